@@ -35,7 +35,9 @@ def number(name: str, value: object, minimum: float = -math.inf, maximum: float 
     result = float(value)
     if not math.isfinite(result) or not minimum <= result <= maximum:
         rule = "finite"
-        if minimum > -math.inf or maximum < math.inf:
-            rule = f"in [{minimum:g}, {maximum:g}]" if maximum < math.inf else f"finite and at least {minimum:g}"
+        if maximum < math.inf:
+            rule = f"in [{minimum:g}, {maximum:g}]"
+        elif minimum > -math.inf:
+            rule = f"finite and at least {minimum:g}"
         raise ValueError(f"{name} must be {rule}, got {result!r}")
     return result
