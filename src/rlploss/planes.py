@@ -1,0 +1,335 @@
+"""Factor a stack of subsets once; turn a probe into rows W with value = ‖W R‖² / C.
+
+One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred) and one to
+(x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the features alone.
+
+Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps of float64. A
+triangular factor whose condition is certainly good is proof of full rank and is all that most subsets need; the
+others go through a singular value decomposition. No Gram matrix is formed: it would square the condition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PROBES = ("subset", "draw", "expected", "sum")
+_EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve · basisᵀ · r.
+
+    basis [K, M, q]: fitted values are basis·basisᵀ·r (orthonormal columns without ridge; zero columns past the rank).
+    solve [K, p, q] or None; centre [K, d] or None (zero); rank [K].
+    """
+
+    basis: Tensor
+    solve: Tensor | None
+    centre: Tensor | None
+    rank: Tensor
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A factor of Σ = mean of zzᵀ: Σ = LLᵀ with Lᵀ = `rows` in coordinates [z − centre, 1]; batched or shared."""
+
+    rows: Tensor  # [p, p] or [K, p, p]
+    centre: Tensor | None  # [d] or [K, d]
+
+
+def traced(*tensors: Tensor) -> bool:
+    """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
+    if torch.compiler.is_compiling():
+        return True
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)  # type: ignore[attr-defined]
+
+
+def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: bool = True) -> Factors:
+    """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64).
+
+    `solve=False` leaves out what only the probes "draw" and "expected" need.
+    """
+    x = x.to(torch.float64)
+    K, M, d = x.shape
+    tolerance = max(M, d + intercept) * _EPS
+    centred, centre = _centre(x, tolerance) if intercept else (x, None)
+    scaled, norm = _unit_columns(centred)
+    # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
+    y = _drop_ones(scaled) if intercept else scaled
+    problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
+    if traced(x):  # one path for every rank
+        return _by_svd(problem)
+    factors, certain = _by_qr(problem)
+    doubtful = (~certain).nonzero().flatten()
+    if doubtful.numel() == 0:
+        return factors
+    if doubtful.numel() == K:
+        return _by_svd(problem)
+    redone = _by_svd(problem.pick(doubtful))
+    return Factors(
+        basis=factors.basis.index_copy(0, doubtful, redone.basis),
+        solve=None if redone.solve is None else _need(factors.solve).index_copy(0, doubtful, redone.solve),
+        centre=centre,
+        rank=factors.rank.index_copy(0, doubtful, redone.rank),
+    )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    x: Tensor  # [K, M, d] as the caller gave it, float64
+    y: Tensor  # [K, m, d] unit columns; m = M − 1 with an intercept
+    norm: Tensor  # [K, d] the scale taken out of each column
+    centre: Tensor | None  # [K, d]
+    ridge: float
+    tolerance: float
+    solve: bool
+
+    @property
+    def intercept(self) -> bool:
+        return self.centre is not None
+
+    def pick(self, which: Tensor) -> _Problem:
+        centre = None if self.centre is None else self.centre[which]
+        return _Problem(
+            self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance, self.solve
+        )
+
+
+def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
+    """Factors of full-rank subsets, and which subsets are certainly so."""
+    y, ridge = problem.y, problem.ridge
+    K, m, d = y.shape
+    extra = int(problem.intercept)
+    if m < d:
+        rank = torch.full((K,), m + extra, device=y.device)
+        if ridge > 0 or m == 0:  # shrinkage has no short way when there are fewer rows than columns
+            return Factors(y.new_zeros(K, m + extra, m + extra), None, problem.centre, rank), rank < 0
+        certain = _well_conditioned(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
+        eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
+        return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain
+    norm = problem.norm
+    if ridge > 0:
+        # β = argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], columns scaled to unit norm again.
+        root = torch.diag_embed(math.sqrt(ridge) / norm)
+        stacked, again = _unit_columns(torch.cat([y, root], dim=1))
+        q, r = torch.linalg.qr(stacked)
+        q, norm = q[:, :m], norm * again
+    else:
+        q, r = torch.linalg.qr(y)
+    certain = _well_conditioned(r, problem.tolerance)
+    solve = None
+    if problem.solve:
+        eye = torch.eye(d, dtype=y.dtype, device=y.device)
+        inverse = torch.linalg.solve_triangular(r, eye.expand(K, d, d), upper=True)
+        solve = _with_mean(inverse / norm.unsqueeze(-1), problem)
+    rank = torch.full((K,), d + extra, device=y.device)
+    return Factors(_with_ones(q, problem), solve, problem.centre, rank), certain
+
+
+def _by_svd(problem: _Problem) -> Factors:
+    """Factors of subsets of any rank, with no branch on values."""
+    y, ridge, norm = problem.y, problem.ridge, problem.norm
+    u, s, vh = torch.linalg.svd(y, full_matrices=False)  # [K, m, q], [K, q], [K, q, d]
+    top = s[:, :1] if s.shape[1] else s.new_zeros(s.shape[0], 1)
+    keep = s > problem.tolerance * top  # [K, q]
+    u = u * keep.unsqueeze(1)
+    s = torch.where(keep, s, torch.ones_like(s))
+    rank = keep.sum(1) + int(problem.intercept)
+    if ridge > 0:
+        # In the caller's coordinates y·norm = u·B: shrink along the singular directions of B.
+        b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]
+        ub, sb, vb = torch.linalg.svd(b, full_matrices=False)
+        shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
+        basis = _with_ones((u @ ub) * (sb.unsqueeze(1) / shrunk), problem)
+        solve = _with_mean(vb.mT / shrunk, problem) if problem.solve else None
+        return Factors(basis, solve, problem.centre, rank)
+    basis = _with_ones(u, problem)
+    solve = None
+    if problem.solve:
+        solve = _minimum_norm(problem, (keep, s, vh))
+        if y.shape[1] >= y.shape[2]:  # full column rank has one solution, which needs no second factorisation
+            direct = vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1)
+            full = keep.all(1)[:, None, None]
+            solve = torch.where(full, _with_mean(direct, problem), solve)
+    return Factors(basis, solve, problem.centre, rank)
+
+
+def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) -> Tensor | None:
+    """The pseudo-inverse in the caller's coordinates: x = basis·B with B of full row rank, so x⁺ = B⁺·basisᵀ.
+
+    `svd` is (keep, s, vh) of the scaled columns; None means that the basis is the identity, B = x.
+    """
+    if not problem.solve:
+        return None
+    if svd is None:
+        b, keep = problem.x, None
+        if problem.intercept:
+            b = torch.cat([b, torch.ones_like(b[..., :1])], dim=-1)  # [K, M, p]
+    else:
+        keep, s, vh = svd
+        b = (s * keep).unsqueeze(-1) * vh * problem.norm.unsqueeze(1)  # [K, q, d]
+        if problem.centre is not None:
+            # The row of ones comes first: rows past the rank must be last for the triangle below.
+            root = math.sqrt(problem.x.shape[1])
+            mean = torch.cat([problem.centre, torch.ones_like(problem.centre[:, :1])], dim=-1) * root
+            b = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
+            keep = torch.nn.functional.pad(keep, (1, 0), value=True)
+    # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
+    order = (
+        b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
+    )  # [K, p, q]
+    q, r = torch.linalg.qr(b.mT.gather(1, order))
+    if keep is not None:
+        r = r + torch.diag_embed((~keep).to(r.dtype))
+    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
+    inverse = torch.linalg.solve_triangular(r.mT, eye, upper=False)
+    solution = torch.zeros_like(q).scatter(1, order, q @ inverse)  # [K, p, q]
+    if keep is not None:
+        solution = solution * keep.unsqueeze(1)
+        if problem.intercept:
+            solution = solution.roll(-1, dims=-1)  # the basis has its column of ones last
+    if problem.centre is None:
+        return solution
+    slope, offset = solution[:, :-1], solution[:, -1:]
+    return torch.cat([slope, offset + problem.centre.unsqueeze(1) @ slope], dim=1)
+
+
+def _well_conditioned(r: Tensor, tolerance: float) -> Tensor:
+    """Whether ‖r‖·‖r⁻¹‖ in Frobenius norm, at least the condition number, rules out a rank below full."""
+    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
+    inverse = torch.linalg.solve_triangular(r, eye, upper=True)
+    bound = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
+    # nan (singular) compares false; the factor of two keeps rounding at the edge on the careful side
+    return bound * tolerance < 0.5
+
+
+def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Columns minus their mean [K, M, d], and the mean [K, d]; a constant column becomes exactly zero."""
+    mean = x.mean(1, keepdim=True)
+    centred = x - mean
+    correction = centred.mean(1, keepdim=True)  # a second pass removes the rounding of the first
+    centred, mean = centred - correction, mean + correction
+    noise = tolerance * x.abs().amax(1, keepdim=True)
+    constant = centred.abs().amax(1, keepdim=True) <= noise
+    return torch.where(constant, torch.zeros_like(centred), centred), mean.squeeze(1)
+
+
+def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of unit norm and their norms [K, d] (1 for a zero column); no overflow at 1e±200."""
+    if x.shape[1] == 0:
+        return x, x.new_ones(x.shape[0], x.shape[2])
+    top = x.abs().amax(1, keepdim=True)
+    top = torch.where(top > 0, top, torch.ones_like(top))
+    x = x / top
+    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    norm = torch.where(norm > 0, norm, torch.ones_like(norm))
+    return x / norm, (norm * top).squeeze(1)
+
+
+def _drop_ones(x: Tensor) -> Tensor:
+    """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1, d]."""
+    M = x.shape[1]
+    root = math.sqrt(M)
+    # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
+    along = x.sum(1, keepdim=True) / root + x[:, :1]
+    return x[:, 1:] - along / (root + 1)
+
+
+def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
+    """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q + 1]."""
+    if not problem.intercept:
+        return q
+    M = q.shape[1] + 1
+    root = math.sqrt(M)
+    along = q.sum(1, keepdim=True) / root
+    body = torch.cat([-along, q - along / (root + 1)], dim=1)
+    return torch.nn.functional.pad(body, (0, 1), value=1 / root)
+
+
+def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
+    """Coefficients [K, d, q] -> [K, d + 1, q + 1]: at the centre the plane of r is the mean of r."""
+    if not problem.intercept:
+        return slope
+    padded = torch.nn.functional.pad(slope, (0, 1, 0, 1))
+    corner = torch.zeros_like(padded)
+    corner[:, -1, -1] = 1 / math.sqrt(problem.x.shape[1])
+    return padded + corner
+
+
+def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
+    """Factor Σ = mean of zzᵀ over rows z [..., n, d], by a QR of the rows."""
+    rows = rows.to(torch.float64)
+    n = rows.shape[-2]
+    if not intercept:
+        return Moment(torch.linalg.qr(rows, mode="r")[1] / math.sqrt(n), None)
+    centre = rows.mean(-2, keepdim=True)
+    lifted = torch.cat([rows - centre, torch.ones_like(rows[..., :1])], dim=-1)
+    return Moment(torch.linalg.qr(lifted, mode="r")[1] / math.sqrt(n), centre.squeeze(-2))
+
+
+def probe_rows(
+    x: Tensor,
+    *,
+    probe: str = "subset",
+    intercept: bool = False,
+    ridge: float = 0.0,
+    points: Tensor | None = None,
+    moment: Moment | None = None,
+) -> Tensor:
+    """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
+
+    x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected".
+    """
+    factors = factor(x, intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
+    return rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment)
+
+
+def rows_of(
+    factors: Factors,
+    *,
+    probe: str,
+    intercept: bool,
+    ridge: float,
+    points: Tensor | None = None,
+    moment: Moment | None = None,
+) -> Tensor:
+    """`probe_rows` from factors that are there already."""
+    basis = factors.basis
+    K, M, _ = basis.shape
+    if probe == "subset":
+        # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of B.
+        rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if ridge > 0 else basis.mT
+        return rows / math.sqrt(M)
+    if probe == "sum":
+        if (
+            intercept
+        ):  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+            return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
+        return basis.sum(1, keepdim=True) @ basis.mT
+    reader = _need(factors.solve) @ basis.mT  # [K, p, M]
+    if probe == "draw":
+        at = _need(points).to(torch.float64)
+        if factors.centre is not None:
+            at = torch.cat([at - factors.centre, torch.ones_like(at[:, :1])], dim=-1)
+        return at.unsqueeze(1) @ reader
+    if moment is None:
+        raise ValueError('probe="expected" needs the second moment of the rows that z may come from')
+    if factors.centre is not None:
+        # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]], and m, the mean of all rows, is near the centre.
+        shift = (_need(moment.centre) - factors.centre).unsqueeze(1)
+        reader = torch.cat([reader[:, :-1], reader[:, -1:] + shift @ reader[:, :-1]], dim=1)
+    rows = moment.rows @ reader
+    if rows.shape[1] > M:  # at most M rows are needed
+        rows = torch.linalg.qr(rows, mode="r")[1]
+    return rows
+
+
+def _need(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError("this probe needs an input that was not given")
+    return value
