@@ -3,9 +3,9 @@
 One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred) and one to
 (x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the features alone.
 
-Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps of float64. A
-triangular factor whose condition is certainly good is proof of full rank and is all that most subsets need; the
-others go through a singular value decomposition. No Gram matrix is formed: it would square the condition.
+Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps of float64.
+A triangular factor whose condition is certainly good is proof of full rank and is all that most subsets need;
+the others go through a singular value decomposition. No Gram matrix is formed: it would square the condition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EPS = torch.finfo(torch.float64).eps
 class Factors:
     """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve · basisᵀ · r.
 
-    basis [K, M, q]: fitted values are basis·basisᵀ·r (orthonormal columns without ridge; zero columns past the rank).
+    basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the rank.
     solve [K, p, q] or None; centre [K, d] or None (zero); rank [K].
     """
 
@@ -36,7 +36,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Moment:
-    """A factor of Σ = mean of zzᵀ: Σ = LLᵀ with Lᵀ = `rows` in coordinates [z − centre, 1]; batched or shared."""
+    """Σ = mean of zzᵀ as LLᵀ, with Lᵀ = `rows` in coordinates [z − centre, 1]; shared or per subset."""
 
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
@@ -46,7 +46,7 @@ def traced(*tensors: Tensor) -> bool:
     """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
     if torch.compiler.is_compiling():
         return True
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)  # type: ignore[attr-defined]
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
 
 def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: bool = True) -> Factors:
@@ -114,7 +114,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain
     norm = problem.norm
     if ridge > 0:
-        # β = argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], columns scaled to unit norm again.
+        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
         root = torch.diag_embed(math.sqrt(ridge) / norm)
         stacked, again = _unit_columns(torch.cat([y, root], dim=1))
         q, r = torch.linalg.qr(stacked)
@@ -155,7 +155,7 @@ def _by_svd(problem: _Problem) -> Factors:
         if y.shape[1] >= y.shape[2]:  # full column rank has one solution, which needs no second factorisation
             direct = vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1)
             full = keep.all(1)[:, None, None]
-            solve = torch.where(full, _with_mean(direct, problem), solve)
+            solve = torch.where(full, _with_mean(direct, problem), _need(solve))
     return Factors(basis, solve, problem.centre, rank)
 
 
@@ -203,7 +203,7 @@ def _well_conditioned(r: Tensor, tolerance: float) -> Tensor:
     """Whether ‖r‖·‖r⁻¹‖ in Frobenius norm, at least the condition number, rules out a rank below full."""
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
     inverse = torch.linalg.solve_triangular(r, eye, upper=True)
-    bound = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
+    bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
     # nan (singular) compares false; the factor of two keeps rounding at the edge on the careful side
     return bound * tolerance < 0.5
 
@@ -320,7 +320,7 @@ def rows_of(
     if moment is None:
         raise ValueError('probe="expected" needs the second moment of the rows that z may come from')
     if factors.centre is not None:
-        # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]], and m, the mean of all rows, is near the centre.
+        # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
         shift = (_need(moment.centre) - factors.centre).unsqueeze(1)
         reader = torch.cat([reader[:, :-1], reader[:, -1:] + shift @ reader[:, :-1]], dim=1)
     rows = moment.rows @ reader
