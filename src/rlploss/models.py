@@ -1,0 +1,127 @@
+"""The four networks of section D.1 of the paper, each an `nn.Sequential` with the paper's layer names."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from rlploss._checks import count, one_of
+
+OUTPUTS = ("logits", "sigmoid", "softmax")
+
+
+def _head(output: str) -> list[tuple[str, nn.Module]]:
+    """Return what follows the last linear layer: nothing, the paper's sigmoid, or the released soft-max."""
+    one_of("output", output, OUTPUTS)
+    if output == "sigmoid":
+        return [("sig1", nn.Sigmoid())]
+    if output == "softmax":
+        return [("softmax1", nn.Softmax(dim=-1))]
+    return []
+
+
+class RegressionNet(nn.Sequential):
+    """The regression network: d → 32 → ReLU → 1.
+
+    Input [B, n_features], output [B, n_outputs].
+
+    Example:
+        >>> RegressionNet(7)(torch.zeros(5, 7)).shape
+        torch.Size([5, 1])
+    """
+
+    def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
+        n_features, n_outputs = count("n_features", n_features), count("n_outputs", n_outputs)
+        hidden = count("hidden", hidden)
+        layers: list[tuple[str, nn.Module]] = [
+            ("fc1", nn.Linear(n_features, hidden)),
+            ("relu1", nn.ReLU()),
+            ("fc2", nn.Linear(hidden, n_outputs)),
+        ]
+        super().__init__(OrderedDict(layers))
+
+
+class Autoencoder(nn.Sequential):
+    """The autoencoder: d → 32 → ReLU → d → sigmoid, on flattened images with pixels in [0, 1].
+
+    Input and output [B, n_features].
+    """
+
+    def __init__(self, n_features: int, *, latent: int = 32) -> None:
+        n_features, latent = count("n_features", n_features), count("latent", latent)
+        layers: list[tuple[str, nn.Module]] = [
+            ("fc1", nn.Linear(n_features, latent)),
+            ("relu1", nn.ReLU()),
+            ("fc2", nn.Linear(latent, n_features)),
+            ("sig1", nn.Sigmoid()),
+        ]
+        super().__init__(OrderedDict(layers))
+
+
+class LeNet5(nn.Sequential):
+    """LeNet-5: two 5×5 convolutions and three linear layers, tanh throughout, average pooling by 2.
+
+    Input [B, n_channels, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, n_classes].
+
+    Args:
+        n_classes: number of classes.
+        n_channels: number of image channels.
+        output: `"logits"` for cross entropy; `"sigmoid"` is the paper's network for RLP; `"softmax"` is what
+            the released code trains with both losses.
+    """
+
+    def __init__(self, n_classes: int = 10, *, n_channels: int = 1, output: str = "logits") -> None:
+        n_classes, n_channels = count("n_classes", n_classes), count("n_channels", n_channels)
+        layers: list[tuple[str, nn.Module]] = [
+            ("conv1", nn.Conv2d(n_channels, 6, 5)),
+            ("tanh1", nn.Tanh()),
+            ("pool1", nn.AvgPool2d(2)),
+            ("conv2", nn.Conv2d(6, 16, 5)),
+            ("tanh2", nn.Tanh()),
+            ("pool2", nn.AvgPool2d(2)),
+            ("flatten1", nn.Flatten()),
+            ("fc1", nn.Linear(400, 120)),
+            ("tanh3", nn.Tanh()),
+            ("fc2", nn.Linear(120, 84)),
+            ("tanh4", nn.Tanh()),
+            ("fc3", nn.Linear(84, n_classes)),
+        ]
+        super().__init__(OrderedDict(layers + _head(output)))
+
+
+class MoonsNet(nn.Sequential):
+    """The Moons classifier: 2 → 50 → ReLU → 50 → ReLU → 2.
+
+    Input [B, n_features], output [B, n_classes]. `output` as in `LeNet5`.
+    """
+
+    def __init__(
+        self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits"
+    ) -> None:
+        n_features, n_classes = count("n_features", n_features), count("n_classes", n_classes)
+        hidden = count("hidden", hidden)
+        layers: list[tuple[str, nn.Module]] = [
+            ("fc1", nn.Linear(n_features, hidden)),
+            ("relu1", nn.ReLU()),
+            ("fc2", nn.Linear(hidden, hidden)),
+            ("relu2", nn.ReLU()),
+            ("fc3", nn.Linear(hidden, n_classes)),
+        ]
+        super().__init__(OrderedDict(layers + _head(output)))
+
+
+def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a module whose initial weights depend on `seed` only; the global generator stays as it was.
+
+    Example:
+        >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
+        >>> torch.equal(a.fc1.weight, b.fc1.weight)
+        True
+    """
+    seed = count("seed", seed, minimum=0)
+    with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
+        torch.manual_seed(seed)
+        return factory()
