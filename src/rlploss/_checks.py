@@ -7,6 +7,9 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
+import torch
+from torch import Tensor
+
 
 def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`."""
@@ -41,3 +44,109 @@ def number(name: str, value: object, minimum: float = -math.inf, maximum: float 
             rule = f"finite and at least {minimum:g}"
         raise ValueError(f"{name} must be {rule}, got {result!r}")
     return result
+
+
+class DegenerateLossWarning(UserWarning):
+    """The loss asked for is something simpler than it looks, or has no finite expectation."""
+
+
+class MSEEquivalentWarning(DegenerateLossWarning):
+    """rank(x) = M: the subset probe sees the whole residual, so RLP is MSE."""
+
+
+class MeanOnlyWarning(DegenerateLossWarning):
+    """The sum probe sees only the mean residual of each subset."""
+
+
+class HeavyTailWarning(DegenerateLossWarning):
+    """M is so near the number of columns that the planes are badly determined."""
+
+
+REDUCTIONS = ("none", "mean", "sum")
+DRAW_FROM = ("train", "outside")
+
+
+def options(
+    probe: object, ridge: object, reduction: object, draw_from: object, probes: Iterable[str]
+) -> float:
+    """Check what every form of the loss takes, and return ridge as a float."""
+    one_of("probe", probe, probes)
+    one_of("reduction", reduction, REDUCTIONS)
+    one_of("draw_from", draw_from, DRAW_FROM)
+    return number("ridge", ridge, minimum=0.0)
+
+
+def pair(pred: Tensor, target: Tensor) -> None:
+    """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N, C)."""
+    for name, value in (("pred", pred), ("target", target)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if pred.shape != target.shape:
+        hint = ""
+        if pred.numel() == target.numel():
+            hint = "; reshape one of them, broadcasting would compare every row with every other"
+        raise ValueError(
+            f"pred and target must have the same shape, got {tuple(pred.shape)} and {tuple(target.shape)}{hint}"
+        )
+    if pred.ndim not in (1, 2):
+        raise ValueError(
+            f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first"
+        )
+    if not pred.is_floating_point() or target.is_complex():
+        raise TypeError(f"pred and target must be real floating tensors, got {pred.dtype} and {target.dtype}")
+
+
+def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
+    """Features as a matrix (N, d): (N,) is one column, images are flattened."""
+    if not isinstance(features, Tensor):
+        raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
+    if features.is_complex():
+        raise TypeError(f"features must be real, got {features.dtype}")
+    if features.ndim == 0:
+        raise ValueError("features must have shape (N, d), got a scalar")
+    flat = features.unsqueeze(1) if features.ndim == 1 else features.flatten(1)
+    if flat.shape[0] == 0 or flat.shape[1] == 0:
+        raise ValueError(
+            f"features must have at least one row and one column, got shape {tuple(features.shape)}"
+        )
+    if n_rows is not None and flat.shape[0] != n_rows:
+        raise ValueError(
+            f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}; "
+            "the argument order is (pred, target, features)"
+        )
+    return flat
+
+
+def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
+    """A plan [K, M] of row numbers; `values=False` skips what needs a look at the numbers."""
+    if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
+        got = (
+            f"{tuple(subsets.shape)} {subsets.dtype}"
+            if isinstance(subsets, Tensor)
+            else type(subsets).__name__
+        )
+        raise ValueError(f"subsets must be an int64 tensor of shape (K, M), got {got}; see balanced_subsets")
+    if subsets.shape[0] == 0 or subsets.shape[1] == 0:
+        raise ValueError(
+            f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}"
+        )
+    if values:
+        low, high = (int(v) for v in torch.aminmax(subsets))
+        if low < 0 or high >= n_rows:
+            bad = low if low < 0 else high
+            raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
+
+
+def finite(**tensors: Tensor | None) -> None:
+    """Refuse NaN and inf, naming the tensor and the first place. One cheap pass when all is well."""
+    for name, value in tensors.items():
+        if value is None or not value.is_floating_point() or math.isfinite(value.detach().sum()):
+            continue
+        bad = ~torch.isfinite(value.detach())
+        if bool(bad.any()):  # a sum can overflow where every number is finite
+            where = tuple(int(i) for i in bad.nonzero()[0])
+            number = float(value.detach()[where])
+            raise ValueError(
+                f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such values in all); "
+                "clean the data or lower the learning rate"
+            )
