@@ -1,0 +1,192 @@
+"""The cache directory: verified reads, atomic writes, one lock per dataset.
+
+Layout: `<cache>/<dataset>/<file>`, the plain names a user would give to a file placed by hand. Nothing is
+trusted because it is there: every read hashes the bytes it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "RLPLOSS_DATA"
+TEMPORARY = ".tmp-"  # prefix of everything that a killed process may leave behind
+
+
+class CacheError(OSError):
+    """The cache directory cannot be used: not a directory, not readable or writable, or full."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a dataset: its name in the cache, and what its bytes must be."""
+
+    name: str
+    sha256: str
+    size: int
+
+    def problem(self, data: bytes) -> str | None:
+        """Say what is wrong with `data`, or None if these are the right bytes."""
+        if len(data) != self.size:
+            return f"it has {len(data):,} bytes, not {self.size:,}"
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            return f"its SHA-256 is {found}, not {self.sha256}"
+        return None
+
+
+def cache_dir() -> Path:
+    """Return the cache directory: `RLPLOSS_DATA` if set, else the platform's user cache directory."""
+    chosen = os.environ.get(VARIABLE, "").strip()
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        import platformdirs
+    except ImportError:
+        raise CacheError(
+            f"the default cache directory needs the package platformdirs, which is not installed: "
+            f"install rlploss[lab] or set {VARIABLE} to a directory"
+        ) from None
+    return Path(platformdirs.user_cache_dir("rlploss", appauthor=False))
+
+
+@contextlib.contextmanager
+def cache_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError on the cache into one sentence with the path and the remedy."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        what = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = f"free some space or set {VARIABLE} to a directory with more of it"
+        else:
+            remedy = f"make it a directory that you can read and write, or set {VARIABLE} to one"
+        raise CacheError(f"the cache {error.filename or path} cannot be used ({what}): {remedy}") from error
+
+
+def read_bytes(path: Path, limit: int) -> bytes | None:
+    """Return the file's bytes, at most `limit` + 1 of them, or None if there is no such file."""
+    with cache_errors(path):
+        try:
+            with path.open("rb") as file:
+                return file.read(limit + 1)
+        except FileNotFoundError:
+            return None
+
+
+def make_directory(directory: Path) -> None:
+    """Create the directory if it is not there."""
+    with cache_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process left half-written; call with the lock held."""
+    with cache_errors(directory):
+        for leftover in directory.glob(f"{TEMPORARY}*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def need_space(directory: Path, n_bytes: int) -> None:
+    """Raise CacheError before a long download if its result cannot fit."""
+    with cache_errors(directory):
+        free = shutil.disk_usage(directory).free
+    if free < n_bytes:
+        raise CacheError(
+            f"the cache {directory} has {free / 1e6:,.0f} MB free and needs {n_bytes / 1e6:,.0f} MB: "
+            f"free some space or set {VARIABLE} to a directory with more of it"
+        )
+
+
+def install(path: Path, data: bytes) -> Path | None:
+    """Write `data` to `path` so that it is there whole or not at all; call with the lock held.
+
+    A file of other content that is in the way is renamed, not deleted; its new path is returned.
+    """
+    with cache_errors(path.parent):
+        temporary = path.parent / f"{TEMPORARY}{os.getpid()}-{path.name}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside = _set_aside(path)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+        return aside
+
+
+def _set_aside(path: Path) -> Path | None:
+    if not os.path.lexists(path):
+        return None
+    for number in range(1, 10_000):
+        aside = path.with_name(f"{path.name}.mismatch-{number}")
+        if not os.path.lexists(aside):
+            path.rename(aside)
+            return aside
+    raise CacheError(f"{path.parent} holds too many *.mismatch-* files: move them away")
+
+
+def _sync_directory(directory: Path) -> None:
+    if sys.platform != "win32":  # Windows cannot open a directory
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def lock(directory: Path, *, on_wait: Callable[[], None], poll: float = 0.1) -> Iterator[None]:
+    """Hold the directory's lock; `on_wait` is called once if another process has it.
+
+    The operating system drops the lock when its owner dies, so a killed process blocks nobody.
+    """
+    with cache_errors(directory):
+        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        waiting = False
+        while not _try_lock(handle):
+            if not waiting:
+                on_wait()
+                waiting = True
+            time.sleep(poll)
+        yield
+    finally:
+        os.close(handle)  # releases the lock
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

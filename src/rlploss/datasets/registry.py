@@ -1,0 +1,94 @@
+"""Every dataset by name: `load`, and what is known of one before it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlploss import _checks
+from rlploss.datasets import images, tables
+from rlploss.datasets._progress import Quiet, reporter
+from rlploss.datasets.cache import cache_dir
+from rlploss.datasets.dataset import Dataset, Entry, Task, frozen
+from rlploss.datasets.sources import obtain
+
+ENTRIES = {item.name: item for item in (*tables.ENTRIES, *images.ENTRIES)}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `load` knows."""
+    return tuple(ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """Return what is known of the dataset `name`."""
+    return ENTRIES[_checks.one_of("dataset name", name, ENTRIES)]
+
+
+def is_cached(name: str) -> bool:
+    """Say whether every file of the dataset is in the cache with its right size: `load` needs no network.
+
+    Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need no files.
+    """
+    item = entry(name)
+    return not item.files or all(_size(cache_path(item) / file.name) == file.size for file in item.files)
+
+
+def cache_path(item: Entry) -> Path:
+    """Return the directory of the dataset's files."""
+    return cache_dir() / item.directory
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def load(name: str, *, task: Task | None = None, download: bool = True, progress: bool = True) -> Dataset:
+    """Return a dataset by name, fetching and verifying its files if need be.
+
+    Args:
+        name: one of `names()`.
+        task: None for the dataset's own task; "reconstruction" for image sets makes the target X itself.
+        download: False to use the cache only.
+        progress: False to fetch in silence. Nothing is printed when nothing is fetched.
+
+    Example:
+        >>> from rlploss.datasets import load
+        >>> load("linear").X.shape
+        (6000, 5)
+    """
+    item = entry(name)
+    chosen = _task(item, task)
+    data = fetch(name, download=download, progress=reporter() if progress else Quiet())
+    X, y, feature_names = item.read(data)
+    X = frozen(X)
+    return Dataset(
+        name=item.name,
+        X=X,
+        y=X if chosen == "reconstruction" else frozen(y),
+        feature_names=feature_names,
+        task=chosen,
+        source=item.source,
+        licence=item.licence,
+        citation=item.citation,
+        image_shape=item.image_shape,
+        n_official_train=item.n_official_train,
+    )
+
+
+def fetch(name: str, *, download: bool = True, progress: Quiet) -> dict[str, bytes]:
+    """Return the verified bytes of the dataset's files, which are in the cache afterwards."""
+    item = entry(name)
+    if not item.files:
+        return {}
+    return obtain(item.directory, item.files, item.sources, download=download, progress=progress)
+
+
+def _task(item: Entry, task: Task | None) -> Task:
+    options: tuple[Task, ...] = (item.task,) if item.image_shape is None else (item.task, "reconstruction")
+    if task is None:
+        return item.task
+    _checks.one_of(f'task of "{item.name}"', task, options)
+    return task
