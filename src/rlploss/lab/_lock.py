@@ -1,0 +1,66 @@
+"""One process per output directory: a lock that the system releases when its holder dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+class DirectoryBusy(Exception):
+    """Another process works in the directory; the message is one sentence for the user."""
+
+
+class DirectoryLock:
+    """Held from construction to `release`. The file stays; the lock on it does not outlive the process."""
+
+    NAME = ".lock"
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / self.NAME
+        try:
+            self._handle: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DirectoryBusy(
+                f"cannot lock {directory} ({error.strerror}); choose a directory you may write to"
+            ) from error
+        if not _try_lock(self._handle):
+            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._handle)
+            self._handle = None
+            raise DirectoryBusy(
+                f"another rlploss (process {holder}) is working in {directory}; "
+                "wait for it or choose another directory"
+            )
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Give the directory free; safe to call twice."""
+        if self._handle is not None:
+            os.close(self._handle)  # closing releases the lock
+            self._handle = None
+
+
+if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            os.lseek(handle, 1 << 20, os.SEEK_SET)  # a byte past the text, so that the text stays readable
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        finally:
+            os.lseek(handle, 0, os.SEEK_SET)
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

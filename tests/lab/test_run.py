@@ -1,0 +1,199 @@
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.lab import stub
+
+from rlploss.lab.run import duration, execute, plan
+from rlploss.lab.store import Store
+from rlploss.lab.workers import Inline, LocalProcesses, parse_workers
+
+
+def cost(cell):
+    return 1.0 + float(cell.arm.get("sleep", 0.0))
+
+
+def quiet():
+    return Console(file=io.StringIO(), force_terminal=False, width=100)
+
+
+def run(cells, out, workers, console=None):
+    with Store(out, engine="e") as store:
+        todo = plan(cells, store, cost=cost, workers=workers)
+        done = execute(todo, store, train=stub.train, workers=workers, console=console or quiet())
+        return done, [store.read(cell) for cell in cells]
+
+
+CELLS = [stub.cell(rate=r) for r in (0.1, 0.2, 0.3, 0.4)]
+
+
+def test_processes_and_inline_store_the_same_numbers(tmp_path):
+    done, here = run(CELLS, tmp_path / "inline", Inline())
+    assert done.trained == 4
+    assert done.failed == {}
+    _, there = run(CELLS, tmp_path / "local", LocalProcesses(2))
+    for a, b in zip(here, there, strict=True):
+        assert np.array_equal(a.matrix("mse"), b.matrix("mse"))
+
+
+def test_a_second_run_trains_nothing(tmp_path):
+    run(CELLS, tmp_path, Inline())
+    with Store(tmp_path, engine="e") as store:
+        todo = plan([*CELLS, stub.cell(rate=0.9)], store, cost=cost, workers=Inline())
+        assert [c.arm.get("rate") for c in todo.todo] == [0.9]
+        assert todo.stored == 4
+        nothing = plan(CELLS, store, cost=cost, workers=Inline())
+    assert nothing.sentence() == "All 4 cells are stored already: nothing to train."
+    done, _ = run(CELLS, tmp_path, Inline())
+    assert done.trained == 0
+
+
+def test_plan_is_longest_first_and_says_what_it_will_take(tmp_path):
+    cells = [stub.cell(rate=0.1, sleep=0.5), stub.cell(rate=0.1, sleep=90.0), stub.cell(rate=0.1, sleep=30.0)]
+    with Store(tmp_path, engine="e") as store:
+        todo = plan([*cells, cells[0]], store, cost=cost, workers=LocalProcesses(2))
+    assert [c.arm.get("sleep") for c in todo.todo] == [90.0, 30.0, 0.5]
+    assert todo.expected_seconds == 91.0
+    assert todo.sentence() == "3 cells: 3 to train (9 networks), about 1 min 31 s on 2 cores."
+
+
+def test_estimates_learn_from_what_is_stored(tmp_path):
+    run([stub.cell(rate=0.1)], tmp_path, Inline())
+    with Store(tmp_path, engine="e") as store:
+        todo = plan([stub.cell(rate=0.2), stub.cell("mae")], store, cost=cost, workers=Inline())
+    # The stub says that a cell took 0.2 s where 1 s was predicted; of "mae" nothing is known.
+    assert sorted(todo.seconds.values()) == pytest.approx([0.2, 1.0])
+
+
+@pytest.mark.parametrize("workers", [Inline(), LocalProcesses(2)], ids=["inline", "local"])
+def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(tmp_path, workers):
+    bad = stub.cell(fail=True)
+    console = quiet()
+    with Store(tmp_path, engine="e") as store:
+        todo = plan([bad, *CELLS], store, cost=cost, workers=workers)
+        done = execute(todo, store, train=stub.train, workers=workers, console=console)
+        assert done.trained == 4
+        assert done.failed == {bad.hash: "ValueError: the loss became NaN at step 3"}
+        assert store.failure(bad) == "ValueError: the loss became NaN at step 3"
+    assert "failed: toy · released · mse · 4 epochs: ValueError" in console.file.getvalue()
+
+
+def test_a_worker_that_dies_costs_its_cell_only(tmp_path):
+    bad = stub.cell(die=True)
+    done, stored = run([bad, *CELLS], tmp_path, LocalProcesses(2))
+    assert done.trained == 4
+    assert done.failed == {bad.hash: "the worker process died (killed by signal 9, SIGKILL)"}
+    assert stored[0] is None
+
+
+def test_timed_cells_run_alone_and_last():
+    order = []
+
+    class Recorder(LocalProcesses):
+        def _run_batch(self, train, cells, size, tell):
+            order.append(([c.arm.get("rate") for c in cells], size))
+            yield from ()
+
+    timed = stub.Cell(CELLS[0].arm, stub.Task("t", stub.settings({"timed": True})), CELLS[0].budget, (0,))
+    list(Recorder(2).run(stub.train, [timed, CELLS[1], CELLS[2]], tell=lambda cell, fraction: None))
+    assert order == [([0.2, 0.3], 2), ([0.1], 1)]
+
+
+def test_piped_progress_is_plain_lines_with_time_left(tmp_path):
+    console = quiet()
+    run(CELLS, tmp_path, Inline(), console)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4
+    assert all(
+        re.fullmatch(r"\[\d/4\] toy · released · mse · 4 epochs, (.* left|done)", line) for line in lines
+    )
+    assert lines[-1].endswith("done")
+
+
+def test_a_terminal_gets_a_bar(tmp_path):
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    run(CELLS, tmp_path, Inline(), console)
+    assert "4/4" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (59, "59 s"), (75, "1 min 15 s"), (1200, "20 min"), (4800, "1 h 20 min")],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_parse_workers():
+    assert parse_workers("local:3") == LocalProcesses(3)
+    assert isinstance(parse_workers("inline"), Inline)
+    assert parse_workers("local").count == os.cpu_count()
+    with pytest.raises(ValueError, match='workers must be "inline" or "local:N", got \'cloud:9\''):
+        parse_workers("cloud:9")
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        parse_workers("local:0")
+
+
+DRIVER = """
+import sys
+from rich.console import Console
+from rlploss.lab.run import execute, plan
+from rlploss.lab.store import Store
+from rlploss.lab.workers import LocalProcesses
+from tests.lab import stub
+if __name__ == "__main__":
+    cells = [stub.cell(rate=r / 10, sleep=0.0 if r < 3 else 60.0) for r in range(1, 6)]
+    workers = LocalProcesses(2)
+    with Store(sys.argv[1], engine="e") as store:
+        todo = plan(cells, store, cost=lambda c: -float(c.arm.get("sleep")), workers=workers)
+        try:
+            execute(todo, store, train=stub.train, workers=workers, console=Console())
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_or_killed_the_store_holds_whole_cells_and_no_process_stays(tmp_path, how):
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    out = tmp_path / "out"
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+        start_new_session=True,
+    )
+    lines = [driver.stdout.readline() for _ in range(2)]  # two quick cells are stored, long ones are running
+    assert all("toy" in line for line in lines)
+    if how is signal.SIGINT:
+        os.killpg(driver.pid, how)  # as a terminal does: the whole group
+    else:
+        driver.kill()
+    rest, _ = driver.communicate(timeout=20)
+    assert ("stopped" in rest) == (how is signal.SIGINT)
+    deadline = time.monotonic() + 20
+    while _group_alive(driver.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _group_alive(driver.pid)
+    with Store(out, engine="e") as store:
+        stored = [store.read(stub.cell(rate=r / 10, sleep=0.0 if r < 3 else 60.0)) for r in range(1, 6)]
+    assert [s is not None for s in stored] == [True, True, False, False, False]
+    assert all(len(s.runs) == 3 for s in stored[:2])
+
+
+def _group_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
