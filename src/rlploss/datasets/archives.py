@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
+from rlploss.datasets.cache import DataFile
+
 MAX_MEMBERS = 20_000
 MAX_UNPACKED = 1 << 30  # bytes of a whole tar stream, wanted or not
 
@@ -80,6 +82,14 @@ def read_gz(path: Path, size: int) -> bytes:
             return _exactly(stream, path.name, size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ArchiveError(f"damaged or truncated gz file ({error})") from error
+
+
+def checked(data: bytes, file: DataFile) -> bytes:
+    """Return a member's bytes if they are the right ones."""
+    problem = file.problem(data)
+    if problem is not None:
+        raise ArchiveError(f"{file.name}: {problem}")
+    return data
 
 
 def _wanted(name: str, declared: int, sizes: Mapping[str, int], found: Mapping[str, bytes]) -> bool:

@@ -16,6 +16,8 @@ Task = Literal["regression", "classification", "reconstruction"]
 Array = NDArray[Any]
 Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
 
+SKLEARN_LICENCE = "BSD-3-Clause (shipped with scikit-learn)"
+
 
 def frozen(array: Array) -> Array:
     """Return the array, C-contiguous and read-only."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rlploss.datasets import synthetic
-from rlploss.datasets.archives import ArchiveError, read_tar_gz, read_zip
+from rlploss.datasets.archives import checked, read_tar_gz, read_zip
 from rlploss.datasets.cache import DataFile
-from rlploss.datasets.dataset import Arrays, Entry
+from rlploss.datasets.dataset import SKLEARN_LICENCE, Arrays, Entry
 from rlploss.datasets.formats import read_csv
 from rlploss.datasets.sources import Package, Web
 
@@ -20,7 +20,6 @@ PAPER = (
     "Shyam Venkatasubramanian, Ahmed Aloui, Vahid Tarokh. Random Linear Projections Loss for "
     "Hyperplane-Based Optimization in Neural Networks. UAI 2024."
 )
-SKLEARN_LICENCE = "BSD-3-Clause (shipped with scikit-learn)"
 
 
 def _unnamed(n_features: int) -> tuple[str, ...]:
@@ -90,10 +89,7 @@ def _unpack_arfs(path: Path) -> Iterator[tuple[str, bytes]]:
     member = "arfs/dataset/data/housing.zip"
     inner = io.BytesIO(read_zip(path, {member: _HOUSING_ZIP})[member])
     text = read_zip(inner, {_HOUSING_CSV.name: _HOUSING_CSV.size})[_HOUSING_CSV.name]
-    problem = _HOUSING_CSV.problem(text)
-    if problem is not None:
-        raise ArchiveError(f"{_HOUSING_CSV.name}: {problem}")
-    _, table = read_csv(text, header=True)
+    _, table = read_csv(checked(text, _HOUSING_CSV), header=True)
     income, age, rooms, bedrooms, population, occupancy, latitude, longitude, value = table.T
     households = np.rint(population / occupancy)
     counts = [np.rint(rooms * households), np.rint(bedrooms * households), population, households]
