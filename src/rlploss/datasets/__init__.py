@@ -5,6 +5,18 @@ from rlploss.datasets.cache import CacheError, cache_dir
 from rlploss.datasets.dataset import Dataset
 from rlploss.datasets.registry import is_cached, load, names
 from rlploss.datasets.sources import DatasetUnavailable
+from rlploss.datasets.splits import (
+    Scaling,
+    Split,
+    add_noise,
+    first_split,
+    mahalanobis_region,
+    pad_images,
+    paper_region,
+    shift_split,
+    size_split,
+    standardize,
+)
 from rlploss.datasets.synthetic import linear, moons, nonlinear
 
 __all__ = [
@@ -12,11 +24,21 @@ __all__ = [
     "DataWarning",
     "Dataset",
     "DatasetUnavailable",
+    "Scaling",
+    "Split",
+    "add_noise",
     "cache_dir",
+    "first_split",
     "is_cached",
     "linear",
     "load",
+    "mahalanobis_region",
     "moons",
     "names",
     "nonlinear",
+    "pad_images",
+    "paper_region",
+    "shift_split",
+    "size_split",
+    "standardize",
 ]

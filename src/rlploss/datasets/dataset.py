@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ def frozen(array: Array) -> Array:
     return array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """One dataset: features X [rows, d], targets y [rows], and its papers.
 
@@ -36,9 +36,9 @@ class Dataset:
     """
 
     name: str
-    X: Array = field(repr=False)
-    y: Array = field(repr=False)
-    feature_names: tuple[str, ...] = field(repr=False)
+    X: Array
+    y: Array
+    feature_names: tuple[str, ...]
     task: Task
     source: str
     licence: str
@@ -47,6 +47,9 @@ class Dataset:
     n_official_train: int | None = (
         None  # rows before this one are the original training set, the others its test set
     )
+
+    def __repr__(self) -> str:
+        return f'Dataset("{self.name}", {self.task}, {self.n_rows}×{self.n_features})'
 
     @property
     def n_rows(self) -> int:

@@ -1,0 +1,273 @@
+"""Training and test sets as the paper makes them: by size, by distribution shift, with noise, standardised.
+
+Randomness comes from a `numpy.random.Generator` that the caller passes (the data are numpy arrays, and the
+bank, the model and the training loop keep their own torch generators): the same generator state gives the same
+split. Sizes that fit are nested: with one seed, the first 50 training rows of |J| = 100 are those of |J| = 50.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlploss import _checks
+from rlploss.datasets.dataset import Array, Dataset, Task, frozen
+
+if TYPE_CHECKING:
+    import torch
+
+IMAGE_ROWS = 10_000  # the paper's |X| for MNIST and CIFAR-10
+Rows = NDArray[np.int64]
+Region = Literal["paper", "mahalanobis"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What `standardize` subtracted and divided by; all of it computed from the training rows."""
+
+    X_mean: Array
+    X_scale: Array
+    y_mean: float = 0.0
+    y_scale: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A training and a test set. Arrays are read-only; `tensors` makes copies for torch."""
+
+    X_train: Array = field(repr=False)
+    y_train: Array = field(repr=False)
+    X_test: Array = field(repr=False)
+    y_test: Array = field(repr=False)
+    train_rows: Rows = field(repr=False)  # rows of the dataset, in the order of X_train
+    test_rows: Rows = field(repr=False)
+    dataset: str
+    task: Task
+    n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
+    n_region_train: int | None = None  # shift: how many of them are in the training set
+    noise: float = 0.0
+    scaling: Scaling | None = field(default=None, repr=False)
+
+    def tensors(
+        self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return X_train, y_train, X_test, y_test as tensors that share nothing with the arrays.
+
+        Features and real targets get `dtype` (torch's default if None); class labels stay int64.
+        """
+        import torch
+
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        labels = torch.int64 if self.task == "classification" else dtype
+        return (
+            torch.tensor(self.X_train, dtype=dtype, device=device),
+            torch.tensor(self.y_train, dtype=labels, device=device),
+            torch.tensor(self.X_test, dtype=dtype, device=device),
+            torch.tensor(self.y_test, dtype=labels, device=device),
+        )
+
+
+def size_split(
+    dataset: Dataset,
+    n_train: int | None = None,
+    n_test: int | None = None,
+    *,
+    generator: np.random.Generator,
+) -> Split:
+    """Draw |J| = `n_train` training rows and `n_test` test rows at random, without repetition.
+
+    Tables: `n_train` is half of the rows if None (rounded down: Wine has 3248 and 3249), and the test set is all
+    that remains unless `n_test` says less. MNIST and CIFAR-10: training rows come from the original training
+    set and test rows from the original test set, |X| = 10,000 in all unless `n_test` is given, half of them
+    training rows if `n_train` is None.
+
+    Example:
+        >>> import numpy as np
+        >>> from rlploss.datasets import load, size_split
+        >>> size_split(load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
+        (5950, 5)
+    """
+    generator = _generator(generator)
+    if dataset.n_official_train is None:
+        n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
+        order = generator.permutation(dataset.n_rows)
+        return _take(dataset, order[:n_train], order[n_train : n_train + n_test])
+    boundary = dataset.n_official_train
+    n_train, n_test = _sizes(dataset, n_train, n_test, total=IMAGE_ROWS)
+    train = generator.permutation(boundary)[:n_train]
+    test = boundary + generator.permutation(dataset.n_rows - boundary)[:n_test]
+    return _take(dataset, train, test)
+
+
+def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
+    """Take the first rows, as the released autoencoder code does; nothing is drawn.
+
+    Images: the first `n_train` of the original training set and the first `n_test` of the original test set.
+    Tables: the first `n_train` rows and the `n_test` rows after them.
+    """
+    n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
+    start = n_train if dataset.n_official_train is None else dataset.n_official_train
+    return _take(dataset, np.arange(n_train), np.arange(start, start + n_test))
+
+
+def shift_split(
+    dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator
+) -> Split:
+    """Split with a distribution shift of bias γ = `shift`.
+
+    Rows in the region of interest go into training with probability γ, all others with probability 1 − γ, each
+    drawn on its own; the rest is the test set.
+
+    `region="paper"`: every feature strictly within half a standard deviation of its mean, both over all rows.
+    That region is almost empty with 7 or more features (61 rows of California, 1 of Wine, 0 of Nonlinear), so γ
+    then sets little but the training size, about (1 − γ)·|X|. `region="mahalanobis"` shifts in earnest: the half
+    of the rows nearest to the mean in Mahalanobis distance. `Split.n_region` tells how many rows the region has.
+    """
+    shift = _checks.number("shift (γ)", shift, minimum=0.0, maximum=1.0)
+    _checks.one_of("region", region, ("paper", "mahalanobis"))
+    generator = _generator(generator)
+    if dataset.n_official_train is not None:
+        raise ValueError(
+            f'a shift split ignores the original training and test sets of "{dataset.name}": use a table'
+        )
+    inside = paper_region(dataset.X) if region == "paper" else mahalanobis_region(dataset.X)
+    chosen = generator.random(dataset.n_rows) < np.where(inside, shift, 1.0 - shift)
+    if chosen.all() or not chosen.any():
+        side = "test" if chosen.all() else "training"
+        raise ValueError(
+            f'shift (γ) = {shift:g} leaves no {side} rows of "{dataset.name}", whose region of interest holds '
+            f"{int(inside.sum())} of {dataset.n_rows} rows: choose a value further from 0 and 1"
+        )
+    split = _take(dataset, np.flatnonzero(chosen), np.flatnonzero(~chosen))
+    return dataclasses.replace(split, n_region=int(inside.sum()), n_region_train=int((inside & chosen).sum()))
+
+
+def paper_region(X: Array) -> NDArray[np.bool_]:
+    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows]."""
+    X = np.asarray(X, dtype=np.float64)
+    return np.asarray((np.abs(X - X.mean(axis=0)) < 0.5 * X.std(axis=0)).all(axis=1))
+
+
+def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
+    """The half of the rows (rounded down) nearest to the mean in Mahalanobis distance; [rows].
+
+    With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken over the
+    directions that C really has, so collinear and constant columns do no harm. Ties go to the earlier row.
+    """
+    X = np.asarray(X, dtype=np.float64)
+    centred = X - X.mean(axis=0)
+    scale = np.linalg.norm(centred, axis=0)
+    # A column that does not vary is rounding error after centring, not a direction.
+    varies = scale > len(X) * np.finfo(np.float64).eps * np.linalg.norm(X, axis=0)
+    U, S, _ = np.linalg.svd(centred[:, varies] / scale[varies], full_matrices=False)
+    if S.size:
+        U = U[:, max(X.shape) * np.finfo(np.float64).eps * S[0] < S]
+    distance = np.einsum("ij,ij->i", U, U)
+    inside = np.zeros(len(X), dtype=np.bool_)
+    inside[np.argsort(distance, kind="stable")[: len(X) // 2]] = True
+    return inside
+
+
+def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> Split:
+    """Add β·N(0, 1) noise, β = `noise`, to every training feature; targets and test rows stay as they are.
+
+    The paper adds it to raw features: call this before `standardize`.
+    """
+    noise = _checks.number("noise (β)", noise, minimum=0.0)
+    drawn = _generator(generator).standard_normal(split.X_train.shape)
+    noisy = (split.X_train + noise * drawn).astype(split.X_train.dtype)
+    return dataclasses.replace(split, X_train=frozen(noisy), noise=noise)
+
+
+def standardize(split: Split, *, target: bool = False) -> Split:
+    """Centre features and scale them to unit standard deviation, with statistics of the training rows only.
+
+    `target=True` does the same to y (regression only); `Split.scaling` has what is needed to go back. A column
+    that does not vary in the training rows is centred and not scaled.
+    """
+    if target and split.task != "regression":
+        raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
+    X = split.X_train.astype(np.float64)
+    X_mean, X_scale = X.mean(axis=0), X.std(axis=0)
+    # Of equal values the mean may be off by a rounding error, and the deviation with it.
+    X_scale = np.where(X.min(axis=0) == X.max(axis=0), 1.0, X_scale)
+    dtype = split.X_train.dtype
+    X_train, X_test = (((part - X_mean) / X_scale).astype(dtype) for part in (split.X_train, split.X_test))
+    y_mean, y_scale = 0.0, 1.0
+    y_train, y_test = split.y_train, split.y_test
+    if target:
+        y_mean = float(y_train.mean())
+        y_scale = float(y_train.std()) if np.ptp(y_train) > 0 else 1.0
+        y_train, y_test = ((part - y_mean) / y_scale for part in (y_train, y_test))
+    return dataclasses.replace(
+        split,
+        X_train=frozen(X_train),
+        y_train=frozen(y_train),
+        X_test=frozen(X_test),
+        y_test=frozen(y_test),
+        scaling=Scaling(frozen(X_mean), frozen(X_scale), y_mean, y_scale),
+    )
+
+
+def pad_images(images: Array, *, side: int = 32) -> Array:
+    """Put zeros around images [rows, channels, h, w] until they are side×side (28 → 32 for LeNet-5)."""
+    side = _checks.count("side", side)
+    if images.ndim != 4:
+        raise ValueError(f"images must be [rows, channels, height, width], got shape {images.shape}")
+    height, width = images.shape[2:]
+    if height > side or width > side:
+        raise ValueError(f"side must be at least the images' {height}×{width}, got {side}")
+    top, left = (side - height) // 2, (side - width) // 2
+    around = ((0, 0), (0, 0), (top, side - height - top), (left, side - width - left))
+    return frozen(np.pad(images, around))
+
+
+def _generator(generator: object) -> np.random.Generator:
+    if not isinstance(generator, np.random.Generator):
+        raise TypeError(
+            f"generator must be a numpy.random.Generator, got {type(generator).__name__}: "
+            "pass np.random.default_rng(seed)"
+        )
+    return generator
+
+
+def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: int) -> tuple[int, int]:
+    """Check |J| and |G| against the rows there are; None is half of `total`, and the rest of it."""
+    n_train = total // 2 if n_train is None else _checks.count("n_train (|J|)", n_train)
+    boundary = dataset.n_official_train
+    if boundary is not None and n_train > boundary:
+        raise ValueError(
+            f'n_train (|J|) must be at most {boundary}, the original training set of "{dataset.name}", '
+            f"got {n_train}"
+        )
+    if n_train >= total and (boundary is None or n_test is None):
+        raise ValueError(
+            f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}: '
+            "some rows must be left for the test set"
+        )
+    n_test = total - n_train if n_test is None else _checks.count("n_test", n_test)
+    most = dataset.n_rows - (n_train if boundary is None else boundary)
+    if n_test > most:
+        raise ValueError(
+            f'n_test must be at most {most}, the test rows that "{dataset.name}" has left, got {n_test}'
+        )
+    return n_train, n_test
+
+
+def _take(dataset: Dataset, train: Rows, test: Rows) -> Split:
+    X_train, X_test = frozen(dataset.X[train]), frozen(dataset.X[test])
+    same = dataset.y is dataset.X  # reconstruction: the target is the image itself, not a second copy of it
+    return Split(
+        X_train=X_train,
+        y_train=X_train if same else frozen(dataset.y[train]),
+        X_test=X_test,
+        y_test=X_test if same else frozen(dataset.y[test]),
+        train_rows=frozen(train),
+        test_rows=frozen(test),
+        dataset=dataset.name,
+        task=dataset.task,
+    )
