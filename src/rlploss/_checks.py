@@ -117,6 +117,48 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
     return flat
 
 
+_COUNTLESS = 1 << 63
+
+
+def n_different(n_rows: int, subset_size: int) -> int:
+    """Return min(C(N, M), 2⁶³): how many subsets there are, without the cost of numbers that no plan can reach."""
+    few = min(subset_size, n_rows - subset_size)
+    return min(math.comb(n_rows, few), _COUNTLESS) if few < 63 else _COUNTLESS  # C(N, M) ≥ 2^few
+
+
+def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[int, int, int]:
+    """Return N, M, K of a plan of different subsets, if there are that many."""
+    n, m, k = count("n_rows", n_rows), count("subset_size", subset_size), count("n_subsets", n_subsets)
+    if m > n:
+        raise ValueError(
+            f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows"
+        )
+    total = n_different(n, m)
+    if total < min(k, _COUNTLESS):
+        raise ValueError(
+            f"n_subsets must be at most {total}, the number of different subsets of {m} out of {n} rows, got {k}; "
+            f"ask for at most {total}"
+        )
+    if k * m >= 1 << 48:
+        raise ValueError(
+            f"n_subsets * subset_size must be below 2**48 to fit in memory, got {k} * {m}; "
+            "draw a smaller plan anew each epoch instead"
+        )
+    return n, m, k
+
+
+def cpu_generator(name: str, value: object) -> torch.Generator | None:
+    """Return `value` if it is None or a generator on the CPU."""
+    if value is not None and not isinstance(value, torch.Generator):
+        raise TypeError(f"{name} must be a torch.Generator or None, got {type(value).__name__}")
+    if value is not None and value.device.type != "cpu":
+        raise ValueError(
+            f"{name} must be on the CPU, where plans are made, got one on {value.device}; "
+            "pass torch.Generator() and move the plan"
+        )
+    return value
+
+
 def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
     """A plan [K, M] of row numbers; `values=False` skips what needs a look at the numbers."""
     if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
@@ -135,6 +177,15 @@ def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
         if low < 0 or high >= n_rows:
             bad = low if low < 0 else high
             raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
+
+
+def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
+    """draw_from="outside" needs at least one row that is not in the subset."""
+    if draw_from == "outside" and subset_size >= n_rows:
+        raise ValueError(
+            f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows; '
+            'use smaller subsets, or draw_from="train"'
+        )
 
 
 def finite(**tensors: Tensor | None) -> None:

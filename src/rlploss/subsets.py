@@ -1,0 +1,308 @@
+"""Plans of subsets: which rows of the data each of the K planes is fitted to.
+
+Everything is drawn as whole numbers on the CPU, so that a generator state gives the same plan on every
+platform. The work is done on numpy arrays, whose sort of packed 64-bit keys is several times faster than
+`torch.argsort`, and in whole arrays: no loop runs over rows, subsets or permutations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rlploss import _checks
+
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+METHODS = ("balanced", "paper")
+
+# Digests are computed on this many indices at a time: temporaries that stay in the processor's cache.
+_SLAB = 1 << 16
+
+
+def balanced_subsets(
+    n_rows: int,
+    subset_size: int,
+    n_subsets: int,
+    *,
+    method: str = "balanced",
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """Draw K different subsets of M out of N rows, in which every row appears equally often.
+
+    `method="balanced"`, for every 1 ≤ K ≤ C(N, M):
+
+    - no two subsets are equal as sets;
+    - the numbers of appearances of any two rows differ by at most 1, so each is ⌊KM/N⌋ or ⌈KM/N⌉;
+    - hence every row is in at least one subset whenever K·M ≥ N;
+    - each subset on its own is a uniform draw from all C(N, M), its rows in random order.
+
+    `method="paper"` is the paper's Algorithm 1: shuffle all rows, cut the first ⌊N/M⌋·M of them into blocks, keep the
+    blocks not yet kept, and again until there are K. The N mod M rows that remain after each shuffle are dropped,
+    so neither coverage nor balance is promised. It always ends: the expected number of blocks drawn
+    is at most (ln C(N, M) + 1)·C(N, M), and only where K comes close to C(N, M).
+
+    Args:
+        n_rows: N, the number of rows of the data.
+        subset_size: M ≤ N, the number of rows in each subset.
+        n_subsets: K ≤ C(N, M), the number of subsets.
+        method: `"balanced"` or `"paper"`.
+        generator: source of randomness, on the CPU; torch's default generator if None. The same state gives the
+            same plan on every platform with the same torch version.
+
+    Returns:
+        int64 tensor [K, M] of row numbers in [0, N), on the CPU.
+
+    Example:
+        >>> plan = balanced_subsets(10, 4, 5, generator=torch.Generator().manual_seed(0))
+        >>> plan.shape, plan.flatten().bincount().tolist()
+        (torch.Size([5, 4]), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
+    n, m, k = _checks.plan_sizes(n_rows, subset_size, n_subsets)
+    draw = _paper if _checks.one_of("method", method, METHODS) == "paper" else _balanced
+    return torch.from_numpy(draw(n, m, k, _checks.cpu_generator("generator", generator)))
+
+
+def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
+    """Algorithm 1: [k, m].
+
+    NOTE[DIFF]: a request that no number of shuffles can meet has been refused before; Algorithm 1 would loop for ever.
+    NOTE[DIFF]: subsets are compared by row numbers. Algorithm 1 compares the examples, among which two may be equal.
+    NOTE[DIFF]: shuffles are drawn many at a time; the blocks and their order are those of one shuffle after another.
+    """
+    per_shuffle = n // m
+
+    def blocks(count: int) -> Rows:
+        shuffles = -(-count // per_shuffle)
+        order = _shuffled(np.arange(n), shuffles, generator)
+        return order[:, : per_shuffle * m].reshape(-1, m)
+
+    return _distinct(blocks, k, _checks.n_different(n, m))[0]
+
+
+def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
+    """A plan that keeps the promises of `method="balanced"`: [k, m].
+
+    NOTE[DIFF]: not Algorithm 1. The rows that one permutation leaves over begin the next block instead of being
+    dropped, and appearances are levelled after equal subsets have been replaced.
+    """
+    if 2 * m > n:
+        # Leaving out n - m rows instead: equal, different and level are the same for what is left out.
+        kept = np.ones((k, n), dtype=np.bool_)
+        np.put_along_axis(kept, _balanced(n, n - m, k, generator), False, axis=1)
+        rows = np.flatnonzero(kept).reshape(k, m) - n * np.arange(k)[:, None]
+        return _shuffled(rows, k, generator)
+    if k * m <= n:
+        return _stream(n, m, k, generator)
+    total = _checks.n_different(n, m)
+    if 2 * k > total:
+        # All subsets together are level, so all but a level few are level too.
+        others = _balanced(n, m, int(total) - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
+        return _all_but(others, n, generator)
+    plan, replaced = _distinct(lambda count: _stream(n, m, count, generator), k, total)
+    if replaced:
+        _level(plan, n, generator)
+    return plan
+
+
+def _distinct(draw: Callable[[int], Rows], k: int, total: int) -> tuple[Rows, bool]:
+    """Return the first k different subsets that `draw` gives, and whether one call of it was not enough."""
+    kept, again = draw(k), False
+    while True:
+        repeats = _repeats(kept)
+        if repeats.any():
+            kept = kept[~repeats]
+        have = len(kept)
+        if have >= k:
+            return kept[:k], again
+        # A uniform subset is new with probability 1 - have/total: draw what is missing in one go, if k will do.
+        wanted = min(k, -((have - k) * total // (total - have)))
+        kept, again = np.concatenate([kept, draw(wanted)]), True
+
+
+def _stream(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
+    """Permutations of the rows, one after another, cut into k blocks of m ≤ n/2: [k, m].
+
+    Appearances differ by at most 1, no block holds a row twice, but two blocks may be equal.
+    """
+    need = k * m
+    if 4 * need <= n:
+        return _first_rows(n, need, generator).reshape(k, m)
+    stream = _shuffled(np.arange(n), -(-need // n), generator).reshape(-1)
+    if n % m:
+        _mend(stream, n, m)
+    return stream[:need].reshape(k, m)
+
+
+def _mend(stream: Rows, n: int, m: int) -> None:
+    """Take out, in place, the rows that a block holds twice because it lies across two permutations.
+
+    The two copies are in different permutations. The second one changes places with a row from the next block, which
+    lies wholly in the second permutation: at most m - 1 rows are in the way, so a free one is always there. The
+    end of the second permutation, which the block after it may share, is left alone: all blocks mend at once.
+    """
+    border = np.arange(n, len(stream), n)
+    across = border[border % m > 0]
+    start = across - across % m
+    window = start[:, None] + np.arange(2 * m)  # [B, 2m]: the block across the border, and the next one
+    rows = stream[window]
+    bits = (2 * m).bit_length()
+    packed = np.sort((rows << bits) | np.arange(2 * m), axis=1)
+    b, i = np.nonzero(packed[:, 1:] >> bits == packed[:, :-1] >> bits)
+    taken = np.zeros(rows.shape, dtype=np.bool_)  # rows of the second permutation that the first part holds
+    taken[b, packed[b, i + 1] & ((1 << bits) - 1)] = True
+    clash, free = taken[:, :m], ~taken[:, m:]
+    free &= free.cumsum(axis=1) <= clash.sum(axis=1)[:, None]
+    one, other = window[:, :m][clash], window[:, m:][free]
+    stream[one], stream[other] = stream[other], stream[one]
+
+
+def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
+    """Make appearances differ by at most 1, in place, while the subsets stay different.
+
+    A row that appears too often gives a place to one that appears too seldom. Some subset can always make this
+    exchange and stay new: a appears more often than c, so more subsets hold a without c than c without a, and they
+    cannot all turn into the latter.
+    """
+    k, m = plan.shape
+    flat = plan.reshape(-1)
+    counts = np.bincount(flat, minlength=n)
+    often = np.argsort(-counts, kind="stable")
+    goal = np.full(n, k * m // n)
+    goal[often[: k * m % n]] += 1
+    giver = np.repeat(np.arange(n), np.maximum(counts - goal, 0))
+    taker = np.repeat(np.arange(n), np.maximum(goal - counts, 0))
+    bits = len(flat).bit_length()
+    places = np.sort((flat << bits) | np.arange(len(flat))) & (
+        (1 << bits) - 1
+    )  # places of row 0, of row 1, ...
+    begin = counts.cumsum() - counts
+    digest = _digest(plan)
+    while giver.size:
+        taker = taker[_permutation(len(taker), generator)]
+        at = places[begin[giver] + _integers(1 << 62, giver.size, generator) % counts[giver]]
+        subset = at // m
+        fresh = digest[subset] - _mix(giver) + _mix(taker)
+        done = (
+            (flat[at] == giver)
+            & (plan[subset] != taker[:, None]).all(axis=1)
+            & ~_within(fresh, np.sort(digest))
+        )
+        done &= _first_of_each(subset) & _first_of_each(fresh)
+        flat[at[done]] = taker[done]
+        digest[subset[done]] = fresh[done]
+        if not done.any():
+            _exchange(plan, giver[0], taker[0], generator)
+            done[0], digest = True, _digest(plan)
+        giver, taker = giver[~done], taker[~done]
+
+
+def _exchange(plan: Rows, giver: np.int64, taker: np.int64, generator: torch.Generator | None) -> None:
+    """Replace giver by taker in one subset, in place, chosen among all that stay different from every other."""
+    able = np.flatnonzero((plan == giver).any(axis=1) & (plan != taker).all(axis=1))
+    changed = np.where(plan[able] == giver, taker, plan[able])
+    new = np.flatnonzero(~_repeats(np.concatenate([plan, changed]))[len(plan) :])
+    chosen = new[_integers(len(new), 1, generator)]
+    plan[able[chosen]] = changed[chosen]
+
+
+def _all_but(others: Rows, n: int, generator: torch.Generator | None) -> Rows:
+    """Every subset of the n rows except `others` [L, m], in random order: [C(n, m) - L, m].
+
+    Subsets are numbered c₁ < … < c_m ↦ Σⱼ C(cⱼ, j). The loops run over j ≤ m ≤ log₂ C(n, m).
+    """
+    m = others.shape[1]
+    choose = np.ones((m + 1, n + 1), dtype=np.int64)  # choose[j, c] = C(c, j)
+    for j in range(1, m + 1):
+        choose[j] = np.concatenate([[0], choose[j - 1, :-1].cumsum()])
+    left = np.ones(choose[m, n], dtype=np.bool_)
+    left[choose[np.arange(1, m + 1), np.sort(others, axis=1)].sum(axis=1)] = False
+    number = np.flatnonzero(left)
+    number = number[_permutation(len(number), generator)]
+    plan = np.empty((len(number), m), dtype=np.int64)
+    for j in range(m, 0, -1):
+        plan[:, j - 1] = np.searchsorted(choose[j], number, side="right") - 1
+        number -= choose[j, plan[:, j - 1]]
+    return _shuffled(plan, len(plan), generator)
+
+
+def _repeats(plan: Rows) -> Mask:
+    """[K] True where a subset equals an earlier one. Equal digests only name the suspects, which are compared."""
+    digest = _digest(plan)
+    order = np.argsort(digest, kind="stable")
+    twins = np.flatnonzero(digest[order[1:]] == digest[order[:-1]])
+    suspect = np.zeros(len(plan), dtype=np.bool_)
+    suspect[order[twins]] = suspect[order[twins + 1]] = True
+    where = np.flatnonzero(suspect)
+    rows = np.sort(plan[where], axis=1)
+    order = np.lexsort(rows.T)  # stable: of equal subsets the earliest comes first
+    equal = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
+    suspect[:] = False
+    suspect[where[order[1:][equal]]] = True
+    return suspect
+
+
+def _digest(plan: Rows) -> npt.NDArray[np.uint64]:
+    """Sum over the rows of a subset of one 64-bit number per row: the same in every order. [K]"""
+    step = max(1, _SLAB // plan.shape[1])
+    slabs = [_mix(plan[i : i + step]).sum(axis=1) for i in range(0, len(plan), step)]
+    return np.concatenate(slabs)
+
+
+def _mix(rows: Rows) -> npt.NDArray[np.uint64]:
+    """Spread row numbers over all 64 bits (multiply and fold twice, modulo 2⁶⁴)."""
+    mixed = rows.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+def _within(values: npt.NDArray[np.uint64], ordered: npt.NDArray[np.uint64]) -> Mask:
+    """Which values are among the sorted ones."""
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.equal(ordered[place], values)
+
+
+def _first_of_each(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Mask:
+    first = np.zeros(len(values), dtype=np.bool_)
+    first[np.unique(values, return_index=True)[1]] = True
+    return first
+
+
+def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows:
+    """Each of the `count` lines of `rows` ([n], or [count, n]) in a random order of its own: [count, n].
+
+    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows. The 40 or more random
+    bits of a key (n ≤ 2²²) make ties, where the lower row goes first, too rare to matter.
+    """
+    width = rows.shape[-1]
+    bits = max(1, int(rows.max(initial=0)).bit_length())
+    key = _integers(1 << (63 - bits), count * width, generator).reshape(count, width)
+    key <<= bits
+    key |= rows
+    key.sort(axis=1)
+    key &= (1 << bits) - 1
+    return key
+
+
+def _first_rows(n: int, count: int, generator: torch.Generator | None) -> Rows:
+    """The first `count` ≪ n entries of a permutation of n rows, without the rest of it."""
+    rows = _integers(n, 2 * count, generator)
+    while len(rows := rows[_first_of_each(rows)]) < count:
+        rows = np.concatenate([rows, _integers(n, 2 * count, generator)])
+    return rows[:count]
+
+
+def _integers(below: int, count: int, generator: torch.Generator | None) -> Rows:
+    numbers: Rows = torch.randint(below, (count,), generator=generator).numpy()
+    return numbers
+
+
+def _permutation(n: int, generator: torch.Generator | None) -> Rows:
+    order: Rows = torch.randperm(n, generator=generator).numpy()
+    return order
