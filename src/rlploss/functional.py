@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss.planes import PROBES, Moment, factor, rows_of, second_moment, traced
+from rlploss.planes import PROBES, Moment, probe_rows, ranks, second_moment, traced
 
 Tell = Callable[[type[Warning], str], None]
 
@@ -68,6 +68,42 @@ def rlp_loss(
     >>> round(float(rlp_loss(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 1.0, 1.0]), x)), 6)
     0.6
     """
+    return compute(
+        pred,
+        target,
+        features,
+        subsets=subsets,
+        probe=probe,
+        intercept=intercept,
+        ridge=ridge,
+        probe_points=probe_points,
+        draw_from=draw_from,
+        generator=generator,
+        features_grad=features_grad,
+        reduction=reduction,
+        check_finite=check_finite,
+        tell=warn,
+    )
+
+
+def compute(
+    pred: Tensor,
+    target: Tensor,
+    features: Tensor,
+    *,
+    subsets: Tensor | None,
+    probe: str,
+    intercept: bool,
+    ridge: float,
+    probe_points: Tensor | None,
+    draw_from: str,
+    generator: torch.Generator | None,
+    features_grad: bool,
+    reduction: str,
+    check_finite: bool,
+    tell: Tell,
+) -> Tensor:
+    """`rlp_loss`, with the caller's way of telling about degenerate cases."""
     ridge = _checks.options(probe, ridge, reduction, draw_from, PROBES)
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
@@ -86,15 +122,13 @@ def rlp_loss(
         stack = residual.unsqueeze(0) if subsets is None else residual[subsets]
         if features_grad:
             values = _values_through_features(
-                stack, x, subsets, probe, intercept, ridge, probe_points, draw_from, generator
+                stack, x, subsets, probe, intercept, ridge, probe_points, draw_from, generator, tell
             )
         else:
             x = x.detach()
             points, moment = probes_for(x, subsets, probe, intercept, probe_points, draw_from, generator)
             inputs = x.unsqueeze(0) if subsets is None else x[subsets]
-            values = subset_values(
-                stack, inputs, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment
-            )
+            values = _subset_values(stack, inputs, probe, intercept, ridge, points, moment, tell)
         return reduce(values, reduction)
 
 
@@ -122,19 +156,18 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
 def warn(kind: type[Warning], text: str) -> None:
     """Tell the caller of the public function; Python's own filter keeps it to once per place."""
     if not torch.compiler.is_compiling():
-        warnings.warn(text, kind, stacklevel=4)
+        warnings.warn(text, kind, stacklevel=6)
 
 
-def subset_values(
+def _subset_values(
     residual: Tensor,
     x: Tensor,
-    *,
     probe: str,
     intercept: bool,
     ridge: float,
     points: Tensor | None,
     moment: Moment | None,
-    tell: Tell = warn,
+    tell: Tell,
 ) -> Tensor:
     """Values [K] of subsets with residuals [K, M, C] and features [K, M, d]."""
     K, M, d = x.shape
@@ -142,25 +175,28 @@ def subset_values(
     p = d + int(intercept)
     tell_from_shapes(M, p, probe, intercept, ridge, tell)
     if M <= p and ridge == 0 and probe in ("subset", "sum") and not traced(x):
-        factors = factor(x, intercept=intercept, solve=False)
-        if bool((factors.rank == M).all()):
+        full = bool((ranks(x, intercept=intercept) == M).all())
+        if full:
             tell_full_rank(M, p, probe, intercept, tell)
             if probe == "subset":
                 return residual.square().mean((1, 2))
-    else:
-        factors = factor(x, intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
-    rows = rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment)
+    rows = probe_rows(x, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment)
     return (rows.to(residual.dtype) @ residual).square().sum((1, 2)) / C
 
 
-def tell_from_shapes(M: int, p: int, probe: str, intercept: bool, ridge: float, tell: Tell) -> None:
-    """The degenerate cases that shapes and options alone show."""
+def tell_from_options(probe: str, intercept: bool, tell: Tell) -> None:
+    """The degenerate case that the options alone show."""
     if probe == "sum" and intercept:
         tell(
             MeanOnlyWarning,
             'probe="sum" with intercept=True sees only the mean residual of each subset; use probe="subset", '
             "or intercept=False",
         )
+
+
+def tell_from_shapes(M: int, p: int, probe: str, intercept: bool, ridge: float, tell: Tell) -> None:
+    """The degenerate cases that shapes and options show."""
+    tell_from_options(probe, intercept, tell)
     # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
     if probe in ("draw", "expected") and ridge == 0 and p - 1 <= M <= p + 3:
         tell(
@@ -252,11 +288,8 @@ def _check_points(
             'probe="draw" with the whole batch as one subset needs probe_points, got None; '
             "pass them, or pass subsets"
         )
-    elif probe in ("draw", "expected") and draw_from == "outside" and M >= N:
-        raise ValueError(
-            f'draw_from="outside" needs rows outside the subset, got subset_size {M} of {N} rows; '
-            'use smaller subsets, or draw_from="train"'
-        )
+    elif probe in ("draw", "expected"):
+        _checks.outside(draw_from, M, N)
 
 
 def _values_through_features(
@@ -269,6 +302,7 @@ def _values_through_features(
     probe_points: Tensor | None,
     draw_from: str,
     generator: torch.Generator | None,
+    tell: Tell,
 ) -> Tensor:
     """The values by definition, differentiable in the features too: autograd goes through the pseudo-inverse."""
     N, d = features.shape
@@ -276,10 +310,10 @@ def _values_through_features(
     x = features.unsqueeze(0) if subsets is None else features[subsets]
     K, M, _ = x.shape
     p = d + int(intercept)
-    tell_from_shapes(M, p, probe, intercept, ridge, warn)
+    tell_from_shapes(M, p, probe, intercept, ridge, tell)
     constant = x.detach()
     if ridge == 0 and not traced(x):
-        rank = factor(constant, intercept=intercept, solve=False).rank
+        rank = ranks(constant, intercept=intercept)
         if bool((rank < min(M, p)).any()):
             worst = int(rank.argmin())
             raise ValueError(

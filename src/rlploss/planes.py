@@ -283,10 +283,36 @@ def probe_rows(
 ) -> Tensor:
     """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
-    x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected".
+    x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected". A chunk at a time.
     """
-    factors = factor(x, intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
-    return rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment)
+    if traced(x):
+        parts = [slice(0, x.shape[0])]
+    else:
+        parts = chunks(*x.shape, intercept=intercept)
+    rows = []
+    for part in parts:
+        factors = factor(x[part], intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
+        here = None if points is None else points[part]
+        around = moment
+        if moment is not None and moment.rows.ndim == 3:
+            around = Moment(moment.rows[part], None if moment.centre is None else moment.centre[part])
+        rows.append(
+            rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=here, moment=around)
+        )
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
+    """rank(x) of each subset [K], by the rule above."""
+    parts = chunks(*x.shape, intercept=intercept)
+    return torch.cat([factor(x[part], intercept=intercept, solve=False).rank for part in parts])
+
+
+def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False) -> list[slice]:
+    """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few temporaries."""
+    columns = n_features + int(intercept)
+    size = max(1, 2**22 // (subset_size * columns + min(subset_size, columns) ** 2))
+    return [slice(i, min(i + size, n_subsets)) for i in range(0, n_subsets, size)]
 
 
 def rows_of(
@@ -311,12 +337,9 @@ def rows_of(
         ):  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
-    reader = _need(factors.solve) @ basis.mT  # [K, p, M]
+    reader = reader_of(factors)
     if probe == "draw":
-        at = _need(points).to(torch.float64)
-        if factors.centre is not None:
-            at = torch.cat([at - factors.centre, torch.ones_like(at[:, :1])], dim=-1)
-        return at.unsqueeze(1) @ reader
+        return read_at(reader, factors.centre, _need(points))
     if moment is None:
         raise ValueError('probe="expected" needs the second moment of the rows that z may come from')
     if factors.centre is not None:
@@ -327,6 +350,38 @@ def rows_of(
     if rows.shape[1] > M:  # at most M rows are needed
         rows = torch.linalg.qr(rows, mode="r")[1]
     return rows
+
+
+def reader_of(factors: Factors) -> Tensor:
+    """What turns a point into a row [K, p, M]: the plane of r at z is [z − centre, 1]ᵀ · reader · r."""
+    return _need(factors.solve) @ factors.basis.mT
+
+
+def read_at(reader: Tensor, centre: Tensor | None, points: Tensor) -> Tensor:
+    """Rows [K, 1, M] of the "draw" probe at points [K, d]."""
+    at = points.to(reader.dtype)
+    if centre is not None:
+        at = torch.cat([at - centre, torch.ones_like(at[:, :1])], dim=-1)
+    return at.unsqueeze(1) @ reader
+
+
+def complement_of(factors: Factors, height: int) -> Tensor:
+    """Rows [K, height, M] of an orthonormal basis of what the planes do not see, over √M; zeros past M − rank."""
+    k, M, _ = factors.basis.shape
+    rows = factors.basis.new_zeros(k, height, M)
+    for rank in sorted(set(factors.rank.tolist())):
+        mine = (factors.rank == rank).nonzero().flatten()
+        basis = largest_rows(factors.basis[mine].mT, rank).mT
+        rows[mine, : M - rank] = torch.linalg.qr(basis, mode="complete")[0][:, :, rank:].mT / math.sqrt(M)
+    return rows
+
+
+def largest_rows(rows: Tensor, height: int) -> Tensor:
+    """The `height` rows of [K, q, M] that are not zero, where no more than that many are not."""
+    if rows.shape[1] <= height:
+        return rows
+    order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :height]
+    return rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2]))
 
 
 def _need(value: Tensor | None) -> Tensor:
