@@ -88,6 +88,11 @@ class Entry:
     n_official_train: int | None = None
 
     @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks it can be loaded for, its own first."""
+        return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
+
+    @property
     def n_bytes(self) -> int:
         """Size in the cache."""
         return sum(file.size for file in self.files)

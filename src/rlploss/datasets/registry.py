@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlploss import _checks
 from rlploss.datasets import images, tables
 from rlploss.datasets._progress import Quiet, reporter
-from rlploss.datasets.cache import cache_dir
+from rlploss.datasets.cache import cache_dir, read_bytes
 from rlploss.datasets.dataset import Dataset, Entry, Task, frozen
-from rlploss.datasets.sources import obtain
+from rlploss.datasets.sources import ABSENT, obtain
 
 ENTRIES = {item.name: item for item in (*tables.ENTRIES, *images.ENTRIES)}
 
@@ -38,6 +39,14 @@ def cache_path(item: Entry) -> Path:
     return cache_dir() / item.directory
 
 
+def cached_files(item: Entry) -> Iterator[tuple[Path, str]]:
+    """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is wrong."""
+    for file in item.files:
+        path = cache_path(item) / file.name
+        data = read_bytes(path, limit=file.size)
+        yield path, ABSENT if data is None else file.problem(data) or "ok"
+
+
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
@@ -60,7 +69,8 @@ def load(name: str, *, task: Task | None = None, download: bool = True, progress
         (6000, 5)
     """
     item = entry(name)
-    chosen = _task(item, task)
+    chosen = item.task if task is None else task
+    _checks.one_of(f'task of "{name}"', chosen, item.tasks)
     data = fetch(name, download=download, progress=reporter() if progress else Quiet())
     X, y, feature_names = item.read(data)
     X = frozen(X)
@@ -84,11 +94,3 @@ def fetch(name: str, *, download: bool = True, progress: Quiet) -> dict[str, byt
     if not item.files:
         return {}
     return obtain(item.directory, item.files, item.sources, download=download, progress=progress)
-
-
-def _task(item: Entry, task: Task | None) -> Task:
-    options: tuple[Task, ...] = (item.task,) if item.image_shape is None else (item.task, "reconstruction")
-    if task is None:
-        return item.task
-    _checks.one_of(f'task of "{item.name}"', task, options)
-    return task

@@ -47,6 +47,7 @@ class Split:
     test_rows: Rows = field(repr=False)
     dataset: str
     task: Task
+    image_shape: tuple[int, int, int] | None = None  # channels, height, width of a row of X
     n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
     n_region_train: int | None = None  # shift: how many of them are in the training set
     noise: float = 0.0
@@ -213,17 +214,21 @@ def standardize(split: Split, *, target: bool = False) -> Split:
     )
 
 
-def pad_images(images: Array, *, side: int = 32) -> Array:
-    """Put zeros around images [rows, channels, h, w] until they are side×side (28 → 32 for LeNet-5)."""
-    side = _checks.count("side", side)
-    if images.ndim != 4:
-        raise ValueError(f"images must be [rows, channels, height, width], got shape {images.shape}")
-    height, width = images.shape[2:]
-    if height > side or width > side:
-        raise ValueError(f"side must be at least the images' {height}×{width}, got {side}")
+def as_images(split: Split, *, side: int | None = None) -> Split:
+    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5)."""
+    if split.image_shape is None:
+        raise ValueError(f'"{split.dataset}" has no images: as_images needs an image set')
+    channels, height, width = split.image_shape
+    side = height if side is None else _checks.count("side", side)
+    if side < max(height, width):
+        raise ValueError(f"side must be at least the images' {max(height, width)}, got {side}")
     top, left = (side - height) // 2, (side - width) // 2
     around = ((0, 0), (0, 0), (top, side - height - top), (left, side - width - left))
-    return frozen(np.pad(images, around))
+    X_train, X_test = (
+        frozen(np.pad(part.reshape(-1, channels, height, width), around))
+        for part in (split.X_train, split.X_test)
+    )
+    return dataclasses.replace(split, X_train=X_train, X_test=X_test, image_shape=(channels, side, side))
 
 
 def _generator(generator: object) -> np.random.Generator:
@@ -270,4 +275,5 @@ def _take(dataset: Dataset, train: Rows, test: Rows) -> Split:
         test_rows=frozen(test),
         dataset=dataset.name,
         task=dataset.task,
+        image_shape=dataset.image_shape,
     )
