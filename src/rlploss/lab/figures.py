@@ -1,0 +1,306 @@
+"""Figures in one style: colour-blind-safe, the same every time, as SVG (file and inline) and PNG.
+
+A figure is data (`Figure` of `Panel`s of `Line`s); only this module knows matplotlib. In a report every panel
+is an SVG of its own, so that panels stack on a narrow screen; in a file they stand side by side with one
+legend.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as MplFigure
+from numpy.typing import NDArray
+
+from rlploss.lab.files import write_bytes_atomic, write_text_atomic
+
+Array = NDArray[np.float64]
+
+INK, MUTED, GRID = "#1c1d21", "#5d6068", "#d9dbe0"
+# name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with white; arms
+# that are often seen together differ in dash too.
+STYLES: dict[str, tuple[str, str, str]] = {
+    "blue": ("#0067a5", "#6db8f2", "solid"),
+    "green": ("#00805e", "#3fc79a", "dashed"),
+    "vermillion": ("#c44e00", "#ff9a52", "solid"),
+    "purple": ("#8f3f7f", "#e29ad2", "dashdot"),
+    "ochre": ("#8a6a00", "#e3c04b", "dotted"),
+    "grey": ("#5f6368", "#b3b8c0", "dashed"),
+}
+DASHES = {"solid": "", "dashed": "5,3", "dashdot": "6,2,1.5,2", "dotted": "1.5,2"}
+PANEL_SIZE = (3.5, 2.55)  # inches
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve with its confidence band; `style` is a key of STYLES."""
+
+    label: str
+    style: str
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `levels` are horizontal reference lines: (label, value, style)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...] = ()
+    x_log: bool = False
+    y_log: bool = False
+    levels: tuple[tuple[str, float, str], ...] = ()
+    note: str = ""
+
+    def describe(self) -> str:
+        """The text alternative: what is on the axes and where each curve begins and ends."""
+        if not self.lines:
+            return f"{self.title}: no data. {self.note}".strip()
+        parts = [
+            f"{line.label} goes from {number(line.y[0])} to {number(line.y[-1])}, lowest {number(np.nanmin(line.y))}"
+            for line in self.lines
+        ]
+        levels = [f"{label} is marked at {number(value)}" for label, value, _ in self.levels]
+        return f"{self.y_label} against {self.x_label}. " + "; ".join(parts + levels) + "."
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Axes that something draws on (images, boundaries, networks); `alt` describes them in words."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    alt: str
+    size: tuple[float, float] = PANEL_SIZE
+
+    def describe(self) -> str:
+        """The text alternative."""
+        return self.alt
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels under one heading; `name` is the name of its files."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[Panel | Drawing, ...]
+    columns: int = 3
+
+    def legend(self) -> list[tuple[str, str]]:
+        """(label, style) of every line, each once, in order of appearance."""
+        seen: dict[str, str] = {}
+        for panel in self.panels:
+            if isinstance(panel, Panel):
+                for line in panel.lines:
+                    seen.setdefault(line.label, line.style)
+                for label, _, style in panel.levels:
+                    seen.setdefault(label, style)
+        return list(seen.items())
+
+
+def number(value: float) -> str:
+    """Three significant digits, short.
+
+    >>> number(2.6e-6), number(0.2271), number(4100.0), number(0.5)
+    ('2.60e-6', '0.227', '4,100', '0.500')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    if magnitude < 1e-3 or magnitude >= 1e6:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if magnitude >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(magnitude)))}f}"
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",  # text stays text
+            "svg.hashsalt": "rlploss",  # the same ids every time
+            "font.family": "sans-serif",
+            "font.size": 8.5,
+            "axes.titlesize": 9.5,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.edgecolor": MUTED,
+            "axes.labelcolor": INK,
+            "axes.titlecolor": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.6,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.minor.size": 0,
+            "ytick.minor.size": 0,
+            "text.color": INK,
+            "lines.linewidth": 1.6,
+            "legend.frameon": False,
+        }
+    ):
+        yield
+
+
+def _draw(axes: Axes, panel: Panel | Drawing) -> None:
+    axes.set_title(panel.title)
+    if isinstance(panel, Drawing):
+        panel.draw(axes)
+        return
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    if panel.x_log:
+        axes.set_xscale("log")
+    if panel.y_log:
+        axes.set_yscale("log")
+    if not panel.lines:
+        axes.set_axis_off()
+        axes.text(
+            0.5, 0.5, panel.note or "no data", ha="center", va="center", wrap=True, transform=axes.transAxes
+        )
+        return
+    for label, value, style in panel.levels:
+        axes.axhline(value, color=STYLES[style][0], linestyle=(0, (1, 2)), linewidth=1.1, label=label)
+    for line in panel.lines:
+        colour, _, dash = STYLES[line.style]
+        if line.low is not None and line.high is not None:
+            low = np.where(line.low > 0, line.low, line.y * 0.1) if panel.y_log else line.low
+            axes.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            linestyle=dash,
+            label=line.label,
+            marker="o" * (len(line.x) <= 12),
+            markersize=3,
+        )
+
+
+def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
+    """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables, described in words."""
+    with _style():
+        size = panel.size if isinstance(panel, Drawing) else PANEL_SIZE
+        figure = MplFigure(figsize=size, layout="constrained")
+        figure.patch.set_alpha(0.0)
+        axes = figure.add_subplot()
+        axes.patch.set_alpha(0.0)
+        _draw(axes, panel)
+        text = _svg(figure)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    for css, colour in [
+        ("ink", INK),
+        ("muted", MUTED),
+        ("grid", GRID),
+        *((k, v[0]) for k, v in STYLES.items()),
+    ]:
+        text = text.replace(f": {colour}", f": var(--{css}, {colour})")
+    head, rest = text.split(">", 1)
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
+    words = f"<title>{_escape(panel.title)}</title><desc>{_escape(panel.describe())}</desc>"
+    return f'{head} role="img" aria-label="{_escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _svg(figure: MplFigure) -> str:
+    buffer = io.StringIO()
+    FigureCanvasSVG(figure)
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def legend_swatch(style: str) -> str:
+    """A short sample of a line, for the legend of a page."""
+    colour, _, dash = STYLES[style]
+    return (
+        '<svg viewBox="0 0 26 8" width="26" height="8" aria-hidden="true">'
+        f'<line x1="1" y1="4" x2="25" y2="4" stroke-width="2.4" stroke-dasharray="{DASHES[dash]}" '
+        f'style="stroke: var(--{style}, {colour})"/></svg>'
+    )
+
+
+def save(figure: Figure, directory: Path) -> list[Path]:
+    """Write NAME.svg and NAME.png: all panels side by side over one legend."""
+    directory.mkdir(parents=True, exist_ok=True)
+    columns = min(figure.columns, len(figure.panels))
+    rows = math.ceil(len(figure.panels) / columns)
+    width = max(p.size[0] if isinstance(p, Drawing) else PANEL_SIZE[0] for p in figure.panels)
+    height = max(p.size[1] if isinstance(p, Drawing) else PANEL_SIZE[1] for p in figure.panels)
+    legend = figure.legend()
+    with _style():
+        drawn = MplFigure(
+            figsize=(columns * width, rows * height + 0.35 * bool(legend)), layout="constrained"
+        )
+        grid: NDArray[Any] = np.atleast_1d(drawn.subplots(rows, columns, squeeze=False)).ravel()
+        for axes, panel in zip(grid, figure.panels, strict=False):
+            _draw(axes, panel)
+        for axes in grid[len(figure.panels) :]:
+            axes.set_axis_off()
+        if legend:
+            handles = {
+                label: h for ax in grid for h, label in zip(*ax.get_legend_handles_labels(), strict=True)
+            }
+            drawn.legend(
+                [handles[k] for k, _ in legend],
+                [k for k, _ in legend],
+                loc="outside lower center",
+                ncols=len(legend),
+            )
+        svg = directory / f"{figure.name}.svg"
+        write_text_atomic(svg, _svg(drawn))
+        png = directory / f"{figure.name}.png"
+        FigureCanvasAgg(drawn)
+        raster = io.BytesIO()
+        drawn.savefig(raster, format="png", dpi=160, metadata={"Software": None})
+        write_bytes_atomic(png, raster.getvalue())
+    return [svg, png]
+
+
+def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:
+    """The data of a figure: panel, line, x, mean, low, high."""
+    rows = []
+    for panel in figure.panels:
+        if isinstance(panel, Panel):
+            for line in panel.lines:
+                low = line.y if line.low is None else line.low
+                high = line.y if line.high is None else line.high
+                for x, y, a, b in zip(line.x, line.y, low, high, strict=True):
+                    rows.append((panel.title, line.label, float(x), float(y), float(a), float(b)))
+    return rows
+
+
+def style_variables(*, dark: bool) -> Sequence[tuple[str, str]]:
+    """CSS variables of the line colours for a light or a dark page."""
+    return [(name, values[1] if dark else values[0]) for name, values in STYLES.items()]

@@ -1,0 +1,57 @@
+"""Files that are there whole or not at all, and tables as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+Value = str | int | float | bool | None
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write beside the target, then rename: a reader sees the old file or the new one."""
+    write_bytes_atomic(path, text.encode())
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> None:
+    """As `write_text_atomic`, for bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
+    """CSV with exact floats; a text cell that a spreadsheet would run as a formula gets a quote in front."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_safe(h) for h in header])
+    writer.writerows([[_safe(v) for v in row] for row in rows])
+    return buffer.getvalue()
+
+
+def _safe(value: Value) -> Value:
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return repr(value) if isinstance(value, float) else value
+
+
+def markdown_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; bars, line ends and HTML in cells are made harmless."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(_cell(c) for c in line) + " |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    clean = " ".join(str(text).split()).replace("\\", "\\\\").replace("|", "\\|")
+    return clean.replace("&", "&amp;").replace("<", "&lt;")
