@@ -59,11 +59,13 @@ def verify(
 
     The exit code is 1 if a file is wrong, or if a dataset asked for by name is not complete.
     """
-    wrong = 0
-    for item in _chosen(wanted or ["all"]):
+    # A dict: datasets that share files are hashed once.
+    items = {item.directory: item for item in _chosen(wanted or ["all"])}
+    wrong = False
+    for item in items.values():
         for path, state in cached_files(item):
             print(f"{path}: {state}")
-            wrong += state != "ok" and (state != ABSENT or bool(wanted))
+            wrong |= state != "ok" and (state != ABSENT or bool(wanted))
     if wrong:
         raise typer.Exit(1)
 

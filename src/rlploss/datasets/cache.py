@@ -161,11 +161,12 @@ def lock(directory: Path, *, on_wait: Callable[[], None], poll: float = 0.1) -> 
         handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         waiting = False
-        while not _try_lock(handle):
-            if not waiting:
-                on_wait()
-                waiting = True
-            time.sleep(poll)
+        with cache_errors(directory):
+            while not _try_lock(handle):
+                if not waiting:
+                    on_wait()
+                    waiting = True
+                time.sleep(poll)
         yield
     finally:
         os.close(handle)  # releases the lock

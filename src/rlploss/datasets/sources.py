@@ -14,7 +14,7 @@ from rlploss.datasets.archives import ArchiveError
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.formats import FormatError
 from rlploss.datasets.packages import Client, fetch_package
-from rlploss.datasets.web import HostError, SourceError, check_hash, with_download
+from rlploss.datasets.web import HostError, SourceError, check_hash, use_download
 
 Unpack = Callable[
     [Path], Iterator[tuple[str, bytes]]
@@ -44,22 +44,22 @@ class Web:
         """What to call it in messages."""
         return self.url
 
+    @property
+    def is_archive(self) -> bool:
+        """Whether the download is something to unpack, not the dataset's file itself."""
+        return self.filename not in self.delivers
+
+    def use(self, path: Path, accept: Accept) -> None:
+        """Hand each file of the downloaded file at `path` to `accept`."""
+        check_hash(path, self.sha256)
+        _unpack_into(accept, self.unpack, path)
+
     def deliver(self, directory: Path, accept: Accept, progress: Quiet) -> None:
-        """Hand each file to `accept`."""
-
-        def use(path: Path) -> None:
-            _unpack_into(accept, self.unpack, path)
-
-        placed = directory / self.filename
-        if self.filename not in self.delivers and placed.is_file():
-            try:
-                check_hash(placed, self.sha256)
-                use(placed)
-                return
-            except SourceError as error:
-                progress.warn(f"{placed} is not used and stays as it is: {error}")
+        """Download, and hand each file to `accept`."""
         part = directory / f"{self.filename}.part"
-        with_download(self.url, part, use, sha256=self.sha256, max_bytes=self.max_bytes, progress=progress)
+        use_download(
+            self.url, part, lambda path: self.use(path, accept), max_bytes=self.max_bytes, progress=progress
+        )
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,23 @@ def obtain(
     """Return the verified bytes of every file of dataset `name`, from the first source that has them."""
     directory = cache.cache_dir() / name
     found, problems = _from_cache(directory, files)
-    reasons = [f"cache: {problem}" for problem in problems]
-    if len(found) < len(files) and download:
+    placed = _placed_archives(directory, sources)
+    if len(found) < len(files) and (download or placed):
         cache.make_directory(directory)
         with cache.lock(directory, on_wait=lambda: progress.note(f"{name}: waiting for another process")):
             cache.sweep(directory)
             found, problems = _from_cache(directory, files)  # another process may have brought them meanwhile
-            reasons = [f"cache: {problem}" for problem in problems]
             for problem in problems:
                 if not problem.endswith(ABSENT):
-                    progress.warn(f"{problem}; it is kept, and the next source is tried")
+                    progress.warn(f"{problem}; the file is kept, and the next source is tried")
             cache.need_space(directory, sum(file.size for file in files if file.name not in found))
-            reasons += _from_sources(name, directory, files, sources, found, progress)
+            task = _Fetch(name, directory, {file.name: file for file in files}, found, progress)
+            problems += task.from_archives(placed)
+            if download:
+                problems += task.from_network(sources)
     if len(found) < len(files):
         missing = [file for file in files if file.name not in found]
-        raise DatasetUnavailable(_explain(name, directory, missing, sources, reasons, tried=download))
+        raise DatasetUnavailable(_explain(name, directory, missing, sources, problems, tried=download))
     return found
 
 
@@ -141,46 +143,74 @@ def _from_cache(directory: Path, files: Sequence[DataFile]) -> tuple[dict[str, b
     return found, problems
 
 
-def _from_sources(
-    name: str,
-    directory: Path,
-    files: Sequence[DataFile],
-    sources: Sequence[Source],
-    found: dict[str, bytes],
-    progress: Quiet,
-) -> list[str]:
-    """Ask one source after another until `found` is complete; returns why each one that failed did."""
-    by_name = {file.name: file for file in files}
-    reasons = []
-    silent_hosts: set[str | None] = set()
+def _placed_archives(directory: Path, sources: Sequence[Source]) -> list[Web]:
+    """The canonical archives that the user has placed beside the dataset's files, each once."""
+    archives = {
+        source.filename: source for source in sources if isinstance(source, Web) and source.is_archive
+    }
+    return [source for filename, source in archives.items() if (directory / filename).is_file()]
 
-    def accept(file_name: str, data: bytes) -> str | None:
-        if file_name in found:
+
+@dataclass
+class _Fetch:
+    """One fetch under the lock: `found` fills up as sources deliver."""
+
+    name: str
+    directory: Path
+    files: dict[str, DataFile]
+    found: dict[str, bytes]
+    progress: Quiet
+
+    def accept(self, file_name: str, data: bytes) -> str | None:
+        """Take one file if its bytes are right, and put it into the cache; else say what is wrong."""
+        if file_name in self.found:
             return None
-        problem = by_name[file_name].problem(data)
+        problem = self.files[file_name].problem(data)
         if problem is None:
-            aside = cache.install(directory / file_name, data)
+            path = self.directory / file_name
+            aside = cache.install(path, data)
             if aside is not None:
-                progress.warn(f"{directory / file_name} was not the right file; it is kept as {aside.name}")
-            found[file_name] = data
+                self.progress.warn(f"{path} was not the right file; it is kept as {aside.name}")
+            self.found[file_name] = data
         return problem
 
-    for source in sources:
-        if all(file_name in found for file_name in source.delivers):
-            continue
-        host = urllib.parse.urlsplit(source.url).hostname if isinstance(source, Web) else None
-        if host is not None and host in silent_hosts:
-            reasons.append(f"{source.label}: {host} not asked again")
-            continue
-        progress.note(f"{name}: asking {source.label}")
-        try:
-            source.deliver(directory, accept, progress)
-        except SourceError as error:
-            if isinstance(error, HostError):
-                silent_hosts.add(host)
-            reasons.append(f"{source.label}: {error}")
-            progress.note(f"{name}: {error}; going on to the next source")
-    return reasons
+    def has_all(self, source: Source) -> bool:
+        """Whether there is nothing left to ask of this source."""
+        return all(file_name in self.found for file_name in source.delivers)
+
+    def from_archives(self, placed: Sequence[Web]) -> list[str]:
+        """Use archives that the user placed by hand; returns what is wrong with those that are no use."""
+        problems = []
+        for source in placed:
+            path = self.directory / source.filename
+            try:
+                if not self.has_all(source):
+                    source.use(path, self.accept)
+            except SourceError as error:
+                problems.append(f"{path}: {error}")
+                self.progress.warn(f"{path}: {error}; the file is kept, and the next source is tried")
+        return problems
+
+    def from_network(self, sources: Sequence[Source]) -> list[str]:
+        """Ask one source after another until all is found; returns why each one that failed did."""
+        problems = []
+        silent_hosts: set[str | None] = set()
+        for source in sources:
+            if self.has_all(source):
+                continue
+            host = urllib.parse.urlsplit(source.url).hostname if isinstance(source, Web) else None
+            if host is not None and host in silent_hosts:
+                problems.append(f"{source.label}: {host} not asked again")
+                continue
+            self.progress.note(f"{self.name}: asking {source.label}")
+            try:
+                source.deliver(self.directory, self.accept, self.progress)
+            except SourceError as error:
+                if isinstance(error, HostError):
+                    silent_hosts.add(host)
+                problems.append(f"{source.label}: {error}")
+                self.progress.note(f"{self.name}: {error}; going on to the next source")
+        return problems
 
 
 def _explain(

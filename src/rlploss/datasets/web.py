@@ -22,7 +22,11 @@ class SourceError(Exception):
     """A source could not deliver; the text is the reason."""
 
 
-class HostError(SourceError):
+class TransferError(SourceError):
+    """The server or the connection failed; what came so far is kept, to be resumed."""
+
+
+class HostError(TransferError):
     """The host did not answer at all: other files on it need not be tried."""
 
 
@@ -47,7 +51,7 @@ def download(url: str, part: Path, *, max_bytes: int, progress: Quiet, timeout: 
             return resumed
         if position == start:
             break
-    raise SourceError(
+    raise TransferError(
         f"the connection broke at {position:,} of {total or '?'} bytes ({broken or 'closed early'}); "
         "the part is kept and the next call resumes it"
     )
@@ -64,7 +68,7 @@ def _open(url: str, start: int, timeout: float) -> tuple[http.client.HTTPRespons
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             return _open(url, 0, timeout)  # the part is longer than the file: begin again
-        raise SourceError(f"the server answers {error.code} {error.reason}") from error
+        raise TransferError(f"the server answers {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         raise HostError(f"{urllib.parse.urlsplit(url).hostname} not reached ({error.reason})") from error
     except (OSError, http.client.HTTPException) as error:
@@ -72,7 +76,7 @@ def _open(url: str, start: int, timeout: float) -> tuple[http.client.HTTPRespons
     honoured = response.status == http.HTTPStatus.PARTIAL_CONTENT
     if honoured and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
         response.close()
-        raise SourceError("the server sends another range than the one asked for")
+        return _open(url, 0, timeout)  # not the range asked for
     return response, start if honoured else 0
 
 
@@ -105,32 +109,33 @@ def _copy(
             advance(len(block))
 
 
-def with_download(
-    url: str,
-    part: Path,
-    use: Callable[[Path], None],
-    *,
-    sha256: str | None,
-    max_bytes: int,
-    progress: Quiet,
+def use_download(
+    url: str, part: Path, use: Callable[[Path], None], *, max_bytes: int, progress: Quiet
 ) -> None:
-    """Download `url` and hand the file to `use`; a resumed download that turns out wrong is begun again once.
+    """Download `url` and hand the file to `use`, which raises SourceError when the content is wrong.
 
-    `use` raises SourceError when the content is wrong. The part is removed unless the connection broke.
+    A resumed download that turns out wrong is begun again, once. The part is removed unless the connection broke.
     """
-    while True:
-        resumed = download(url, part, max_bytes=max_bytes, progress=progress)
+    for last in (False, True):
+        pieced = part.exists()
         try:
-            check_hash(part, sha256)
+            pieced |= download(url, part, max_bytes=max_bytes, progress=progress)
             use(part)
-            return
+        except TransferError:
+            raise
         except SourceError:
-            if not resumed:
+            _remove(part)
+            if last or not pieced:
                 raise
             progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
-        finally:
-            with cache_errors(part):
-                part.unlink(missing_ok=True)
+        else:
+            _remove(part)
+            return
+
+
+def _remove(part: Path) -> None:
+    with cache_errors(part):
+        part.unlink(missing_ok=True)
 
 
 def check_hash(path: Path, sha256: str | None) -> None:
