@@ -6,9 +6,11 @@ from rlploss.bank import ProjectionBank
 from rlploss.functional import rlp_loss
 from rlploss.loss import RLPLoss
 from rlploss.mixup import mixup, mixup_lambdas, mixup_subsets
+from rlploss.sampler import BalancedBatchSampler
 from rlploss.subsets import balanced_subsets
 
 __all__ = [
+    "BalancedBatchSampler",
     "DegenerateLossWarning",
     "HeavyTailWarning",
     "MSEEquivalentWarning",

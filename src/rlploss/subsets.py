@@ -292,10 +292,10 @@ def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows
 
 def _first_rows(n: int, count: int, generator: torch.Generator | None) -> Rows:
     """The first `count` ≪ n entries of a permutation of n rows, without the rest of it."""
-    rows = _integers(n, 2 * count, generator)
-    while len(rows := rows[_first_of_each(rows)]) < count:
-        rows = np.concatenate([rows, _integers(n, 2 * count, generator)])
-    return rows[:count]
+    rows = np.empty(0, dtype=np.int64)
+    while len(rows) < count:
+        rows = np.unique(np.concatenate([rows, _integers(n, 2 * count, generator)]))
+    return rows[_permutation(len(rows), generator)[:count]]
 
 
 def _integers(below: int, count: int, generator: torch.Generator | None) -> Rows:
