@@ -1,0 +1,314 @@
+"""The paper's propositions as functions that measure.
+
+Every estimate is taken with the library's own loss on freshly drawn features, from an explicit generator, and
+comes with its standard error. Features are drawn from named distributions with mean 0 and variance 1
+(condition (i) of Proposition 2), so that the exact values are known where they exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlploss import _checks
+from rlploss._checks import HeavyTailWarning
+from rlploss.functional import rlp_loss
+
+DISTRIBUTIONS = ("gaussian", "uniform", "skewed")
+Function = Callable[[Tensor], Tensor]  # features [n, d] -> values [n]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over independent draws and its standard error."""
+
+    mean: float
+    error: float
+
+    def within(self, value: float, errors: float = 4.0) -> bool:
+        """Whether `value` lies within so many standard errors of the mean."""
+        return abs(self.mean - value) <= errors * self.error
+
+
+def _estimate(values: Tensor) -> Estimate:
+    values = values.to(torch.float64)
+    return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
+
+
+def draw_features(
+    distribution: str, n_rows: int, n_features: int, *, rare: float = 0.0085, generator: torch.Generator
+) -> Tensor:
+    """Independent features [n_rows, d] with mean 0 and variance 1.
+
+    "gaussian" and "uniform" are symmetric; "skewed" is √(p/(1−p)) with probability 1 − p and −√((1−p)/p) with
+    probability p = `rare`: mostly small and positive, seldom large and negative.
+    """
+    _checks.one_of("distribution", distribution, DISTRIBUTIONS)
+    shape = (_checks.count("n_rows", n_rows), _checks.count("n_features", n_features))
+    if distribution == "gaussian":
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+    if distribution == "uniform":
+        return math.sqrt(12.0) * (uniform - 0.5)
+    p = _checks.number("rare", rare, 1e-12, 0.5)
+    small, large = math.sqrt(p / (1.0 - p)), -math.sqrt((1.0 - p) / p)
+    return torch.where(uniform < p, large, small)
+
+
+def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Tensor) -> Tensor:
+    """One value of Definition 2.2 per block of `subset_size` rows; [n / M]."""
+    plan = torch.arange(len(x)).reshape(-1, subset_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HeavyTailWarning)  # heavy tails are what is measured here
+        return rlp_loss(
+            residual,
+            torch.zeros_like(residual),
+            x,
+            subsets=plan,
+            probe="draw",
+            probe_points=points,
+            reduction="none",
+        )
+
+
+def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
+    """RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d / (M − d − 1).
+
+    Infinite for M ≤ d + 1, where the mean of (XᵀX)⁻¹ does not exist.
+
+    >>> noise_floor(5, 16), noise_floor(5, 6)
+    (0.5, inf)
+    """
+    d, M = _checks.count("n_features", n_features), _checks.count("subset_size", subset_size)
+    variance = _checks.number("noise", noise, 0.0) ** 2
+    return variance * d / (M - d - 1) if M > d + 1 else math.inf
+
+
+def measure_noise_floor(
+    n_features: int,
+    subset_size: int,
+    *,
+    noise: float = 1.0,
+    distribution: str = "gaussian",
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
+) -> Estimate:
+    """RLP at the true regression function, by drawing subsets, probes and label noise."""
+    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
+    z = draw_features(distribution, n_subsets, n_features, generator=generator)
+    residual = noise * torch.randn(len(x), generator=generator, dtype=torch.float64)
+    return _estimate(_population_values(x, residual, subset_size, z))
+
+
+def measure_excess(
+    deviation: Function,
+    n_features: int,
+    subset_size: int,
+    *,
+    distribution: str = "gaussian",
+    zero_share: float = 0.0,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
+) -> Estimate:
+    """How much RLP rises above its floor at h = E[Y|X] + δ: E[(zᵀx⁺δ(x))²] for δ = `deviation`.
+
+    `zero_share` of the feature rows are set to 0 (an atom at the origin), where planes without an intercept
+    are blind: δ = 1{x = 0} then costs nothing, and the minimiser is not unique.
+    """
+    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
+    x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
+    z = draw_features(distribution, n_subsets, n_features, generator=generator)
+    return _estimate(_population_values(x, deviation(x), subset_size, z))
+
+
+@dataclass(frozen=True)
+class Uniqueness:
+    """What the uniqueness of Proposition 1 needs, on given features."""
+
+    zero_rows: int
+    smallest_eigenvalue: float  # of the mean of xxᵀ over the mean of its diagonal
+    holds: bool
+
+
+def uniqueness(features: Tensor) -> Uniqueness:
+    """Whether P(X = 0) = 0 and E[XXᵀ] > 0 on the rows of `features` [N, d]: then the minimiser is unique."""
+    x = _checks.feature_matrix(features).to(torch.float64)
+    zero_rows = int((x == 0).all(dim=1).sum())
+    moment = x.T @ x / len(x)
+    scale = float(moment.diagonal().mean())
+    smallest = float(torch.linalg.eigvalsh(moment)[0]) / scale if scale > 0 else 0.0
+    return Uniqueness(zero_rows, smallest, zero_rows == 0 and smallest > len(x) * torch.finfo(x.dtype).eps)
+
+
+@dataclass(frozen=True)
+class ConditionThree:
+    """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A = x⁺.
+
+    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the least over
+    k.
+    """
+
+    same: Estimate
+    different: Estimate
+    threshold: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both means are above the threshold by more than four standard errors."""
+        return all(e.mean - 4.0 * e.error >= self.threshold for e in (self.same, self.different))
+
+
+def measure_condition_three(
+    distribution: str,
+    n_features: int,
+    subset_size: int,
+    *,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
+) -> ConditionThree:
+    """Estimate E[a_jk a_lk] from fresh subsets."""
+    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
+    A = torch.linalg.pinv(x.reshape(n_subsets, subset_size, n_features))  # [n, d, M]
+    squares = A.square().mean(dim=2)  # [n, d]: j = l, averaged over exchangeable rows
+    products = (A.sum(dim=2).square() - A.square().sum(dim=2)) / (subset_size * max(1, subset_size - 1))
+    least_same, least_different = (
+        min((_estimate(values[:, k]) for k in range(n_features)), key=lambda e: e.mean)
+        for values in (squares, products)
+    )
+    return ConditionThree(least_same, least_different, 1.0 / n_features**2)
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """One gradient step on RLP against one on MSE, in the family h_θ = h* + (θ* − θ)·g with g ≥ 0.
+
+    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², and a step of size
+    ε leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for ε ≤ 1/(c_rlp + c_mse) if
+    c_rlp ≥ c_mse, and for no small ε otherwise.
+    """
+
+    curvature_rlp: Estimate
+    curvature_mse: Estimate
+
+    @property
+    def nearer_for_small_steps(self) -> bool:
+        """Whether the conclusion of Proposition 2 holds as ε → 0, by more than four standard errors."""
+        error = math.hypot(self.curvature_rlp.error, self.curvature_mse.error)
+        return self.curvature_rlp.mean - self.curvature_mse.mean > 4.0 * error
+
+    @property
+    def largest_good_step(self) -> float:
+        """The ε up to which RLP's step is the nearer one (0 if it never is)."""
+        if self.curvature_rlp.mean < self.curvature_mse.mean:
+            return 0.0
+        return 1.0 / (self.curvature_rlp.mean + self.curvature_mse.mean)
+
+    @property
+    def largest_convergent_step(self) -> float:
+        """The ε below which gradient descent converges on both losses."""
+        return 1.0 / max(self.curvature_rlp.mean, self.curvature_mse.mean)
+
+
+def compare_steps(
+    distribution: str,
+    n_features: int,
+    subset_size: int,
+    *,
+    direction: Function | None = None,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
+) -> StepComparison:
+    """Measure both curvatures: c_rlp = E[(zᵀx⁺g(x))²], c_mse = E[g(x)²]; g ≡ 1 if `direction` is None."""
+    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
+    z = draw_features(distribution, n_subsets, n_features, generator=generator)
+    g = torch.ones(len(x), dtype=x.dtype) if direction is None else direction(x)
+    if bool((g < 0).any()):
+        raise ValueError(
+            "direction must be non-negative (condition (ii)), got a negative value; use its square"
+        )
+    rlp = _estimate(_population_values(x, g, subset_size, z))
+    return StepComparison(rlp, _estimate(g.square()))
+
+
+def empirical_error(
+    n_rows: int,
+    n_features: int,
+    subset_size: int,
+    *,
+    noise: float = 1.0,
+    n_subsets: int = 500,
+    n_samples: int = 30,
+    generator: torch.Generator,
+) -> float:
+    """Root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
+
+    The empirical loss averages random subsets, each with its probe expected over the rows outside it. Where
+    the definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
+    """
+    truth = noise_floor(n_features, subset_size, noise)
+    if not math.isfinite(truth):
+        return math.nan
+    squares = 0.0
+    for _ in range(_checks.count("n_samples", n_samples)):
+        x = draw_features("gaussian", n_rows, n_features, generator=generator)
+        residual = noise * torch.randn(n_rows, generator=generator, dtype=torch.float64)
+        plan = torch.stack(
+            [torch.randperm(n_rows, generator=generator)[:subset_size] for _ in range(n_subsets)]
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HeavyTailWarning)
+            value = rlp_loss(
+                residual,
+                torch.zeros_like(residual),
+                x,
+                subsets=plan,
+                probe="draw",
+                draw_from="outside",
+                generator=generator,
+            )
+        squares += (float(value) / truth - 1.0) ** 2
+    return math.sqrt(squares / n_samples)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a plan of subsets keeps of Algorithm 1's promise."""
+
+    missing_rows: int
+    equal_pairs: int
+    least: int
+    most: int
+
+
+def coverage(subsets: Tensor, n_rows: int) -> Coverage:
+    """Count rows that are in no subset, subsets that occur again, and the least and most appearances of a row."""
+    counts = torch.bincount(subsets.flatten(), minlength=n_rows)
+    distinct = torch.unique(subsets.sort(dim=1).values, dim=0)
+    return Coverage(
+        int((counts == 0).sum()), len(subsets) - len(distinct), int(counts.min()), int(counts.max())
+    )
+
+
+def plane_nullity(features: Tensor, subset_size: int) -> int:
+    """Dimension of the residuals on `features` [N, d] that change no plane of any of the C(N, M) subsets.
+
+    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N must be
+    small.
+    """
+    x = _checks.feature_matrix(features).to(torch.float64)
+    n_rows, n_features = x.shape
+    if math.comb(n_rows, subset_size) > 20_000:
+        raise ValueError(
+            f"plane_nullity lists all subsets, at most 20000, got {math.comb(n_rows, subset_size)}; use fewer rows"
+        )
+    plan = torch.tensor(list(itertools.combinations(range(n_rows), subset_size)))
+    pinv = torch.linalg.pinv(x[plan])  # [K, d, M]
+    rows = torch.zeros(len(plan), n_features, n_rows, dtype=x.dtype)
+    rows.scatter_(2, plan.unsqueeze(1).expand(-1, n_features, -1), pinv)
+    return n_rows - int(torch.linalg.matrix_rank(rows.reshape(-1, n_rows)))

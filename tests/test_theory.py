@@ -1,0 +1,159 @@
+import math
+
+import pytest
+import torch
+
+from rlploss import theory
+from rlploss.subsets import balanced_subsets
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("distribution", theory.DISTRIBUTIONS)
+def test_features_have_mean_zero_and_variance_one(distribution):
+    x = theory.draw_features(distribution, 400_000, 2, rare=0.05, generator=generator())
+    assert x.mean(0).abs().max() < 0.01
+    assert (x.var(0) - 1).abs().max() < 0.05
+
+
+def test_skewed_features_are_mostly_small_and_positive():
+    x = theory.draw_features("skewed", 10_000, 1, rare=0.01, generator=generator())
+    assert (x > 0).double().mean() > 0.98
+    assert x.min() < -9
+
+
+@pytest.mark.parametrize(("d", "M"), [(1, 6), (2, 9), (5, 16), (4, 40)])
+def test_noise_floor_is_the_formula_for_gaussian_features(d, M):
+    measured = theory.measure_noise_floor(d, M, noise=1.5, generator=generator(M))
+    assert measured.within(theory.noise_floor(d, M, 1.5))
+    assert measured.error < 0.1 * measured.mean
+
+
+def test_noise_floor_scales_with_the_noise_and_is_zero_without():
+    assert theory.noise_floor(3, 10, 2.0) == 4.0 * theory.noise_floor(3, 10)
+    silent = theory.measure_noise_floor(3, 10, noise=0.0, n_subsets=50, generator=generator())
+    assert silent.mean == 0.0
+
+
+def test_noise_floor_is_infinite_at_the_papers_smallest_subset():
+    assert theory.noise_floor(3, 4) == math.inf
+    assert theory.noise_floor(3, 5) == 3.0
+    # Means of ever more draws do not settle: the largest single draw keeps a visible share of the sum.
+    small = theory.measure_noise_floor(3, 4, n_subsets=50_000, generator=generator(1))
+    finite = theory.measure_noise_floor(3, 12, n_subsets=50_000, generator=generator(1))
+    assert small.error / small.mean > 10 * finite.error / finite.mean
+
+
+def test_the_regression_function_minimises_and_the_excess_is_quadratic():
+    def bend(scale):
+        return lambda x: scale * (x[:, 0] + x[:, 1] ** 2)
+
+    one = theory.measure_excess(bend(1.0), 2, 12, generator=generator(3))
+    two = theory.measure_excess(bend(2.0), 2, 12, generator=generator(3))
+    assert one.mean > 10 * one.error
+    assert two.mean == pytest.approx(4.0 * one.mean)
+    none = theory.measure_excess(lambda x: 0.0 * x[:, 0], 2, 12, generator=generator(3))
+    assert none.mean == 0.0
+
+
+def test_a_deviation_at_the_origin_costs_nothing():
+    def at_zero(x):
+        return (x == 0).all(1).double()
+
+    blind = theory.measure_excess(at_zero, 2, 12, zero_share=0.2, generator=generator())
+    assert blind.mean == pytest.approx(0.0, abs=1e-20)
+    x = theory.draw_features("gaussian", 100, 2, generator=generator())
+    assert theory.uniqueness(x).holds
+    x[7] = 0.0
+    assert theory.uniqueness(x) == theory.Uniqueness(1, theory.uniqueness(x).smallest_eigenvalue, False)
+    assert not theory.uniqueness(torch.cat([x[8:], x[8:]], dim=1)).holds
+
+
+def test_condition_three_fails_for_symmetric_features():
+    for distribution in ("gaussian", "uniform"):
+        condition = theory.measure_condition_three(distribution, 2, 12, generator=generator(5))
+        assert condition.different.within(0.0)
+        assert not condition.holds
+    # E[AAᵀ] = I/(M − d − 1) for Gaussian features, so a row of A has M·E[a²] = 1/(M − d − 1).
+    condition = theory.measure_condition_three("gaussian", 2, 12, generator=generator(6))
+    assert condition.same.within(1.0 / (12 * (12 - 2 - 1)), errors=5.0)
+
+
+def test_condition_three_holds_for_very_skewed_features_and_so_does_the_conclusion_for_small_steps():
+    condition = theory.measure_condition_three("skewed", 1, 2, generator=generator(7))
+    p = 0.0085
+    exact = (1 - p) ** 2 * (1 - p) / (4 * p) - 2 * p * (1 - p) * (1 / ((1 - p) / p + p / (1 - p)) ** 2)
+    assert condition.different.mean == pytest.approx(exact + p * p * p / (4 * (1 - p)), rel=0.02)
+    assert condition.different.mean > 25
+    assert condition.threshold == 1.0
+    assert condition.holds
+    steps = theory.compare_steps("skewed", 1, 2, generator=generator(8))
+    assert steps.nearer_for_small_steps
+    # ... but not for every step size that converges, which is what the proposition says.
+    assert steps.largest_good_step < steps.largest_convergent_step
+
+
+def test_the_conclusion_fails_for_gaussian_features():
+    steps = theory.compare_steps("gaussian", 2, 40, generator=generator(9))
+    assert not steps.nearer_for_small_steps
+    assert steps.largest_good_step == 0.0
+    # g ≡ 1 is orthogonal to centred features: what is left is the floor of unit noise.
+    assert steps.curvature_rlp.within(theory.noise_floor(2, 40), errors=6.0)
+    assert steps.curvature_mse.mean == 1.0
+
+
+def test_step_sizes_are_what_the_parabolas_say():
+    steps = theory.StepComparison(theory.Estimate(4.0, 0.0), theory.Estimate(1.0, 0.0))
+
+    def left(curvature, size):
+        return abs(1 - 2 * size * curvature)
+
+    good = steps.largest_good_step
+    assert left(4.0, 0.99 * good) < left(1.0, 0.99 * good)
+    assert left(4.0, 1.01 * good) > left(1.0, 1.01 * good)
+    assert left(4.0, 0.999 * steps.largest_convergent_step) < 1.0
+
+
+def test_directions_must_fit_the_condition():
+    with pytest.raises(ValueError, match="direction must be non-negative"):
+        theory.compare_steps(
+            "gaussian", 1, 4, direction=lambda x: x[:, 0], n_subsets=10, generator=generator()
+        )
+
+
+def test_the_empirical_loss_converges_where_the_definition_is_finite():
+    few = theory.empirical_error(40, 2, 12, generator=generator(1))
+    many = theory.empirical_error(1000, 2, 12, generator=generator(1))
+    assert many < 0.5 * few
+    assert math.isnan(theory.empirical_error(40, 2, 3, generator=generator(1)))
+
+
+def test_coverage_of_algorithm_one_as_printed():
+    printed = balanced_subsets(103, 100, 3, method="paper", generator=generator())
+    # 3 rows are left over after every shuffle: with few subsets some stay out altogether.
+    worst = max(
+        theory.coverage(
+            balanced_subsets(199, 100, 2, method="paper", generator=generator(s)), 199
+        ).missing_rows
+        for s in range(5)
+    )
+    assert worst > 0
+    assert theory.coverage(printed, 103).equal_pairs == 0
+    ours = theory.coverage(balanced_subsets(199, 100, 2, generator=generator()), 199)
+    assert ours.missing_rows == 0
+    assert ours.most - ours.least <= 1
+    twice = theory.coverage(torch.tensor([[0, 1], [1, 0]]), 3)
+    assert twice == theory.Coverage(1, 1, 0, 2)
+
+
+def test_shared_planes_mean_equal_functions_on_the_rows_away_from_the_origin():
+    x = theory.draw_features("gaussian", 8, 2, generator=generator())
+    assert theory.plane_nullity(x, 3) == 0
+    assert theory.plane_nullity(x, 7) == 0
+    x[0] = 0.0
+    assert theory.plane_nullity(x, 3) == 1  # the value at the origin is free
+    assert theory.plane_nullity(x, 8) == 6  # one subset only: everything but the plane itself is free
+    with pytest.raises(ValueError, match="at most 20000, got"):
+        theory.plane_nullity(torch.randn(40, 2, generator=generator()), 20)
