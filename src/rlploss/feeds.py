@@ -1,0 +1,292 @@
+"""What one network reads and how it is scored, step by step: the part of a run that `fit` and `fit_fleet` share.
+
+All randomness of a run comes from four generators made from its seed, one per purpose, so that a plan does not
+change when, say, the probe does. What an epoch draws is kept (`state_dict`) and can be put back exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlploss.bank import ProjectionBank
+from rlploss.functional import draw_rows
+from rlploss.inputs import Rows
+from rlploss.mixup import mixup, mixup_lambdas
+from rlploss.objectives import pointwise, projected, row_weight
+from rlploss.recipes import Recipe
+from rlploss.subsets import balanced_subsets
+
+PURPOSES = ("plan", "shuffle", "draw", "mixup")
+
+
+def stream(seed: int, purpose: str) -> torch.Generator:
+    """A CPU generator that depends on the seed and on what it is for."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+class Feed:
+    """The rows of every step in an epoch, and the value and gradient of its objective.
+
+    `begin_epoch` draws; `inputs(i)` are the rows of step i in this epoch; `score(i, pred)` is the value and the
+    gradient for the network's output on them. With all subsets in one step the inputs are the N rows themselves,
+    once each: subsets share rows.
+    """
+
+    def __init__(self, recipe: Recipe, rows: Rows, *, window_bytes: int = 2**27) -> None:
+        self.recipe, self.rows = recipe, rows
+        self.x, self.y = rows.x, rows.y
+        self.streams = {purpose: stream(recipe.seed, purpose) for purpose in PURPOSES}
+        self.draws: dict[str, Tensor] = {}  # what the current epoch drew
+        self.bank: ProjectionBank | None = None
+        self.sight: Tensor | None = None  # W of every subset [K, q, M], or the quadratic form [N, N]
+        self.offset: Tensor | None = None  # what the released autoencoder's loss has on top, per subset [K]
+        self.whole = 0.0  # 1/M where `sight` spans what the planes do not see
+        n_outputs = self.y.shape[1]
+        self.n_outputs = n_outputs
+        per_row = (self.x[0].numel() + n_outputs) * self.x.element_size()
+        self._window_steps = max(1, window_bytes // (per_row * recipe.rows_per_step))
+        self._window: tuple[int, Tensor, Tensor] | None = None  # first step, x, y
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether a step runs the network on all N rows once, because its subsets hold at least as many."""
+        r = self.recipe
+        if r.subsets_per_step in (None, 1) or r.mixup:
+            return False
+        return r.rows_per_step >= r.n_rows
+
+    # Drawing
+
+    def begin_epoch(self) -> None:
+        """Draw what this epoch needs; everything random happens here."""
+        r, draws = self.recipe, self.draws
+        if r.loss == "rlp":
+            if "plan" not in draws or r.plan == "each-epoch":
+                for name in ("plan", "plan_b") if r.mixup else ("plan",):
+                    draws[name] = self._draw_plan()
+                self._forget()
+            if r.mixup:
+                self._forget()
+                draws["lam"] = self._draw_lambdas(self._n_subsets)
+            if r.probe == "draw":
+                # with mixup a point comes from the rows themselves: mixed subsets have no rows outside
+                source = "train" if r.mixup else str(r.draw_from)
+                draws["points"] = draw_rows(draws["plan"], r.n_rows, source, self.streams["draw"])
+        else:
+            shuffle = self.streams["shuffle"]
+            self._window = None
+            if r.batch_size != r.n_rows:  # with all rows in each step their order means nothing
+                draws["order"] = torch.randperm(r.n_rows, generator=shuffle)
+            if r.mixup:
+                draws["partner"] = torch.randperm(r.n_rows, generator=self.streams["mixup"])
+                draws["lam"] = self._draw_lambdas(r.steps_per_epoch)
+        self._prepare()
+
+    def _draw_plan(self) -> Tensor:
+        r = self.recipe
+        assert r.subset_size is not None
+        return balanced_subsets(
+            r.n_rows, r.subset_size, self._n_subsets, method=str(r.method), generator=self.streams["plan"]
+        )
+
+    def _draw_lambdas(self, n: int) -> Tensor:
+        assert self.recipe.mixup_alpha is not None
+        return mixup_lambdas(n, self.recipe.mixup_alpha, generator=self.streams["mixup"])
+
+    @property
+    def _n_subsets(self) -> int:
+        assert self.recipe.n_subsets is not None
+        return self.recipe.n_subsets
+
+    # From draws to tensors
+
+    def _forget(self) -> None:
+        self.bank = self.sight = self._window = None
+
+    def _prepare(self) -> None:
+        """Build what the steps of this epoch use from what was drawn."""
+        if self.recipe.preset == "released-autoencoder":
+            if self.sight is None:
+                self.sight, self.offset = cut_off_rows(self.rows, self.draws["plan"])
+        elif self.recipe.loss == "rlp":
+            self._prepare_bank()
+
+    def _prepare_bank(self) -> None:
+        r, draws = self.recipe, self.draws
+        plan, features, pool = draws["plan"].to(self.x.device), self.rows.features, None
+        if r.mixup:
+            features = self._mixed(self.rows.features, 0, plan.numel())
+            pool = self.rows.features if r.probe in ("draw", "expected") else None
+            plan = torch.arange(plan.numel(), device=plan.device).view(plan.shape)
+        if self.bank is None:
+            self.bank = ProjectionBank(
+                features,
+                plan,
+                probe=str(r.probe),
+                intercept=r.intercept,
+                ridge=r.ridge,
+                draw_from="train" if r.mixup else str(r.draw_from),
+                probe_points=pool,
+                generator=torch.Generator(),  # its own first points are replaced at once
+                check_finite=False,
+            )
+        bank = self.bank
+        if r.probe == "draw":
+            bank.redraw(self.rows.features[draws["points"].to(self.x.device)])
+        self.whole = 1 / plan.shape[1] if bank.kind == "complement" else 0.0
+        self.sight = bank.rows if bank.kind in ("rows", "complement") else None
+
+    def _mixed(self, table: Tensor, low: int, high: int) -> Tensor:
+        """Rows low..high of the epoch, mixed with their partners; λ is one number per subset or per step."""
+        r = self.recipe
+        first, second = self._index(low, high)
+        a = table if first is None else table[first]
+        if second is None:
+            return a
+        each = r.subset_size if r.loss == "rlp" else r.batch_size
+        assert each is not None
+        lam = self.draws["lam"].to(table).repeat_interleave(each)[low:high]
+        return mixup(a, table[second], lam)
+
+    def _index(self, low: int, high: int) -> tuple[Tensor | None, Tensor | None]:
+        """Row numbers low..high of the epoch (None: all rows in order), and of their partners (None: no mixup)."""
+        names = ("plan", "plan_b") if self.recipe.loss == "rlp" else ("order", "partner")
+        first, second = (self.draws.get(name) for name in names)
+        device = self.x.device
+        return (
+            None if first is None else first.flatten()[low:high].to(device),
+            None if second is None else second.flatten()[low:high].to(device),
+        )
+
+    def gather(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of steps first..last of this epoch, one after another."""
+        each = self.recipe.rows_per_step
+        low, high = first * each, min(last * each, self.recipe.rows_per_epoch)
+        return self._mixed(self.x, low, high), self._mixed(self.y, low, high)
+
+    def _at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one step, out of a window of steps that is gathered at once."""
+        each, size = self.recipe.rows_per_step, self._window_steps
+        start = step // size * size
+        if self._window is None or self._window[0] != start:
+            self._window = (start, *self.gather(start, min(start + size, self.recipe.steps_per_epoch)))
+        low = (step - start) * each
+        return self._window[1][low : low + each], self._window[2][low : low + each]
+
+    # One step
+
+    def inputs(self, step: int) -> Tensor:
+        """The rows that the network is run on in this step."""
+        return self.x if self.all_rows else self._at(step)[0]
+
+    def score(self, step: int, pred: Tensor) -> tuple[Tensor, Tensor]:
+        """Value (a scalar) and gradient [b, C] for predictions [b, C] on `inputs(step)`."""
+        r = self.recipe
+        if self.all_rows:
+            return self._score_all_rows(step, pred)
+        target = self._at(step)[1]
+        if r.loss != "rlp" or self.kind == "mse":
+            loss = "mse" if r.loss == "rlp" else r.loss
+            return pointwise(loss, pred, target, row_weight(loss, pred.shape[0], self.n_outputs))
+        return self._score_subsets(self._which(step), pred - target)
+
+    @property
+    def kind(self) -> str:
+        """How subsets are scored, see `ProjectionBank.kind`."""
+        return "rows" if self.bank is None else self.bank.kind
+
+    def _which(self, step: int) -> slice:
+        k = self.recipe.subsets_per_step
+        assert k is not None
+        return slice(step * k, min((step + 1) * k, self._n_subsets))
+
+    def _score_subsets(self, which: slice, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean over subsets for their residuals [k·M, C], and its gradient."""
+        k = which.stop - which.start
+        if self.sight is None:
+            return self._score_by_autograd(which, residual)
+        scale = 1 / (k * self.n_outputs)
+        if k == 1:
+            value, back = projected(residual, self.sight[which.start], scale, self.whole)
+        else:
+            stack = residual.view(k, -1, self.n_outputs)
+            values, back = projected(stack, self.sight[which], scale, self.whole)
+            value, back = values.sum(), back.view(residual.shape)
+        if self.offset is not None:
+            value = value + self.offset[which].mean()
+        return value, back
+
+    def _score_all_rows(self, step: int, pred: Tensor) -> tuple[Tensor, Tensor]:
+        residual = pred - self.y
+        if self.bank is not None and self.recipe.steps_per_epoch == 1:  # the bank knows the cheapest way
+            return self._score_by_autograd(None, residual)
+        which = self._which(step)
+        index = self.draws["plan"][which].flatten().to(pred.device)
+        gathered = residual[index]
+        if self.kind == "mse":
+            weight = row_weight("mse", index.numel(), self.n_outputs)
+            value, back = pointwise("mse", gathered, torch.zeros_like(gathered), weight)
+        else:
+            value, back = self._score_subsets(which, gathered)
+        return value, torch.zeros_like(residual).index_add_(0, index, back)
+
+    def _score_by_autograd(self, which: slice | None, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The bank's own value, differentiated: for all subsets at once, or where nothing can be kept."""
+        assert self.bank is not None
+        with torch.enable_grad():
+            leaf = residual.detach().requires_grad_()
+            value = self.bank.loss(leaf, torch.zeros_like(leaf), which)
+            (back,) = torch.autograd.grad(value, leaf)
+        return value.detach(), back
+
+    # For checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generators and what the current epoch drew."""
+        states = {name: generator.get_state() for name, generator in self.streams.items()}
+        return {"streams": states, "draws": dict(self.draws)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue in the middle of the epoch that `state` was taken in."""
+        for name, generator in self.streams.items():
+            generator.set_state(state["streams"][name])
+        self.draws = dict(state["draws"])
+        self._forget()
+        if self.draws:
+            self._prepare()
+
+
+def cut_off_rows(rows: Rows, plan: Tensor) -> tuple[Tensor, Tensor]:
+    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows and a constant per subset.
+
+    Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of float32. What is left of
+    xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred − target)‖² + ‖(I − P)target‖².
+
+    NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank does not depend on
+    the rounding of the machine at hand.
+    """
+    features, plan = rows.features, plan.to(rows.x.device)
+    K, M = plan.shape
+    d = features.shape[1]
+    cut = d * torch.finfo(torch.float32).eps
+    found = []
+    for subset in plan:
+        x = features[subset].to(torch.float64)
+        tall = d <= M
+        values, vectors = torch.linalg.eigh(x.mT @ x if tall else x @ x.mT)
+        keep = values > cut * values[-1]
+        basis = x @ vectors[:, keep] / values[keep].sqrt() if tall else vectors[:, keep]
+        found.append((basis.mT / math.sqrt(M)).to(features.dtype))  # [r, M]
+    height = max(part.shape[0] for part in found)
+    sight = torch.stack([torch.nn.functional.pad(part, (0, 0, 0, height - part.shape[0])) for part in found])
+    offset = []
+    for part, subset in zip(found, plan, strict=True):
+        target = rows.y[subset]
+        offset.append(target.square().mean() - (part @ target).square().sum() / target.shape[1])
+    return sight, torch.stack(offset)

@@ -1,0 +1,145 @@
+"""Turn what the caller has into tensors a run can use, checked once before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from rlploss import _checks
+
+Array = Tensor | ArrayLike
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs x [n, ...] as the network takes them, and targets y [n, C] to compare its flattened output with."""
+
+    x: Tensor
+    y: Tensor
+    classes: bool  # the targets are one-hot class numbers
+
+    @property
+    def features(self) -> Tensor:
+        """Inputs as a matrix [n, d]."""
+        return self.x.unsqueeze(1) if self.x.ndim == 1 else self.x.flatten(1)
+
+
+def read_rows(
+    model: nn.Module, X: Array, y: Array | None, *, loss: str, device: torch.device, name: str = ""
+) -> Rows:
+    """Read X and y for `model`; `y=None` makes the input its own target.
+
+    Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress on, or class
+    probabilities for cross entropy. `name` prefixes the arguments in messages.
+    """
+    dtype = model_dtype(model)
+    x = _as_tensor(f"{name}X", X).to(device=device, dtype=dtype)
+    if x.ndim == 0 or x.numel() == 0:
+        raise ValueError(f"{name}X must have at least one row, got shape {tuple(x.shape)}")
+    _checks.finite(**{f"{name}X": x})
+    width = output_width(model, x)
+    if y is None:
+        target = x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)
+        return Rows(x, _same_width(target, width, name), False)
+    target = _as_tensor(f"{name}y", y).to(device)
+    if target.ndim == 0 or target.shape[0] != x.shape[0]:
+        got = "a scalar" if target.ndim == 0 else str(target.shape[0])
+        raise ValueError(f"{name}X and {name}y must have the same number of rows, got {x.shape[0]} and {got}")
+    if not target.is_floating_point():
+        return Rows(x, _one_hot(target, width, name).to(dtype), True)
+    if loss == "cross_entropy" and (target.ndim == 1 or width == 1):
+        raise ValueError(
+            f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
+            f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
+            "per class"
+        )
+    target = target.to(dtype)
+    _checks.finite(**{f"{name}y": target})
+    target = target.unsqueeze(1) if target.ndim == 1 else target.flatten(1)
+    return Rows(x, _same_width(target, width, name), loss == "cross_entropy")
+
+
+def model_dtype(model: nn.Module) -> torch.dtype:
+    """The floating type of the parameters: float32 or float64."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model must have parameters to train, got none that require a gradient")
+    dtype = parameters[0].dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the model must be float32 or float64, got {dtype}; call model.float() first")
+    return dtype
+
+
+def output_width(model: nn.Module, x: Tensor) -> int:
+    """Numbers that the model gives per row, found with a forward pass on two rows in evaluation mode."""
+    sample = x[:2]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            out = model(sample)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the model must take rows of shape {tuple(x.shape[1:])}, got: {str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        model.train(training)
+    if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(
+            f"the model must give one row of output per row of input, got {got} for {len(sample)} rows"
+        )
+    return out[0].numel()
+
+
+def _as_tensor(name: str, value: object) -> Tensor:
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"{name} must be a tensor or array of numbers, got {array.dtype} from {type(value).__name__}"
+            )
+        if array.dtype == np.float16:
+            array = array.astype(np.float32)
+        # a copy: torch warns about arrays that it may not write to, and the caller may change theirs
+        tensor = torch.from_numpy(np.array(array, copy=True))
+    if tensor.is_complex():
+        raise TypeError(f"{name} must be real, got {tensor.dtype}")
+    return tensor
+
+
+def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}; "
+            "convert to floating point for regression or for one-hot rows"
+        )
+    labels = labels.to(torch.int64)
+    low, high = (int(v) for v in torch.aminmax(labels))
+    if width < 2:
+        raise ValueError(
+            f"{name}y holds whole numbers, which are class numbers, but the model has one output; "
+            "convert y to floating point for regression, or give the model one output per class"
+        )
+    if low < 0 or high >= width:
+        worst = low if low < 0 else high
+        raise ValueError(
+            f"{name}y must hold class numbers from 0 to {width - 1}, one per model output, got {worst}"
+        )
+    return nn.functional.one_hot(labels, width)
+
+
+def _same_width(target: Tensor, width: int, name: str) -> Tensor:
+    if target.shape[1] != width:
+        raise ValueError(
+            f"the model must give as many numbers per row as {name}y has, got {width} and {target.shape[1]}"
+        )
+    return target

@@ -1,0 +1,336 @@
+"""One network in training: the loop behind `fit`, its evaluations and its checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from rlploss import checkpoints
+from rlploss._checks import one_of
+from rlploss.feeds import Feed, stream
+from rlploss.history import Budget, Epochs, Event, History, Steps, as_budget
+from rlploss.inputs import Rows
+from rlploss.metrics import MetricFunction, Metrics, rlp_rows
+from rlploss.monitors import (
+    DivergenceError,
+    EarlyStopping,
+    ProgressFunction,
+    Reporter,
+    divergence_message,
+    make_stopper,
+)
+from rlploss.recipes import OptimizerFactory, Recipe, Schedule, learning_rate_factor
+
+Callback = Callable[[Event], object]
+CHECKPOINT_SECONDS = 30.0
+_EVALUATION_ROWS = 16384  # rows per forward pass of an evaluation
+
+
+def make_optimizer(recipe: Recipe, optimizer: str | OptimizerFactory, model: nn.Module) -> Optimizer:
+    """The optimiser of a run, with torch's fused kernels where there are any."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if callable(optimizer):
+        made = optimizer(parameters)
+        if not isinstance(made, Optimizer):
+            raise TypeError(f"an optimizer factory must return a torch Optimizer, got {type(made).__name__}")
+        return made
+    assert recipe.lr is not None
+    fused = parameters[0].device.type in ("cpu", "cuda", "mps")
+    if recipe.optimizer in ("adam", "adamw"):
+        kind = Adam if recipe.optimizer == "adam" else AdamW
+        return kind(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
+    return SGD(
+        parameters,
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.optimizer == "sgd_nesterov",
+        fused=fused,
+    )
+
+
+class Evaluator:
+    """The metrics of a run on its validation rows; without rows there is nothing to measure."""
+
+    def __init__(
+        self,
+        metrics: Sequence[str | MetricFunction] | str | MetricFunction | None,
+        held: Rows | None,
+        classes: bool,
+    ) -> None:
+        if metrics is not None and held is None:
+            raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
+        default = "accuracy" if classes else "mse"
+        self.metrics = Metrics(() if held is None else default if metrics is None else metrics)
+        self.held = held
+        self.rows = rlp_rows(held.features) if held is not None and self.metrics.needs_rows else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns that an evaluation gives."""
+        return self.metrics.names
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Evaluate the network in evaluation mode."""
+        if self.held is None:
+            return {}
+        training = model.training
+        model.eval()
+        parts = [model(x).reshape(x.shape[0], -1) for x in torch.split(self.held.x, _EVALUATION_ROWS)]
+        model.train(training)
+        pred = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self.metrics.measure(pred, self.held.y, self.held.features, self.rows)
+
+
+def evaluation_interval(every: Budget | tuple[int, str] | None, recipe: Recipe) -> int:
+    """Steps between evaluations: as asked, or every epoch of an epoch budget, a hundredth of a step budget."""
+    if every is None:
+        default = isinstance(recipe.budget, Epochs)
+        every = Epochs(1) if default else Steps(-(-recipe.total_steps // 100))
+    return as_budget("evaluate_every", every).steps(recipe.steps_per_epoch)
+
+
+class Run:
+    """The state of one run and the loop that moves it on."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rows: Rows,
+        recipe: Recipe,
+        evaluator: Evaluator,
+        *,
+        optimizer: Optimizer,
+        schedule: str | Schedule | None,
+        evaluate_every: Budget | tuple[int, str] | None,
+        callbacks: tuple[Callback, ...],
+        early_stopping: EarlyStopping | int | None,
+        on_divergence: str,
+        progress: bool | ProgressFunction,
+        checkpoint: Path | None,
+        checkpoint_every: Budget | tuple[int, str] | None,
+    ) -> None:
+        self.model, self.rows, self.recipe, self.evaluator = model, rows, recipe, evaluator
+        self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
+        self.feed = Feed(recipe, rows)
+        self.stopper = make_stopper(early_stopping, evaluator.names)
+        self.on_divergence = one_of("on_divergence", on_divergence, ("raise", "record"))
+        self.reporter = Reporter(progress, recipe.total_steps)
+        self.step = 0
+        self.seconds = 0.0
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
+        self.history = History(recipe.describe(), model=model)
+        self._evaluate_every = evaluation_interval(evaluate_every, recipe)
+        self._base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._path = checkpoint
+        self._save_every = 0  # steps; 0 goes by the clock
+        if checkpoint_every is not None:
+            if checkpoint is None:
+                raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
+            self._save_every = as_budget("checkpoint_every", checkpoint_every).steps(recipe.steps_per_epoch)
+        self._saved_at = time.perf_counter()
+
+    # The loop
+
+    def go(self) -> History:
+        """Train to the end of the budget, from the start or from the checkpoint."""
+        if self._path is not None:
+            self._spec = self._describe()
+            self._environment = checkpoints.environment(self.rows.x.device, torch.get_num_threads())
+            self._load(self._path)
+        self.reporter.start_at(self.step)
+        if self.history.stopped:
+            return self.history
+        self.model.train()
+        if len(self.history) == 0:
+            self._evaluate()
+        total = self.recipe.total_steps
+        while self.step < total and not self.history.stopped:
+            try:
+                self._stretch(self._next_stop())
+            except DivergenceError as error:
+                if self.on_divergence == "raise":
+                    raise
+                self.history.stopped, self.history.message = "diverged", str(error)
+                return self.history
+            if self.step % self._evaluate_every == 0 or self.step == total:
+                self._evaluate()
+            self.reporter.tell(self.step)
+            if self.step == total and not self.history.stopped:
+                self.history.stopped = "budget"
+            if self.history.stopped:
+                self._finish()
+            if self._path is not None and (self.history.stopped or self._due()):
+                self._save(self._path)
+        self.reporter.tell(self.step, last=True)
+        return self.history
+
+    def _next_stop(self) -> int:
+        stop = min(self.recipe.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
+        if self._save_every:
+            stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
+        return stop
+
+    def _due(self) -> bool:
+        """Whether a checkpoint is due."""
+        if self._save_every:
+            return self.step % self._save_every == 0
+        return time.perf_counter() - self._saved_at >= CHECKPOINT_SECONDS
+
+    def _stretch(self, stop: int) -> None:
+        """Steps up to `stop`, or until it is time to report or to save."""
+        deadline = self.reporter.due
+        if self._path is not None and not self._save_every:
+            deadline = min(deadline, self._saved_at + CHECKPOINT_SECONDS)
+        per_epoch = self.recipe.steps_per_epoch
+        started = time.perf_counter()
+        try:
+            while self.step < stop:
+                position = self.step % per_epoch
+                if position == 0:
+                    self.feed.begin_epoch()
+                if not self._steps(position, min(per_epoch, position + stop - self.step), deadline):
+                    break
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _steps(self, first: int, last: int, deadline: float) -> bool:
+        """Steps first..last of the current epoch; False if the deadline passed on the way."""
+        model, feed, optimizer, parameters = self.model, self.feed, self.optimizer, self._parameters
+        clip, timed = self.recipe.clip_grad, deadline < math.inf
+        for position in range(first, last):
+            if self.schedule is not None:
+                self._set_lr()
+            pred = model(feed.inputs(position))
+            # [b, C] for the objective, whatever the network's own output shape
+            flat = pred.detach().reshape(pred.shape[0], -1)
+            value, back = feed.score(position, flat)
+            number = value.item()
+            if not math.isfinite(number):
+                lr = float(optimizer.param_groups[0]["lr"])
+                raise DivergenceError(divergence_message(self.recipe, self.rows, number, self.step, lr))
+            for parameter in parameters:
+                parameter.grad = None
+            pred.backward(back.reshape(pred.shape))
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            optimizer.step()
+            self.step += 1
+            self.loss_sum += number
+            self.loss_count += 1
+            if timed and time.perf_counter() >= deadline:
+                return False
+        return True
+
+    def _set_lr(self) -> None:
+        factor = learning_rate_factor(self.schedule, self.step, self.recipe.total_steps)
+        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base * factor
+
+    def _evaluate(self) -> None:
+        """Measure, note, tell the callbacks, and see whether to stop."""
+        measured = self.evaluator.measure(self.model)
+        mean = self.loss_sum / self.loss_count if self.loss_count else math.nan
+        self.loss_sum, self.loss_count = 0.0, 0
+        step, recipe = self.step, self.recipe
+        epoch, samples = step / recipe.steps_per_epoch, recipe.samples(step)
+        axes = {"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds}
+        self.history.add({**axes, "loss": mean, **measured})
+        if self.stopper is not None:
+            if self.stopper.better(measured, step) and self.stopper.rule.restore_best:
+                self.best = copy.deepcopy(self.model.state_dict())
+            if self.stopper.done:
+                self.history.stopped = "early stopping"
+        event = Event(step, epoch, samples, self.seconds, {"loss": mean, **measured}, lambda: self.model)
+        for callback in self.callbacks:
+            if callback(event) is True and not self.history.stopped:
+                self.history.stopped = "callback"
+
+    def _finish(self) -> None:
+        if self.stopper is not None:
+            self.history.best_step = self.stopper.best_step
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+
+    # Checkpoints
+
+    def _describe(self) -> dict[str, Any]:
+        """What makes this run this run."""
+        held = self.evaluator.held
+        return {
+            **self.recipe.describe(),
+            "model": checkpoints.describe_model(self.model),
+            "data": checkpoints.fingerprint(self.rows.x, self.rows.y),
+            "validation": None if held is None else checkpoints.fingerprint(held.x, held.y),
+            "metrics": list(self.evaluator.names),
+            "evaluate_every": self._evaluate_every,
+            "early_stopping": None if self.stopper is None else str(self.stopper.rule),
+        }
+
+    def _save(self, path: Path) -> None:
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "model": self.model.state_dict(),
+            "best": self.best,
+            "optimizer": self.optimizer.state_dict(),
+            "feed": self.feed.state_dict(),
+            "random": default_generator_state(self.rows.x.device),
+            "stopper": None if self.stopper is None else self.stopper.state_dict(),
+            "columns": self.history.columns,
+            "stopped": self.history.stopped,
+            "best_step": self.history.best_step,
+        }
+        checkpoints.save(path, self._spec, self._environment, state)
+        self._saved_at = time.perf_counter()
+
+    def _load(self, path: Path) -> None:
+        state = checkpoints.load(path, self._spec, self._environment)
+        if state is None:
+            return
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.loss_sum, self.loss_count = state["loss_sum"], state["loss_count"]
+        self.model.load_state_dict(state["model"])
+        self.best = state["best"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history.columns = state["columns"]
+        self.history.stopped, self.history.best_step = state["stopped"], state["best_step"]
+        if self.stopper is not None:
+            self.stopper.load_state_dict(state["stopper"])
+        if not self.history.stopped:
+            self.feed.load_state_dict(state["feed"])
+            for generator, bits in zip(_default_generators(self.rows.x.device), state["random"], strict=True):
+                generator.set_state(bits)
+
+
+def lend_default_generator(seed: int, device: torch.device) -> None:
+    """Seed torch's default generators from the run's seed; only inside `fork_rng`."""
+    source = stream(seed, "model").initial_seed()
+    for generator in _default_generators(device):
+        generator.manual_seed(source)
+
+
+def default_generator_state(device: torch.device) -> list[Tensor]:
+    """The state of the generators that dropout and its like draw from."""
+    return [generator.get_state() for generator in _default_generators(device)]
+
+
+def _default_generators(device: torch.device) -> list[torch.Generator]:
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    return generators
