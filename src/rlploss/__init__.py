@@ -3,6 +3,7 @@
 from rlploss._checks import DegenerateLossWarning, HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
 from rlploss._version import __version__
 from rlploss.bank import ProjectionBank
+from rlploss.fleet import Problem, fit_fleet
 from rlploss.functional import rlp_loss
 from rlploss.history import Epochs, Event, History, Steps
 from rlploss.loss import RLPLoss
@@ -27,6 +28,7 @@ __all__ = [
     "MSEEquivalentWarning",
     "MeanOnlyWarning",
     "MoonsNet",
+    "Problem",
     "Progress",
     "ProjectionBank",
     "RLPLoss",
@@ -35,6 +37,7 @@ __all__ = [
     "__version__",
     "balanced_subsets",
     "fit",
+    "fit_fleet",
     "mixup",
     "mixup_lambdas",
     "mixup_subsets",

@@ -1,0 +1,178 @@
+"""`fit_fleet`: many replicas of one small network trained together, with the results of `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlploss._checks import one_of
+from rlploss.history import Budget, Event, History
+from rlploss.inputs import Array
+from rlploss.metrics import MetricFunction
+from rlploss.monitors import EarlyStopping, ProgressFunction
+from rlploss.recipes import OBJECTIVES, Schedule
+from rlploss.runs import Callback
+from rlploss.training import fit
+
+_RLP_ONLY = (
+    "preset",
+    "probe",
+    "draw_from",
+    "method",
+    "plan",
+    "intercept",
+    "ridge",
+    "subset_size",
+    "n_subsets",
+    "subsets_per_step",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One replica: its data, its seed, and whatever it does differently from the rest of the fleet.
+
+    Every field from `objective` on overrides the argument of `fit_fleet` of the same name; None leaves it.
+    """
+
+    X: Array
+    y: Array | None
+    validation: tuple[Array, Array | None] | None = None
+    seed: int = 0
+    objective: str | None = None
+    budget: Budget | tuple[int, str] | None = None
+    preset: str | None = None
+    probe: str | None = None
+    draw_from: str | None = None
+    method: str | None = None
+    plan: str | None = None
+    intercept: bool | None = None
+    ridge: float | None = None
+    subset_size: int | None = None
+    n_subsets: int | None = None
+    subsets_per_step: int | str | None = None
+    mixup_alpha: float | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    batch_size: int | None = None
+    clip_grad: float | None = None
+
+
+def fit_fleet(
+    build_model: Callable[[int], nn.Module],
+    problems: Iterable[Problem],
+    objective: str = "rlp",
+    *,
+    budget: Budget | tuple[int, str],
+    preset: str | None = None,
+    probe: str | None = None,
+    draw_from: str | None = None,
+    method: str | None = None,
+    plan: str | None = None,
+    intercept: bool | None = None,
+    ridge: float | None = None,
+    subset_size: int | None = None,
+    n_subsets: int | None = None,
+    subsets_per_step: int | str | None = None,
+    mixup_alpha: float | None = None,
+    optimizer: str = "adam",
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    momentum: float | None = None,
+    batch_size: int | None = None,
+    metrics: Sequence[str | MetricFunction] | str | MetricFunction | None = None,
+    evaluate_every: Budget | tuple[int, str] | None = None,
+    callbacks: Iterable[Callback] = (),
+    early_stopping: EarlyStopping | int | None = None,
+    schedule: str | Schedule | None = None,
+    clip_grad: float | None = None,
+    on_divergence: str = "raise",
+    progress: bool | ProgressFunction = False,
+    device: str | torch.device | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: Budget | tuple[int, str] | None = None,
+) -> list[History]:
+    """Train one replica per problem and return their histories, in order; `history.model` is the trained network.
+
+    Arguments are those of `fit`, shared by all replicas; a `Problem` overrides what it names. `build_model(seed)` is
+    called once per replica and must give the same architecture each time; `checkpoint` is a folder.
+    """
+    problems = list(problems)
+    if callable(optimizer):
+        raise TypeError(
+            "fit_fleet takes an optimizer by name, got a function; use fit for a factory of your own"
+        )
+    shared: dict[str, Any] = {
+        "budget": budget,
+        "preset": preset,
+        "probe": probe,
+        "draw_from": draw_from,
+        "method": method,
+        "plan": plan,
+        "intercept": intercept,
+        "ridge": ridge,
+        "subset_size": subset_size,
+        "n_subsets": n_subsets,
+        "subsets_per_step": subsets_per_step,
+        "mixup_alpha": mixup_alpha,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "momentum": momentum,
+        "batch_size": batch_size,
+        "clip_grad": clip_grad,
+    }
+    histories = []
+    for number, problem in enumerate(problems):
+        chosen = settings_of(problem, objective, shared)
+        told = [_numbered(callback, number) for callback in callbacks]
+        histories.append(
+            fit(
+                build_model(problem.seed),
+                problem.X,
+                problem.y,
+                **chosen,
+                optimizer=optimizer,
+                seed=problem.seed,
+                validation=problem.validation,
+                metrics=metrics,
+                evaluate_every=evaluate_every,
+                callbacks=told,
+                early_stopping=early_stopping,
+                schedule=schedule,
+                on_divergence=on_divergence,
+                progress=progress,
+                device=device,
+                checkpoint=None if checkpoint is None else Path(checkpoint) / f"replica-{number:04}.pt",
+                checkpoint_every=checkpoint_every,
+            )
+        )
+    return histories
+
+
+def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """The settings of one replica: its own, then the shared ones as far as they mean something to it."""
+    one_of("objective", objective, OBJECTIVES)
+    own = {f.name: getattr(problem, f.name) for f in fields(problem) if f.name in shared}
+    mine = objective if problem.objective is None else one_of("objective", problem.objective, OBJECTIVES)
+    idle: set[str] = set()
+    if mine != objective:  # a shared setting may be there for the others
+        idle |= {"batch_size"} if mine.startswith("rlp") else set(_RLP_ONLY)
+        idle |= set() if mine.endswith("+mixup") else {"mixup_alpha"}
+    chosen = {
+        name: own[name] if own[name] is not None else None if name in idle else value
+        for name, value in shared.items()
+    }
+    return {**chosen, "objective": mine}
+
+
+def _numbered(callback: Callback, replica: int) -> Callback:
+    def told(event: Event) -> object:
+        return callback(replace(event, replica=replica))
+
+    return told
