@@ -1,0 +1,96 @@
+"""Small files, archives and sources for the tests."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rlploss.datasets._progress import Quiet
+from rlploss.datasets.cache import DataFile
+from rlploss.datasets.sources import Web
+
+
+class Recorder(Quiet):
+    """Keeps what a fetch says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def data_file(name: str, data: bytes) -> DataFile:
+    return DataFile(name, hashlib.sha256(data).hexdigest(), len(data))
+
+
+def zip_bytes(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def tar_gz_bytes(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
+    """A tar.gz; a member may be given as a TarInfo (a link, a device) instead of bytes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in members.items():
+            if isinstance(data, tarfile.TarInfo):
+                archive.addfile(data)
+            else:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def plain_web(url: str, file: DataFile, *, max_bytes: int | None = None) -> Web:
+    """A source that serves the file itself."""
+
+    def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
+        yield file.name, path.read_bytes()
+
+    limit = 2 * file.size if max_bytes is None else max_bytes
+    return Web(f"{url}/{file.name}", file.name, (file.name,), unpack, limit)
+
+
+def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:
+    """A wheel that pip accepts: the members and the two metadata files it looks at."""
+    info = f"{name}-{version}.dist-info"
+    metadata = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{member},,\n" for member in (*members, *metadata, f"{info}/RECORD"))
+    return zip_bytes({**members, **metadata, f"{info}/RECORD": record.encode()})
+
+
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+
+def png_bytes(
+    lines: bytes,
+    *,
+    width: int,
+    height: int,
+    header_tail: tuple[int, ...] = (8, 2, 0, 0, 0),
+    n_chunks: int = 1,
+) -> bytes:
+    """A PNG around filtered lines (each with its filter byte), its data split over `n_chunks` chunks."""
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes(header_tail)
+    packed = zlib.compress(lines, 1)
+    step = -(-len(packed) // n_chunks)
+    data = b"".join(png_chunk(b"IDAT", packed[at : at + step]) for at in range(0, len(packed), step))
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + data + png_chunk(b"IEND", b"")
