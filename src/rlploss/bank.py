@@ -205,10 +205,9 @@ class ProjectionBank(nn.Module):
         K, M = self.subsets.shape
         return torch.empty(K, self._height, M, dtype=self.dtype, device=self.features.device)
 
-    def _parts(self, which: slice | None = None) -> list[slice]:
-        start, stop, _ = (which or slice(None)).indices(self.n_subsets)
-        pieces = chunks(stop - start, self.subset_size, self.features.shape[1], intercept=self.intercept)
-        return [slice(start + piece.start, start + piece.stop) for piece in pieces]
+    def _parts(self, n_subsets: int | None = None) -> list[slice]:
+        n = self.n_subsets if n_subsets is None else n_subsets
+        return chunks(n, self.subset_size, self.features.shape[1], intercept=self.intercept)
 
     def _factors(self, part: slice | Tensor, *, solve: bool) -> Factors:
         x = self.features[self.subsets[part]]
@@ -356,7 +355,7 @@ class ProjectionBank(nn.Module):
     def _values_in_chunks(self, stack: Tensor, which: slice | Tensor) -> Tensor:
         order = torch.arange(self.n_subsets, device=stack.device)[which]
         values = []
-        for piece in chunks(len(order), self.subset_size, self.features.shape[1], intercept=self.intercept):
+        for piece in self._parts(len(order)):
             part = order[piece]
 
             def value(residual: Tensor, part: Tensor = part) -> Tensor:
@@ -370,7 +369,7 @@ class ProjectionBank(nn.Module):
     def _dense(self) -> bool:
         """Whether the N×N form is cheaper than going through the subsets."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
-        if self.probe == "draw" or N > self.dense_rows or (self._form is None and traced(self.features)):
+        if self.probe == "draw" or N > self.dense_rows or (self._form is None and traced()):
             return False
         return N * N <= K * M * (self._height + 4)  # gathering a row costs about as much as four products
 
@@ -410,7 +409,7 @@ class ProjectionBank(nn.Module):
     def _finite(self, value: Tensor, pred: Tensor, target: Tensor) -> None:
         if torch.compiler.is_compiling():
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-        elif not traced(value) and not math.isfinite(value.detach().sum()):
+        elif not traced() and not math.isfinite(value.detach().sum()):
             _checks.finite(pred=pred, target=target)
 
 

@@ -42,11 +42,9 @@ class Moment:
     centre: Tensor | None  # [d] or [K, d]
 
 
-def traced(*tensors: Tensor) -> bool:
+def traced() -> bool:
     """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
-    if torch.compiler.is_compiling():
-        return True
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: bool = True) -> Factors:
@@ -57,12 +55,16 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     x = x.to(torch.float64)
     K, M, d = x.shape
     tolerance = max(M, d + intercept) * _EPS
+    if ridge == 0 and d + intercept <= M and not traced():
+        easy = _easy(x, intercept, tolerance, solve)
+        if easy is not None:
+            return easy
     centred, centre = _centre(x, tolerance) if intercept else (x, None)
     scaled, norm = _unit_columns(centred)
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
-    if traced(x):  # one path for every rank
+    if traced():  # one path for every rank
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
     doubtful = (~certain).nonzero().flatten()
@@ -77,6 +79,38 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
         centre=centre,
         rank=factors.rank.index_copy(0, doubtful, redone.rank),
     )
+
+
+def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors | None:
+    """Factors by one QR where that shows by itself that all is well, else None.
+
+    Householder QR does not mind the scale of a column, and with the column of ones first what follows is centred;
+    only columns whose offset is large against their spread need the careful way.
+    """
+    K, _, d = x.shape
+    p = d + int(intercept)
+    q, r = torch.linalg.qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
+    body = r[:, 1:, 1:] if intercept else r
+    norm = torch.linalg.vector_norm(body, dim=1, keepdim=True)
+    unit = body / norm
+    low = float(unit.diagonal(dim1=-2, dim2=-1).abs().min())
+    if not low > 0:  # a zero column gives nan
+        return None
+    if intercept and not float((r[:, :1, 1:] / norm).abs().max()) < 1e3:
+        return None
+    # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
+    if d * math.log1p(1 / low) + 1.5 * math.log(d) > math.log(0.5 / tolerance) and not bool(
+        _full_rank(unit, tolerance).all()
+    ):
+        return None
+    inverse = None
+    if solve:
+        eye = torch.eye(p, dtype=x.dtype, device=x.device)
+        inverse = torch.linalg.solve_triangular(r, eye.expand(K, p, p), upper=True)
+        if intercept:
+            inverse = inverse.roll(-1, dims=1)  # the coefficient of ones goes last
+    centre = x.new_zeros(K, d) if intercept else None
+    return Factors(q, inverse, centre, torch.full((K,), p, device=x.device))
 
 
 @dataclass(frozen=True)
@@ -109,7 +143,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         rank = torch.full((K,), m + extra, device=y.device)
         if ridge > 0 or m == 0:  # shrinkage has no short way when there are fewer rows than columns
             return Factors(y.new_zeros(K, m + extra, m + extra), None, problem.centre, rank), rank < 0
-        certain = _well_conditioned(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
+        certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
         return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain
     norm = problem.norm
@@ -121,7 +155,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         q, norm = q[:, :m], norm * again
     else:
         q, r = torch.linalg.qr(y)
-    certain = _well_conditioned(r, problem.tolerance)
+    certain = _full_rank(r, problem.tolerance)
     solve = None
     if problem.solve:
         eye = torch.eye(d, dtype=y.dtype, device=y.device)
@@ -199,12 +233,12 @@ def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) 
     return torch.cat([slope, offset + problem.centre.unsqueeze(1) @ slope], dim=1)
 
 
-def _well_conditioned(r: Tensor, tolerance: float) -> Tensor:
-    """Whether ‖r‖·‖r⁻¹‖ in Frobenius norm, at least the condition number, rules out a rank below full."""
+def _full_rank(r: Tensor, tolerance: float) -> Tensor:
+    """Which triangles [K, n, n] certainly have full rank, by a bound on the condition number."""
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
     inverse = torch.linalg.solve_triangular(r, eye, upper=True)
+    # Frobenius norms are at least the spectral ones; nan (a singular triangle) compares false
     bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
-    # nan (singular) compares false; the factor of two keeps rounding at the edge on the careful side
     return bound * tolerance < 0.5
 
 
@@ -285,10 +319,7 @@ def probe_rows(
 
     x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected". A chunk at a time.
     """
-    if traced(x):
-        parts = [slice(0, x.shape[0])]
-    else:
-        parts = chunks(*x.shape, intercept=intercept)
+    parts = [slice(None)] if traced() else chunks(*x.shape, intercept=intercept)
     rows = []
     for part in parts:
         factors = factor(x[part], intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
@@ -312,6 +343,8 @@ def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool
     """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few temporaries."""
     columns = n_features + int(intercept)
     size = max(1, 2**22 // (subset_size * columns + min(subset_size, columns) ** 2))
+    if size >= n_subsets:
+        return [slice(None)]
     return [slice(i, min(i + size, n_subsets)) for i in range(0, n_subsets, size)]
 
 
