@@ -103,8 +103,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         start, self._start, self._chosen = self._start, 0, False
         self._handed_out = start
         plan = self.subsets
-        for number in self.which[start:]:
-            self._handed_out += 1
+        for done, number in enumerate(self.which[start:], start=start + 1):
+            self._handed_out = done
             rows: list[int] = plan[number].tolist()
             yield rows
 
@@ -123,8 +123,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """The plan of the present epoch, of all ranks together: int64 [K, M]."""
         key = self._epoch if self.plan == "each-epoch" else 0
         if self._drawn is None or self._drawn[0] != key:
-            # torch's CPU generator reads 32 bits of a seed; an odd step keeps the epochs of one seed apart.
-            seed = ((self.seed ^ self.seed >> 32) + key * 0x9E3779B9) % 2**32
+            # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one seed apart.
+            seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
             generator = torch.Generator().manual_seed(seed)
             drawn = balanced_subsets(
                 self.n_rows, self.subset_size, self.n_subsets, method=self.method, generator=generator

@@ -79,7 +79,7 @@ def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
     def blocks(count: int) -> Rows:
         shuffles = -(-count // per_shuffle)
         order = _shuffled(np.arange(n), shuffles, generator)
-        return order[:, : per_shuffle * m].reshape(-1, m)
+        return np.ascontiguousarray(order[:, : per_shuffle * m]).reshape(-1, m)
 
     return _distinct(blocks, k, _checks.n_different(n, m))[0]
 
@@ -171,7 +171,8 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     k, m = plan.shape
     flat = plan.reshape(-1)
     counts = np.bincount(flat, minlength=n)
-    often = np.argsort(-counts, kind="stable")
+    order = _permutation(n, generator)  # so that equal counts do not favour the lower row
+    often = order[np.argsort(-counts[order], kind="stable")]
     goal = np.full(n, k * m // n)
     goal[often[: k * m % n]] += 1
     giver = np.repeat(np.arange(n), np.maximum(counts - goal, 0))
@@ -183,7 +184,7 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     begin = counts.cumsum() - counts
     digest = _digest(plan)
     while giver.size:
-        taker = taker[_permutation(len(taker), generator)]
+        giver, taker = (side[_permutation(len(side), generator)] for side in (giver, taker))
         at = places[begin[giver] + _integers(1 << 62, giver.size, generator) % counts[giver]]
         subset = at // m
         fresh = digest[subset] - _mix(giver) + _mix(taker)
