@@ -230,8 +230,10 @@ def _explain(
     lines.append("To place the data by hand, put these files there and try again:")
     lines += [f"  {directory / file.name}  ({file.size:,} bytes, SHA-256 {file.sha256})" for file in missing]
     wanted = {file.name for file in missing}
-    archives = [
-        s for s in sources if isinstance(s, Web) and s.filename not in s.delivers and wanted & {*s.delivers}
-    ]
-    lines += [f"  or {directory / s.filename}, unpacked for you, from {s.url}" for s in archives]
+    archives = {
+        source.filename: source.url
+        for source in sources
+        if isinstance(source, Web) and source.is_archive and wanted & {*source.delivers}
+    }
+    lines += [f"  or {directory / filename} as it comes from {url}" for filename, url in archives.items()]
     return "\n".join(lines)
