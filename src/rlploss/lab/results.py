@@ -32,6 +32,7 @@ class CellResult:
     path: str  # "compiled" or "plain"
     threads: int
     seconds: float
+    notes: tuple[str, ...] = ()  # what was worth telling on the way: warnings, each once
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,7 @@ class Store:
             "machine": provenance.machine(),
             "threads": result.threads,
             "path": result.path,
+            "notes": list(result.notes),
         }
         with self._told(), self._transaction() as connection:
             cursor = connection.execute(

@@ -1,0 +1,131 @@
+"""What the user asked for, and what each scale makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rlploss import _checks
+
+BUDGETS = ("epochs", "steps", "both")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the paper's effort is spent. `most_epochs` caps each family's epochs, `seeds` their seeds."""
+
+    name: str
+    seeds: dict[str, int]
+    most_epochs: dict[str, int]
+    most_subsets: int
+    most_rows: int  # images only: training rows
+    judged: bool  # whether verdicts are given
+
+    def epochs(self, family: str, full: int) -> int:
+        """Epochs at this scale."""
+        return min(full, self.most_epochs.get(family, full))
+
+
+SCALES = {
+    "smoke": Scale(
+        "smoke",
+        seeds={"regression": 2, "sweep": 2, "images": 1, "classes": 1, "moons": 2, "time": 1},
+        most_epochs={
+            "regression": 2, "sweep": 1, "small": 2, "mae": 2, "mnist": 1, "cifar10": 1, "images-small": 1,
+            "classes": 1, "moons": 2, "time": 1,
+        },
+        most_subsets=10,
+        most_rows=200,
+        judged=False,
+    ),
+    "quick": Scale(
+        "quick",
+        seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
+        most_epochs={
+            "regression": 20, "sweep": 10, "mae": 20, "mnist": 10, "cifar10": 5, "images-small": 10, "classes": 10,
+            "moons": 20, "time": 10,
+        },
+        most_subsets=10_000,
+        most_rows=10_000,
+        judged=True,
+    ),
+    "paper": Scale(
+        "paper",
+        seeds={"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5},
+        most_epochs={},
+        most_subsets=10_000,
+        most_rows=10_000,
+        judged=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: a scale, a budget, and what narrows it."""
+
+    scale: str = "quick"
+    budget: str = "both"
+    seeds: int | None = None
+    datasets: tuple[str, ...] | None = None
+    arms: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _checks.one_of("scale", self.scale, SCALES)
+        _checks.one_of("budget", self.budget, BUDGETS)
+        if self.seeds is not None:
+            _checks.count("seeds", self.seeds)
+
+    @property
+    def at(self) -> Scale:
+        """The scale itself."""
+        return SCALES[self.scale]
+
+    def seeds_for(self, family: str) -> tuple[int, ...]:
+        """The seeds of a family of experiments."""
+        return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[family]))
+
+    def pick_datasets(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of `names` that were asked for."""
+        return tuple(n for n in names if self.datasets is None or n in self.datasets)
+
+    def pick_arms(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of `names` that were asked for."""
+        return tuple(n for n in names if self.arms is None or n in self.arms)
+
+    @property
+    def epochs_wanted(self) -> bool:
+        """Whether the epoch-matched comparison is wanted."""
+        return self.budget in ("epochs", "both")
+
+    @property
+    def steps_wanted(self) -> bool:
+        """Whether the step-matched comparison is wanted."""
+        return self.budget in ("steps", "both")
+
+    def options(self) -> dict[str, Any]:
+        """Plain data, for the store."""
+        return {
+            "scale": self.scale,
+            "budget": self.budget,
+            "seeds": self.seeds,
+            "datasets": None if self.datasets is None else list(self.datasets),
+            "arms": None if self.arms is None else list(self.arms),
+        }
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> Request:
+        """From the store."""
+        lists = {k: None if options[k] is None else tuple(options[k]) for k in ("datasets", "arms")}
+        return cls(options["scale"], options["budget"], options["seeds"], **lists)
+
+    def arguments(self) -> str:
+        """The options as they are typed, without those left at their defaults."""
+        words = [f"--scale {self.scale}", f"--budget {self.budget}"]
+        if self.seeds is not None:
+            words.append(f"--seeds {self.seeds}")
+        for name, values in (("datasets", self.datasets), ("arms", self.arms)):
+            if values is not None:
+                words.append(f"--{name} {','.join(values)}")
+        return " ".join(words)
