@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +40,7 @@ class Server:
     ranges: bool = True  # honour Range
     wrong_range: bool = False  # answer 206 with another range
     announce: bool = True  # send Content-Length
+    delay: float = 0.0  # seconds before each answer
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range header
 
 
@@ -53,6 +55,7 @@ def server() -> Iterator[Server]:
         def do_GET(self) -> None:
             asked = self.headers.get("Range")
             state.asked.append((self.path, asked))
+            time.sleep(state.delay)
             body = state.files.get(self.path)
             if self.path in state.status or body is None:
                 self.send_error(state.status.get(self.path, 404))

