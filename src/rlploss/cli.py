@@ -17,6 +17,8 @@ except ImportError:
 from rlploss import __version__, _cli_data
 from rlploss.datasets import CacheError, DatasetUnavailable
 
+STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
+
 app = typer.Typer(
     help="Random Linear Projections loss: data, reproduction, comparison.",
     no_args_is_help=True,
@@ -41,7 +43,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = app(args=arguments, prog_name="rlploss", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("stopped", 130)
+        return _fail("stopped", STOPPED)
     except BrokenPipeError:  # the reader has gone, as in `rlploss data list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -57,6 +59,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         text = message().strip()
         return _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2  # empty: help was shown
+    if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
+        return _fail("stopped", STOPPED)
     return code if isinstance(code, int) else 0
 
 

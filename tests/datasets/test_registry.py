@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import gzip
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from rlploss import datasets
-from rlploss.datasets import images, load, registry, tables
+from rlploss.datasets import images, load, registry, splits, tables
 from rlploss.datasets.dataset import Entry
 from rlploss.datasets.formats import write_cifar_batch
 from rlploss.datasets.sources import Package, Web
@@ -28,6 +30,12 @@ def test_every_dataset_has_its_name() -> None:
 def test_the_public_names_resolve() -> None:
     assert all(hasattr(datasets, name) for name in datasets.__all__)
     assert datasets.__all__ == sorted(datasets.__all__)
+
+
+@pytest.mark.parametrize("module", [registry, splits])
+def test_the_examples_run(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -242,7 +242,7 @@ def _generator(generator: object) -> np.random.Generator:
 
 def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: int) -> tuple[int, int]:
     """Check |J| and |G| against the rows there are; None is half of `total`, and the rest of it."""
-    n_train = total // 2 if n_train is None else _checks.count("n_train (|J|)", n_train)
+    n_train = _checks.count("n_train (|J|)", total // 2 if n_train is None else n_train)
     boundary = dataset.n_official_train
     if boundary is not None and n_train > boundary:
         raise ValueError(
