@@ -76,6 +76,12 @@ def test_balanced_keeps_its_promises(n, m, k):
     check_balanced(balanced_subsets(n, m, k, generator=seeded()), n, m, k)
 
 
+def test_few_subsets_of_many_rows_need_no_permutation_of_all():
+    plan = balanced_subsets(2**31 - 1, 10, 100, generator=seeded())  # a permutation would take 16 GiB
+    assert plan.unique().numel() == 1000
+    assert plan.max() < 2**31 - 1
+
+
 @pytest.mark.parametrize("n", range(1, 9))
 def test_balanced_keeps_its_promises_for_every_request(n):
     for m in range(1, n + 1):
@@ -305,7 +311,12 @@ IMPOSSIBLE = [
         ValueError,
         r"n_subsets \* subset_size must be below 2\*\*48 to fit in memory, got .* each epoch",
     ),
-    ((10**12, 5 * 10**11, 10**30), ValueError, r"n_subsets \* subset_size must be below 2\*\*48"),
+    (
+        (2**31, 1, 1),
+        ValueError,
+        r"n_rows must be below 2\*\*31, got 2147483648; draw from a part of the rows",
+    ),
+    ((10**9, 5 * 10**8, 10**30), ValueError, r"n_subsets \* subset_size must be below 2\*\*48"),
     ((0, 1, 1), ValueError, r"n_rows must be at least 1, got 0"),
     ((5, 0, 1), ValueError, r"subset_size must be at least 1, got 0"),
     ((5, 1, -1), ValueError, r"n_subsets must be at least 1, got -1"),

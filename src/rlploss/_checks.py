@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
+import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
 
@@ -60,6 +62,16 @@ class MeanOnlyWarning(DegenerateLossWarning):
 
 class HeavyTailWarning(DegenerateLossWarning):
     """M is so near the number of columns that the planes are badly determined."""
+
+
+def warn(kind: type[Warning], text: str) -> None:
+    """Warn at the line of the caller's code; Python's own filter then keeps it to once per line."""
+    if torch.compiler.is_compiling():
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("rlploss", "torch.")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
 
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -133,6 +145,8 @@ def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[
         raise ValueError(
             f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows"
         )
+    if n >= 1 << 31:
+        raise ValueError(f"n_rows must be below 2**31, got {n}; draw from a part of the rows")
     total = n_different(n, m)
     if total < min(k, _COUNTLESS):
         raise ValueError(

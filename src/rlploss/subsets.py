@@ -278,12 +278,13 @@ def _first_of_each(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Ma
 def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows:
     """Each of the `count` lines of `rows` ([n], or [count, n]) in a random order of its own: [count, n].
 
-    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows. The 40 or more random
-    bits of a key (n ≤ 2²²) make ties, where the lower row goes first, too rare to matter.
+    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows. Where two keys
+    share all their 31 random bits the lower row goes first, a bias of 2⁻³² in the order of two rows.
     """
     width = rows.shape[-1]
-    bits = max(1, int(rows.max(initial=0)).bit_length())
-    key = _integers(1 << (63 - bits), count * width, generator).reshape(count, width)
+    bits = int(rows.max(initial=0)).bit_length()
+    noise = torch.empty((count, width), dtype=torch.int32).random_(generator=generator)
+    key: Rows = noise.numpy().astype(np.int64)
     key <<= bits
     key |= rows
     key.sort(axis=1)
