@@ -14,9 +14,9 @@ N_ROWS = 6000
 def linear() -> tuple[Floats, Floats]:
     """Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000, 5], y [6000].
 
-    The paper gives the seed and not the order of the draws. We draw row by row, `rng.rand(6000, 5)`.
+    The paper gives the seed and not the order of the draws; the released code draws row by row, and so do we.
     """
-    X = np.random.RandomState(0).rand(N_ROWS, 5)  # NOTE[DIFF] the order of the draws is our assumption
+    X = np.random.RandomState(0).rand(N_ROWS, 5)
     return X, 0.5 * X[:, 0] + 1.5 * X[:, 1] + 2.5 * X[:, 2] + 3.5 * X[:, 3] + 4.5 * X[:, 4]
 
 
@@ -25,7 +25,7 @@ def nonlinear() -> tuple[Floats, Floats]:
 
     Drawn row by row, as Linear.
     """
-    X = np.random.RandomState(1).rand(N_ROWS, 7)  # NOTE[DIFF] the order of the draws is our assumption
+    X = np.random.RandomState(1).rand(N_ROWS, 7)
     powers = sum(X[:, k - 1] ** k for k in range(1, 6))
     return X, powers + np.exp(X[:, 5]) + np.sin(X[:, 6])
 
