@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
@@ -109,7 +108,7 @@ class ProjectionBank(nn.Module):
         self.generator, self.check_finite = generator, check_finite
         self.n_columns = d + int(intercept)
         self.dtype = features.dtype if features.dtype == torch.float64 else torch.float32
-        tell_from_shapes(M, self.n_columns, probe, intercept, self.ridge, _tell)
+        tell_from_shapes(M, self.n_columns, probe, intercept, self.ridge, _checks.warn)
 
         moment = None
         if probe == "expected" and (pool is not None or draw_from == "train"):
@@ -136,7 +135,8 @@ class ProjectionBank(nn.Module):
         elif self.kind in ("rows", "complement"):
             self.rows = self._allocate()
             for part in self._parts():
-                self.rows[part] = self._make_rows(part)
+                made = self._make_rows(part)
+                self.rows[part, : made.shape[1]] = made
 
     # What is kept
 
@@ -192,7 +192,7 @@ class ProjectionBank(nn.Module):
             rank = torch.cat([self._factors(part, solve=False).rank for part in self._parts()])
             low, high = int(rank.min()), int(rank.max())
             if low == M:
-                tell_full_rank(M, p, self.probe, self.intercept, _tell)
+                tell_full_rank(M, p, self.probe, self.intercept, _checks.warn)
             if self.probe == "subset":
                 if low == M:
                     return "mse", 0
@@ -203,7 +203,7 @@ class ProjectionBank(nn.Module):
 
     def _allocate(self) -> Tensor:
         K, M = self.subsets.shape
-        return torch.empty(K, self._height, M, dtype=self.dtype, device=self.features.device)
+        return torch.zeros(K, self._height, M, dtype=self.dtype, device=self.features.device)
 
     def _parts(self, n_subsets: int | None = None) -> list[slice]:
         n = self.n_subsets if n_subsets is None else n_subsets
@@ -411,7 +411,3 @@ class ProjectionBank(nn.Module):
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
         elif not traced() and not math.isfinite(value.detach().sum()):
             _checks.finite(pred=pred, target=target)
-
-
-def _tell(kind: type[Warning], text: str) -> None:
-    warnings.warn(text, kind, stacklevel=4)

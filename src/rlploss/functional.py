@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -82,7 +81,7 @@ def rlp_loss(
         features_grad=features_grad,
         reduction=reduction,
         check_finite=check_finite,
-        tell=warn,
+        tell=_checks.warn,
     )
 
 
@@ -153,12 +152,6 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
     if torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
-
-
-def warn(kind: type[Warning], text: str) -> None:
-    """Tell the caller of the public function; Python's own filter keeps it to once per place."""
-    if not torch.compiler.is_compiling():
-        warnings.warn(text, kind, stacklevel=6)
 
 
 def _subset_values(

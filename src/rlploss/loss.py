@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 import weakref
 from typing import Any
 
@@ -111,7 +110,7 @@ class RLPLoss(nn.Module):
         """Once per module."""
         if not torch.compiler.is_compiling() and kind not in self._told:
             self._told.add(kind)
-            warnings.warn(text, kind, stacklevel=3)
+            _checks.warn(kind, text)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy gets a handle of its own."""
