@@ -119,8 +119,8 @@ def _distinct(draw: Callable[[int], Rows], k: int, total: int) -> tuple[Rows, bo
         have = len(kept)
         if have >= k:
             return kept[:k], again
-        # A uniform subset is new with probability 1 - have/total: draw what is missing in one go, if k will do.
-        wanted = min(k, -((have - k) * total // (total - have)))
+        # A uniform subset is new with probability 1 - have/total: draw a little more than should be needed, up to k.
+        wanted = min(k, (k - have) * total * 9 // ((total - have) * 8) + 8)
         kept, again = np.concatenate([kept, draw(wanted)]), True
 
 
@@ -232,19 +232,20 @@ def _all_but(others: Rows, n: int, generator: torch.Generator | None) -> Rows:
 
 
 def _repeats(plan: Rows) -> Mask:
-    """[K] True where a subset equals an earlier one. Equal digests only name the suspects, which are compared."""
-    digest = _digest(plan)
-    order = np.argsort(digest, kind="stable")
-    twins = np.flatnonzero(digest[order[1:]] == digest[order[:-1]])
-    suspect = np.zeros(len(plan), dtype=np.bool_)
-    suspect[order[twins]] = suspect[order[twins + 1]] = True
-    where = np.flatnonzero(suspect)
+    """[K] True where a subset equals an earlier one. Digests only name the suspects, which are then compared."""
+    bits = np.uint64(len(plan).bit_length())
+    packed = np.sort((_digest(plan) >> bits << bits) | np.arange(len(plan), dtype=np.uint64))
+    twins = np.flatnonzero(packed[1:] >> bits == packed[:-1] >> bits)
+    number = (packed & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
+    repeats = np.zeros(len(plan), dtype=np.bool_)
+    repeats[number[twins]] = repeats[number[twins + 1]] = True
+    where = np.flatnonzero(repeats)
     rows = np.sort(plan[where], axis=1)
     order = np.lexsort(rows.T)  # stable: of equal subsets the earliest comes first
     equal = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
-    suspect[:] = False
-    suspect[where[order[1:][equal]]] = True
-    return suspect
+    repeats[:] = False
+    repeats[where[order[1:][equal]]] = True
+    return repeats
 
 
 def _digest(plan: Rows) -> npt.NDArray[np.uint64]:
@@ -296,7 +297,8 @@ def _first_rows(n: int, count: int, generator: torch.Generator | None) -> Rows:
     """The first `count` ≪ n entries of a permutation of n rows, without the rest of it."""
     rows = np.empty(0, dtype=np.int64)
     while len(rows) < count:
-        rows = np.unique(np.concatenate([rows, _integers(n, 2 * count, generator)]))
+        rows = np.sort(np.concatenate([rows, _integers(n, 2 * count, generator)]))
+        rows = rows[np.diff(rows, prepend=-1) > 0]  # np.unique takes many times as long
     return rows[_permutation(len(rows), generator)[:count]]
 
 
