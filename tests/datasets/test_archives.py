@@ -180,6 +180,39 @@ def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
         read_zip(save(tmp_path / "x.zip", bytes(data)), {"data": len(CONTENT)})
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar", "pax", "gz"])
+def test_no_damage_gets_past(tmp_path: Path, kind: str) -> None:
+    """Bytes changed anywhere: members of the right size, or ArchiveError, and never another error."""
+    rng = random.Random(kind)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("data")
+        info.size, info.pax_headers = len(CONTENT), {"GNU.sparse.major": "1", "size": "500", "mtime": "1.5"}
+        archive.addfile(info, io.BytesIO(CONTENT))
+    whole = {
+        "zip": zip_bytes({"data": CONTENT, "other": b"x"}),
+        "tar": gzip.decompress(tar_gz_bytes({"data": CONTENT, "x" * 150: b"x"})),
+        "pax": buffer.getvalue(),
+        "gz": gzip.compress(CONTENT),
+    }[kind]
+    refused = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(min(len(data), 2000))] = rng.choice([rng.randrange(256), 0, 48, 255])
+        packed = bytes(data) if kind in ("zip", "gz") else gzip.compress(bytes(data), 1)
+        path = save(tmp_path / "archive", packed)
+        try:
+            if kind == "gz":
+                assert read_gz(path, 500) == CONTENT
+            else:
+                found = (read_zip if kind == "zip" else read_tar_gz)(path, {"data": 500})
+                assert [len(content) for content in found.values()] == [500]
+        except ArchiveError:
+            refused += 1
+    assert refused > 50
+
+
 def test_checked() -> None:
     file = data_file("table.csv", CONTENT)
     assert checked(CONTENT, file) is CONTENT

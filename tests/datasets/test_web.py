@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlploss.datasets.cache import CacheError
 from rlploss.datasets.web import HostError, SourceError, TransferError, check_hash, download, use_download
 
 from .builders import Recorder, data_file
@@ -72,6 +73,15 @@ def test_size_limits(server: Server, tmp_path: Path) -> None:
     server.announce = False
     with pytest.raises(SourceError, match="it sends more than the 999,999 bytes allowed"):
         fetch(server, tmp_path / "f.part", max_bytes=999_999)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_disk_that_is_full(server: Server, tmp_path: Path, size: int) -> None:
+    server.files["/f"] = BODY[:size]
+    (tmp_path / "f.part").symlink_to("/dev/full")
+    with pytest.raises(CacheError, match=r"No space left on device\): free some space or set RLPLOSS_DATA"):
+        fetch(server, tmp_path / "f.part")
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, "404 Not Found"), (403, "403 Forbidden"), (503, "503")])

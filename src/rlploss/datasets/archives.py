@@ -7,12 +7,12 @@ expected size of every member is known beforehand, which bounds what a bomb can 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import stat
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
@@ -33,20 +33,16 @@ class ArchiveError(ValueError):
 def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a zip file or wheel."""
     found: dict[str, bytes] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if len(members) > MAX_MEMBERS:
-                raise ArchiveError(f"it has {len(members):,} members, more than the {MAX_MEMBERS:,} allowed")
-            for member in members:
-                mode = member.external_attr >> 16
-                if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise ArchiveError(f"member {member.filename!r} is a link or a device")
-                if _wanted(member.filename, member.file_size, sizes, found):
-                    with archive.open(member) as stream:
-                        found[member.filename] = _exactly(stream, member.filename, sizes[member.filename])
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ArchiveError(f"damaged or unreadable zip file ({error})") from error
+    with _refusing("zip"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise ArchiveError(f"it has {len(members):,} members, more than the {MAX_MEMBERS:,} allowed")
+        for member in members:
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise ArchiveError(f"member {member.filename!r} is a link or a device")
+            if _wanted(member.filename, member.file_size, sizes, found):
+                with archive.open(member) as stream:
+                    found[member.filename] = _exactly(stream, member.filename, sizes[member.filename])
     return _complete(found, sizes)
 
 
@@ -55,33 +51,38 @@ def read_tar_gz(
 ) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a gzipped tar file."""
     found: dict[str, bytes] = {}
-    try:
+    with _refusing("tar.gz"), gzip.open(path) as unzipped:
         # A stream ("r|"): read once, front to back, through a reader that counts what the gzip expands to.
-        with gzip.open(path) as unzipped:
-            limited = cast(IO[bytes], _Limited(unzipped, max_unpacked))
-            with tarfile.open(fileobj=limited, mode="r|") as archive:
-                for number, member in enumerate(archive, start=1):
-                    if number > MAX_MEMBERS:
-                        raise ArchiveError(f"it has more than the {MAX_MEMBERS:,} members allowed")
-                    if not (member.isreg() or member.isdir()) or member.issparse():
-                        raise ArchiveError(f"member {member.name!r} is a link or a device")
-                    if _wanted(member.name, member.size, sizes, found):
-                        stream = archive.extractfile(member)
-                        if stream is None:
-                            raise ArchiveError(f"member {member.name!r} is not a file")
-                        found[member.name] = _exactly(stream, member.name, sizes[member.name])
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ArchiveError(f"damaged or truncated tar.gz file ({error})") from error
+        limited = cast(IO[bytes], _Limited(unzipped, max_unpacked))
+        with tarfile.open(fileobj=limited, mode="r|") as archive:
+            for number, member in enumerate(archive, start=1):
+                if number > MAX_MEMBERS:
+                    raise ArchiveError(f"it has more than the {MAX_MEMBERS:,} members allowed")
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise ArchiveError(f"member {member.name!r} is a link or a device")
+                if _wanted(member.name, member.size, sizes, found):
+                    stream = archive.extractfile(member)
+                    if stream is None:
+                        raise ArchiveError(f"member {member.name!r} is not a file")
+                    found[member.name] = _exactly(stream, member.name, sizes[member.name])
     return _complete(found, sizes)
 
 
 def read_gz(path: Path, size: int) -> bytes:
     """Return the content of a gzipped file that unpacks to exactly `size` bytes."""
+    with _refusing("gz"), gzip.open(path) as stream:
+        return _exactly(stream, path.name, size)
+
+
+@contextlib.contextmanager
+def _refusing(kind: str) -> Iterator[None]:
+    """Turn whatever the standard library raises on a damaged archive, and that may be anything, into ArchiveError."""
     try:
-        with gzip.open(path) as stream:
-            return _exactly(stream, path.name, size)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ArchiveError(f"damaged or truncated gz file ({error})") from error
+        yield
+    except ArchiveError:
+        raise
+    except Exception as error:
+        raise ArchiveError(f"damaged or truncated {kind} file ({str(error)[:100]})") from error
 
 
 def checked(data: bytes, file: DataFile) -> bytes:

@@ -90,9 +90,9 @@ def _copy(
 ) -> tuple[int, str | None]:
     """Append the response to `part` from byte `start`; returns the new size and what broke, if anything."""
     position = start
-    with cache_errors(part):
-        file = part.open("r+b" if start else "wb")
-    with file, progress.transfer(part.stem, total, start) as advance:
+    transfer = progress.transfer(part.stem, total, start)
+    # Errors of the network are caught inside; what else is an OSError is the disk's, also when the file is closed.
+    with cache_errors(part), part.open("r+b" if start else "wb") as file, transfer as advance:
         file.seek(start)
         while True:
             try:
@@ -104,8 +104,7 @@ def _copy(
             position += len(block)
             if position > max_bytes:
                 raise SourceError(f"it sends more than the {max_bytes:,} bytes allowed")
-            with cache_errors(part):
-                file.write(block)
+            file.write(block)
             advance(len(block))
 
 
