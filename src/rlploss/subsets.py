@@ -43,8 +43,8 @@ def balanced_subsets(
 
     `method="paper"` is the paper's Algorithm 1: shuffle all rows, cut the first ⌊N/M⌋·M of them into blocks, keep the
     blocks not yet kept, and again until there are K. The N mod M rows that remain after each shuffle are dropped,
-    so neither coverage nor balance is promised. It always ends: the expected number of blocks drawn
-    is at most (ln C(N, M) + 1)·C(N, M), and only where K comes close to C(N, M).
+    so neither coverage nor balance is promised. It always ends: with C = C(N, M), about C·ln(C/(C − K))
+    blocks are drawn, and C·(ln C + 1) where all C subsets are asked for.
 
     Args:
         n_rows: N, the number of rows of the data.
@@ -101,7 +101,7 @@ def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows
     total = _checks.n_different(n, m)
     if 2 * k > total:
         # All subsets together are level, so all but a level few are level too.
-        others = _balanced(n, m, int(total) - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
+        others = _balanced(n, m, total - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
         return _all_but(others, n, generator)
     plan, replaced = _distinct(lambda count: _stream(n, m, count, generator), k, total)
     if replaced:
@@ -178,9 +178,8 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     giver = np.repeat(np.arange(n), np.maximum(counts - goal, 0))
     taker = np.repeat(np.arange(n), np.maximum(goal - counts, 0))
     bits = len(flat).bit_length()
-    places = np.sort((flat << bits) | np.arange(len(flat))) & (
-        (1 << bits) - 1
-    )  # places of row 0, of row 1, ...
+    places = np.sort((flat << bits) | np.arange(len(flat)))  # those of row 0, then those of row 1, ...
+    places &= (1 << bits) - 1
     begin = counts.cumsum() - counts
     digest = _digest(plan)
     while giver.size:
@@ -188,11 +187,8 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
         at = places[begin[giver] + _integers(1 << 62, giver.size, generator) % counts[giver]]
         subset = at // m
         fresh = digest[subset] - _mix(giver) + _mix(taker)
-        done = (
-            (flat[at] == giver)
-            & (plan[subset] != taker[:, None]).all(axis=1)
-            & ~_within(fresh, np.sort(digest))
-        )
+        done = (flat[at] == giver) & (plan[subset] != taker[:, None]).all(axis=1)
+        done &= ~_within(fresh, np.sort(digest))
         done &= _first_of_each(subset) & _first_of_each(fresh)
         flat[at[done]] = taker[done]
         digest[subset[done]] = fresh[done]
