@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
@@ -72,6 +73,7 @@ class ProjectionBank(nn.Module):
     _moment_rows: Tensor | None
     _moment_centre: Tensor | None
     _form: Tensor | None
+    _zero: Tensor
 
     def __init__(
         self,
@@ -122,6 +124,7 @@ class ProjectionBank(nn.Module):
             "_moment_rows": None if moment is None else moment.rows,
             "_moment_centre": None if moment is None else moment.centre,
             "_form": None,
+            "_zero": torch.zeros((), dtype=self.dtype, device=features.device),
         }
         for name, value in kept.items():
             self.register_buffer(name, value, persistent=False)
@@ -281,59 +284,78 @@ class ProjectionBank(nn.Module):
         loss), by `reduction`. An int j: they hold the M rows `features[subsets[j]]`. A slice or int64 tensor of
         k subsets: the k·M rows of those subsets in plan order, `features[subsets[which].flatten()]`.
         """
-        if pred.shape != target.shape or pred.ndim > 2:
+        value = self._at_once(pred, target, which) if isinstance(which, int) else None
+        if value is None:
             _checks.pair(pred, target)
-        with without_autocast(pred):
-            residual = as_residual(pred, target)
-            if which is None:
-                value = self._of_all(residual)
-            else:
-                value = self._of_some(residual, which)
+            with without_autocast(pred):
+                if which is None:
+                    value = self._of_all(pred, target)
+                else:
+                    value = self._of_some(pred, target, which)
         if self.check_finite:
             self._finite(value, pred, target)
         return value
 
     forward = loss
 
-    def _of_some(self, residual: Tensor, which: int | slice | Tensor) -> Tensor:
-        M, C = self.subset_size, residual.shape[1]
+    def _at_once(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
+        """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
+        rows = self.rows
+        if (
+            self.kind not in ("rows", "complement")
+            or self.reduction == "none"
+            or rows is None
+            or pred.ndim != 2
+            or pred.shape[0] != rows.shape[2]
+            or pred.shape != target.shape
+            or not pred.dtype == target.dtype == rows.dtype
+            or not -rows.shape[0] <= which < rows.shape[0]
+            or torch.is_autocast_enabled(pred.device.type)
+        ):
+            return None
+        seen = rows[which] @ (pred - target)
+        value = mse_loss(seen, self._zero.expand_as(seen), reduction="sum")
+        if self.kind == "complement":
+            value = (mse_loss(pred, target, reduction="sum") / self.subset_size - value).clamp_min(0)
+        return value if pred.shape[1] == 1 else value / pred.shape[1]
+
+    def _of_some(self, pred: Tensor, target: Tensor, which: int | slice | Tensor) -> Tensor:
+        K, M = self.n_subsets, self.subset_size
         if isinstance(which, int):
-            if not -self.n_subsets <= which < self.n_subsets:
-                raise ValueError(f"which must be a subset from 0 to {self.n_subsets - 1}, got {which}")
-            k = 1
-        else:
-            k = len(range(*which.indices(self.n_subsets))) if isinstance(which, slice) else which.numel()
-        if residual.shape[0] != k * M or k == 0:
+            if not -K <= which < K:
+                raise ValueError(f"which must be a subset from 0 to {K - 1}, got {which}")
+            which = slice(which % K, which % K + 1)
+        k = len(range(*which.indices(K))) if isinstance(which, slice) else which.numel()
+        if pred.shape[0] != k * M or k == 0:
             raise ValueError(
                 f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got "
-                f"{residual.shape[0]}; leave `which` out to pass all rows"
+                f"{pred.shape[0]}; leave `which` out to pass all rows"
             )
-        if (
-            isinstance(which, int)
-            and self.kind == "rows"
-            and self.rows is not None
-            and self.reduction != "none"
-        ):
-            seen = self.rows[which].to(residual.dtype) @ residual  # the short way of the training loop
-            return (seen * seen).sum() if C == 1 else (seen * seen).sum() / C
-        if isinstance(which, int):
-            which = slice(which % self.n_subsets, which % self.n_subsets + 1)
-        return reduce(self._values(residual.reshape(k, M, C), which), self.reduction)
+        if self.kind == "mse" and self.reduction != "none" and pred.dtype.itemsize > 2:
+            value = mse_loss(pred, target)  # subsets are of one size
+            return value if self.reduction == "mean" else value * k
+        residual = as_residual(pred, target)
+        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
 
-    def _of_all(self, residual: Tensor) -> Tensor:
-        N = self.features.shape[0]
-        if residual.shape[0] != N:
+    def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
+        N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
+        if pred.shape[0] != N:
             raise ValueError(
-                f"pred must hold all {N} rows, got {residual.shape[0]}; pass `which` for the rows of some subsets"
+                f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for the rows of some subsets"
             )
-        C, K, M = residual.shape[1], self.n_subsets, self.subset_size
+        residual = as_residual(pred, target)
+        C = residual.shape[1]
         if self.reduction == "none":
             return self._values(residual[self.subsets], slice(None))
         if self.kind == "mse":
             total = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C)
         elif self._dense():
             form = self.form().to(residual.dtype)
-            total = (residual * (form @ residual)).sum().clamp_min(0) * (K / C)
+            if traced():
+                total = (residual * (form @ residual)).sum()
+            else:
+                total, _ = _QuadraticForm.apply(residual, form)  # type: ignore[no-untyped-call]
+            total = total.clamp_min(0) * (K / C)
         else:
             total = self._values(residual[self.subsets], slice(None)).sum()
         return total / K if self.reduction == "mean" else total
@@ -409,5 +431,31 @@ class ProjectionBank(nn.Module):
     def _finite(self, value: Tensor, pred: Tensor, target: Tensor) -> None:
         if torch.compiler.is_compiling():
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-        elif not traced() and not math.isfinite(value.detach().sum()):
+        elif not traced() and not math.isfinite(value.item() if value.ndim == 0 else value.detach().sum()):
             _checks.finite(pred=pred, target=target)
+
+
+class _QuadraticForm(torch.autograd.Function):
+    """tr(RᵀQR) for symmetric Q, and QR: the product is used again for the gradient 2QR."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(residual: Tensor, form: Tensor) -> tuple[Tensor, Tensor]:
+        half = form @ residual
+        return (residual * half).sum(), half
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        # half is saved as an output, so that a second derivative goes through it
+        ctx.save_for_backward(inputs[1], output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_half: Tensor | None) -> tuple[Tensor | None, None]:
+        form, half = ctx.saved_tensors
+        result = None if grad is None else 2 * grad * half
+        if grad_half is not None:
+            through = form @ grad_half
+            result = through if result is None else result + through
+        return result, None
