@@ -41,6 +41,12 @@ class Feed:
     def __init__(self, recipe: Recipe, rows: Rows, *, window_bytes: int = 2**27) -> None:
         self.recipe, self.rows = recipe, rows
         self.x, self.y = rows.x, rows.y
+        self.features, self.intercept = rows.features, recipe.intercept
+        self.root: Tensor | None = None  # √w [N, 1], which rows and residuals are multiplied by
+        if rows.weight is not None:
+            self.root = rows.weight.sqrt()
+            if recipe.loss == "rlp":
+                self.features, self.intercept = weighted_columns(rows, recipe.intercept, recipe.ridge), False
         self.streams = {purpose: stream(recipe.seed, purpose) for purpose in PURPOSES}
         self.draws: dict[str, Tensor] = {}  # what the current epoch drew
         self.bank: ProjectionBank | None = None
@@ -119,17 +125,17 @@ class Feed:
 
     def _prepare_bank(self) -> None:
         r, draws = self.recipe, self.draws
-        plan, features, pool = draws["plan"].to(self.x.device), self.rows.features, None
+        plan, features, pool = draws["plan"].to(self.x.device), self.features, None
         if r.mixup:
-            features = self._mixed(self.rows.features, 0, plan.numel())
-            pool = self.rows.features if r.probe in ("draw", "expected") else None
+            features = self._mixed(self.features, 0, plan.numel())
+            pool = self.features if r.probe in ("draw", "expected") else None
             plan = torch.arange(plan.numel(), device=plan.device).view(plan.shape)
         if self.bank is None:
             self.bank = ProjectionBank(
                 features,
                 plan,
                 probe=str(r.probe),
-                intercept=r.intercept,
+                intercept=self.intercept,
                 ridge=r.ridge,
                 draw_from="train" if r.mixup else str(r.draw_from),
                 probe_points=pool,
@@ -138,7 +144,7 @@ class Feed:
             )
         bank = self.bank
         if r.probe == "draw":
-            bank.redraw(self.rows.features[draws["points"].to(self.x.device)])
+            bank.redraw(self.features[draws["points"].to(self.x.device)])
         self.whole = 1 / plan.shape[1] if bank.kind == "complement" else 0.0
         self.sight = bank.rows if bank.kind in ("rows", "complement") else None
 
@@ -179,6 +185,14 @@ class Feed:
         low = (step - start) * each
         return self._window[1][low : low + each], self._window[2][low : low + each]
 
+    def _root_at(self, step: int) -> Tensor | None:
+        """√w [b, 1] of the rows of one step; None where all rows count the same."""
+        if self.root is None:
+            return None
+        each = self.recipe.rows_per_step
+        index = self._index(step * each, min((step + 1) * each, self.recipe.rows_per_epoch))[0]
+        return self.root if index is None else self.root[index]
+
     # One step
 
     def inputs(self, step: int) -> Tensor:
@@ -190,11 +204,16 @@ class Feed:
         r = self.recipe
         if self.all_rows:
             return self._score_all_rows(step, pred)
-        target = self._at(step)[1]
+        target, root = self._at(step)[1], self._root_at(step)
         if r.loss != "rlp" or self.kind == "mse":
             loss = "mse" if r.loss == "rlp" else r.loss
-            return pointwise(loss, pred, target, row_weight(loss, pred.shape[0], self.n_outputs))
-        return self._score_subsets(self._which(step), pred - target)
+            each = row_weight(loss, pred.shape[0], self.n_outputs)
+            return pointwise(loss, pred, target, each if root is None else each * root.square())
+        residual = pred - target
+        if root is None:
+            return self._score_subsets(self._which(step), residual)
+        value, back = self._score_subsets(self._which(step), residual * root)
+        return value, back * root
 
     @property
     def kind(self) -> str:
@@ -224,10 +243,17 @@ class Feed:
 
     def _score_all_rows(self, step: int, pred: Tensor) -> tuple[Tensor, Tensor]:
         residual = pred - self.y
+        if self.root is not None:
+            value, back = self._score_residual(step, residual * self.root)
+            return value, back * self.root
+        return self._score_residual(step, residual)
+
+    def _score_residual(self, step: int, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and gradient for the residuals of all N rows."""
         if self.bank is not None and self.recipe.steps_per_epoch == 1:  # the bank knows the cheapest way
             return self._score_by_autograd(None, residual)
         which = self._which(step)
-        index = self.draws["plan"][which].flatten().to(pred.device)
+        index = self.draws["plan"][which].flatten().to(residual.device)
         gathered = residual[index]
         if self.kind == "mse":
             weight = row_weight("mse", index.numel(), self.n_outputs)
@@ -260,6 +286,20 @@ class Feed:
         self._forget()
         if self.draws:
             self._prepare()
+
+
+def weighted_columns(rows: Rows, intercept: bool, ridge: float) -> Tensor:
+    """√w·[x, 1]: least squares on these columns and √w·residual is weighted least squares.
+
+    With an intercept x is centred first, which the planes do not see, for the sake of precision. A ridge must not
+    reach the column of ones, so that column is made long: its coefficient, and λ with it, all but vanishes.
+    """
+    assert rows.weight is not None
+    weight, x = rows.weight.double(), rows.features.double()
+    if intercept:
+        centre = (weight * x).sum(0) / weight.sum()
+        x = torch.nn.functional.pad(x - centre, (0, 1), value=1.0 if ridge == 0 else 1e6)
+    return (x * weight.sqrt()).to(rows.x.dtype)
 
 
 def cut_off_rows(rows: Rows, plan: Tensor) -> tuple[Tensor, Tensor]:

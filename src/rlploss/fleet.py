@@ -44,6 +44,7 @@ class Problem:
     y: Array | None
     validation: tuple[Array, Array | None] | None = None
     seed: int = 0
+    sample_weight: Array | None = None
     objective: str | None = None
     budget: Budget | tuple[int, str] | None = None
     preset: str | None = None
@@ -139,6 +140,7 @@ def fit_fleet(
                 **chosen,
                 optimizer=optimizer,
                 seed=problem.seed,
+                sample_weight=problem.sample_weight,
                 validation=problem.validation,
                 metrics=metrics,
                 evaluate_every=evaluate_every,

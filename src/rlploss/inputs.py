@@ -21,6 +21,7 @@ class Rows:
     x: Tensor
     y: Tensor
     classes: bool  # the targets are one-hot class numbers
+    weight: Tensor | None = None  # [n, 1] with mean 1; None: all rows count the same
 
     @property
     def features(self) -> Tensor:
@@ -61,6 +62,30 @@ def read_rows(
     _checks.finite(**{f"{name}y": target})
     target = target.unsqueeze(1) if target.ndim == 1 else target.flatten(1)
     return Rows(x, _same_width(target, width, name), loss == "cross_entropy")
+
+
+def weigh(rows: Rows, sample_weight: Array | None) -> Rows:
+    """The rows with their weights: only ratios count, and a row of weight 0 is a row that is not there."""
+    if sample_weight is None:
+        return rows
+    weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
+    n = rows.x.shape[0]
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight must have shape ({n},), one per row, got {tuple(weight.shape)}")
+    _checks.finite(sample_weight=weight)
+    if float(weight.min()) < 0 or float(weight.max()) == 0:
+        raise ValueError(
+            "sample_weight must hold numbers of at least 0, one of them above 0, got values from "
+            f"{float(weight.min()):g} to {float(weight.max()):g}"
+        )
+    x, y = rows.x, rows.y
+    keep = weight > 0
+    if not bool(keep.all()):
+        x, y, weight = x[keep], y[keep], weight[keep]
+    if float(weight.min()) == float(weight.max()):
+        return Rows(x, y, rows.classes)
+    scaled = (weight / weight.mean()).to(rows.y.dtype)
+    return Rows(x, y, rows.classes, scaled.unsqueeze(1))
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:

@@ -271,7 +271,7 @@ class Run:
         return {
             **self.recipe.describe(),
             "model": checkpoints.describe_model(self.model),
-            "data": checkpoints.fingerprint(self.rows.x, self.rows.y),
+            "data": checkpoints.fingerprint(self.rows.x, self.rows.y, self.rows.weight),
             "validation": None if held is None else checkpoints.fingerprint(held.x, held.y),
             "metrics": list(self.evaluator.names),
             "evaluate_every": self._evaluate_every,

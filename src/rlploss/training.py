@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlploss.history import Budget, History
-from rlploss.inputs import Array, read_rows
+from rlploss.inputs import Array, read_rows, weigh
 from rlploss.metrics import MetricFunction
 from rlploss.monitors import EarlyStopping, ProgressFunction
 from rlploss.recipes import OptimizerFactory, Schedule, make_recipe
@@ -40,6 +40,7 @@ def fit(
     momentum: float | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    sample_weight: Array | None = None,
     validation: tuple[Array, Array | None] | None = None,
     metrics: Sequence[str | MetricFunction] | str | MetricFunction | None = None,
     evaluate_every: Budget | tuple[int, str] | None = None,
@@ -77,7 +78,10 @@ def fit(
         lr, weight_decay, momentum: defaults 1e-3, 0, and 0 for sgd or 0.9 for sgd_nesterov.
         batch_size: rows per step of pointwise objectives, default min(100, N); reshuffled every epoch.
         seed: decides plan, order and draws. Initial weights are the model's own; see `seeded`.
-        validation: (X, y) to evaluate on.
+        sample_weight: [N], at least 0; only ratios count. A row of weight w counts w times in a pointwise loss, and
+            planes are fitted by weighted least squares: x and residual are multiplied by √w. Rows of weight 0 are
+            left out. Not with mixup.
+        validation: (X, y) to evaluate on; metrics are not weighted.
         metrics: `"mse"`, `"mae"`, `"rlp"`, `"accuracy"`, `"f1"`, `"cross_entropy"`, or functions of
             (pred, target, features). Default mse, or accuracy for class numbers.
         evaluate_every: `Epochs(n)` or `Steps(n)`; default every epoch of an `Epochs` budget, a hundredth of a
@@ -106,7 +110,10 @@ def fit(
     where = next(model.parameters()).device if device is None else torch.device(device)
     model.to(where)
     loss = objective.removesuffix("+mixup")
-    rows = read_rows(model, X, y, loss=loss, device=where)
+    rows = weigh(read_rows(model, X, y, loss=loss, device=where), sample_weight)
+    if rows.weight is not None and (objective.endswith("+mixup") or preset == "released-autoencoder"):
+        what = "mixup" if objective.endswith("+mixup") else f'preset="{preset}"'
+        raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
     recipe = make_recipe(
         objective,
         rows.x.shape[0],
