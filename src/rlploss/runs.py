@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from rlploss import checkpoints
 from rlploss._checks import one_of
 from rlploss.feeds import Feed, stream
-from rlploss.history import Budget, Epochs, Event, History, Steps, as_budget
-from rlploss.inputs import Rows
-from rlploss.metrics import MetricFunction, Metrics, rlp_rows
+from rlploss.history import Budget, Event, History, as_budget
 from rlploss.monitors import (
     DivergenceError,
     EarlyStopping,
@@ -28,10 +26,10 @@ from rlploss.monitors import (
     make_stopper,
 )
 from rlploss.recipes import OptimizerFactory, Recipe, Schedule, learning_rate_factor
+from rlploss.tasks import Task, evaluation_interval
 
 Callback = Callable[[Event], object]
 CHECKPOINT_SECONDS = 30.0
-_EVALUATION_ROWS = 16384  # rows per forward pass of an evaluation
 
 
 def make_optimizer(recipe: Recipe, optimizer: str | OptimizerFactory, model: nn.Module) -> Optimizer:
@@ -57,57 +55,12 @@ def make_optimizer(recipe: Recipe, optimizer: str | OptimizerFactory, model: nn.
     )
 
 
-class Evaluator:
-    """The metrics of a run on its validation rows; without rows there is nothing to measure."""
-
-    def __init__(
-        self,
-        metrics: Sequence[str | MetricFunction] | str | MetricFunction | None,
-        held: Rows | None,
-        classes: bool,
-    ) -> None:
-        if metrics is not None and held is None:
-            raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
-        default = "accuracy" if classes else "mse"
-        self.metrics = Metrics(() if held is None else default if metrics is None else metrics)
-        self.held = held
-        self.rows = rlp_rows(held.features) if held is not None and self.metrics.needs_rows else None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Columns that an evaluation gives."""
-        return self.metrics.names
-
-    @torch.no_grad()
-    def measure(self, model: nn.Module) -> dict[str, float]:
-        """Evaluate the network in evaluation mode."""
-        if self.held is None:
-            return {}
-        training = model.training
-        model.eval()
-        parts = [model(x).reshape(x.shape[0], -1) for x in torch.split(self.held.x, _EVALUATION_ROWS)]
-        model.train(training)
-        pred = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self.metrics.measure(pred, self.held.y, self.held.features, self.rows)
-
-
-def evaluation_interval(every: Budget | tuple[int, str] | None, recipe: Recipe) -> int:
-    """Steps between evaluations: as asked, or every epoch of an epoch budget, a hundredth of a step budget."""
-    if every is None:
-        default = isinstance(recipe.budget, Epochs)
-        every = Epochs(1) if default else Steps(-(-recipe.total_steps // 100))
-    return as_budget("evaluate_every", every).steps(recipe.steps_per_epoch)
-
-
 class Run:
     """The state of one run and the loop that moves it on."""
 
     def __init__(
         self,
-        model: nn.Module,
-        rows: Rows,
-        recipe: Recipe,
-        evaluator: Evaluator,
+        task: Task,
         *,
         optimizer: Optimizer,
         schedule: str | Schedule | None,
@@ -119,9 +72,16 @@ class Run:
         checkpoint: Path | None,
         checkpoint_every: Budget | tuple[int, str] | None,
     ) -> None:
-        self.model, self.rows, self.recipe, self.evaluator = model, rows, recipe, evaluator
+        model, recipe, evaluator = task.model, task.recipe, task.evaluator
+        self.task, self.model, self.rows, self.recipe, self.evaluator = (
+            task,
+            model,
+            task.rows,
+            recipe,
+            evaluator,
+        )
         self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
-        self.feed = Feed(recipe, rows)
+        self.feed = Feed(recipe, task.rows)
         self.stopper = make_stopper(early_stopping, evaluator.names)
         self.on_divergence = one_of("on_divergence", on_divergence, ("raise", "record"))
         self.reporter = Reporter(progress, recipe.total_steps)
@@ -267,16 +227,8 @@ class Run:
 
     def _describe(self) -> dict[str, Any]:
         """What makes this run this run."""
-        held = self.evaluator.held
-        return {
-            **self.recipe.describe(),
-            "model": checkpoints.describe_model(self.model),
-            "data": checkpoints.fingerprint(self.rows.x, self.rows.y, self.rows.weight),
-            "validation": None if held is None else checkpoints.fingerprint(held.x, held.y),
-            "metrics": list(self.evaluator.names),
-            "evaluate_every": self._evaluate_every,
-            "early_stopping": None if self.stopper is None else str(self.stopper.rule),
-        }
+        rule = None if self.stopper is None else str(self.stopper.rule)
+        return {**self.task.describe(), "evaluate_every": self._evaluate_every, "early_stopping": rule}
 
     def _save(self, path: Path) -> None:
         state = {

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from rlploss.history import Budget, History
-from rlploss.inputs import Array, read_rows, weigh
-from rlploss.metrics import MetricFunction
+from rlploss.inputs import Array
 from rlploss.monitors import EarlyStopping, ProgressFunction
-from rlploss.recipes import OptimizerFactory, Schedule, make_recipe
-from rlploss.runs import Callback, Evaluator, Run, lend_default_generator, make_optimizer
+from rlploss.recipes import OptimizerFactory, Schedule
+from rlploss.runs import Callback, Run, lend_default_generator, make_optimizer
+from rlploss.tasks import ChosenMetrics, make_task
 
 
 def fit(
@@ -42,7 +43,7 @@ def fit(
     seed: int = 0,
     sample_weight: Array | None = None,
     validation: tuple[Array, Array | None] | None = None,
-    metrics: Sequence[str | MetricFunction] | str | MetricFunction | None = None,
+    metrics: ChosenMetrics = None,
     evaluate_every: Budget | tuple[int, str] | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
@@ -107,48 +108,42 @@ def fit(
         >>> history.last("step"), history.last("samples")
         (5.0, 40.0)
     """
-    where = next(model.parameters()).device if device is None else torch.device(device)
-    model.to(where)
-    loss = objective.removesuffix("+mixup")
-    rows = weigh(read_rows(model, X, y, loss=loss, device=where), sample_weight)
-    if rows.weight is not None and (objective.endswith("+mixup") or preset == "released-autoencoder"):
-        what = "mixup" if objective.endswith("+mixup") else f'preset="{preset}"'
-        raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
-    recipe = make_recipe(
-        objective,
-        rows.x.shape[0],
-        rows.features.shape[1],
-        budget=budget,
-        preset=preset,
-        probe=probe,
-        draw_from=draw_from,
-        method=method,
-        plan=plan,
-        intercept=intercept,
-        ridge=ridge,
-        subset_size=subset_size,
-        n_subsets=n_subsets,
-        subsets_per_step=subsets_per_step,
-        mixup_alpha=mixup_alpha,
-        optimizer=optimizer,
-        lr=lr,
-        weight_decay=weight_decay,
-        momentum=momentum,
-        batch_size=batch_size,
-        seed=seed,
-        schedule=schedule,
-        clip_grad=clip_grad,
-    )
-    held = None
-    if validation is not None:
-        held = read_rows(model, *validation, loss=loss, device=where, name="validation ")
-    evaluator = Evaluator(metrics, held, rows.classes)
-    run = Run(
+    settings: dict[str, Any] = {
+        "budget": budget,
+        "preset": preset,
+        "probe": probe,
+        "draw_from": draw_from,
+        "method": method,
+        "plan": plan,
+        "intercept": intercept,
+        "ridge": ridge,
+        "subset_size": subset_size,
+        "n_subsets": n_subsets,
+        "subsets_per_step": subsets_per_step,
+        "mixup_alpha": mixup_alpha,
+        "optimizer": optimizer,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "momentum": momentum,
+        "batch_size": batch_size,
+        "seed": seed,
+        "schedule": schedule,
+        "clip_grad": clip_grad,
+    }
+    task = make_task(
         model,
-        rows,
-        recipe,
-        evaluator,
-        optimizer=make_optimizer(recipe, optimizer, model),
+        X,
+        y,
+        objective,
+        sample_weight=sample_weight,
+        validation=validation,
+        metrics=metrics,
+        device=device,
+        settings=settings,
+    )
+    run = Run(
+        task,
+        optimizer=make_optimizer(task.recipe, optimizer, model),
         schedule=schedule,
         evaluate_every=evaluate_every,
         callbacks=tuple(callbacks),
@@ -158,11 +153,12 @@ def fit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=checkpoint_every,
     )
+    where = task.rows.x.device
     cuda = [where] if where.type == "cuda" else []
     training = model.training
     # Dropout and its like draw from torch's default generator: it is lent to the run and put back afterwards.
     with torch.random.fork_rng(devices=cuda):
-        lend_default_generator(recipe.seed, where)
+        lend_default_generator(task.recipe.seed, where)
         try:
             return run.go()
         finally:
