@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -74,7 +75,7 @@ def rlp_loss(
         subsets=subsets,
         probe=probe,
         intercept=intercept,
-        ridge=ridge,
+        ridge=_checks.options(probe, ridge, reduction, draw_from, PROBES),
         probe_points=probe_points,
         draw_from=draw_from,
         generator=generator,
@@ -102,8 +103,7 @@ def compute(
     check_finite: bool,
     tell: Tell,
 ) -> Tensor:
-    """`rlp_loss`, with the caller's way of telling about degenerate cases."""
-    ridge = _checks.options(probe, ridge, reduction, draw_from, PROBES)
+    """`rlp_loss` with checked options, and with the caller's way of telling about degenerate cases."""
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     blind = traced()
@@ -111,9 +111,9 @@ def compute(
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not blind)
     _check_points(x, subsets, probe, probe_points, draw_from)
     if check_finite:
-        if not blind:
+        if not blind and subsets is not None:  # rows that are in no subset are checked too
             _checks.finite(pred=pred, target=target, features=x, probe_points=probe_points)
-        elif torch.compiler.is_compiling():
+        elif blind and torch.compiler.is_compiling():
             fine = torch.isfinite(pred).all() & torch.isfinite(target).all() & torch.isfinite(x).all()
             torch._assert_async(fine, "pred, target and features must be finite, got NaN or inf")
     with without_autocast(pred):
@@ -124,11 +124,17 @@ def compute(
                 stack, x, subsets, probe, intercept, ridge, probe_points, draw_from, generator, tell
             )
         else:
-            x = x.detach()
+            x = x.detach() if x.requires_grad else x
             points, moment = probes_for(x, subsets, probe, intercept, probe_points, draw_from, generator)
             inputs = x.unsqueeze(0) if subsets is None else x[subsets]
             values = _subset_values(stack, inputs, probe, intercept, ridge, points, moment, tell)
-        return reduce(values, reduction)
+    if (
+        check_finite
+        and not blind
+        and not math.isfinite(values.item() if values.ndim == 0 else values.detach().sum())
+    ):
+        _checks.finite(pred=pred, target=target, features=x, probe_points=probe_points)
+    return reduce(values, reduction)
 
 
 def as_residual(pred: Tensor, target: Tensor) -> Tensor:
