@@ -16,6 +16,8 @@ except ImportError:
 
 from rlploss import __version__, _cli_data
 from rlploss.datasets import CacheError, DatasetUnavailable
+from rlploss.lab.errors import LabError
+from rlploss.paper import command
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
 
@@ -26,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(_cli_data.app, name="data")
+command.register(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -49,7 +52,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
     except DatasetUnavailable as error:
         return _fail(str(error), 1)
-    except (ValueError, CacheError) as error:
+    except (ValueError, CacheError, LabError) as error:
         return _fail(str(error), 2)
     except Exception as error:
         message = getattr(

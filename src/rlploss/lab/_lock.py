@@ -6,8 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from rlploss.lab.errors import LabError
 
-class DirectoryBusy(Exception):
+
+class DirectoryBusy(LabError):
     """Another process works in the directory; the message is one sentence for the user."""
 
 

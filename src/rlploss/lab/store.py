@@ -21,6 +21,7 @@ import numpy as np
 
 from rlploss.lab import provenance
 from rlploss.lab._lock import DirectoryLock
+from rlploss.lab.errors import LabError
 from rlploss.lab.results import CellResult, Run, StoredCell
 from rlploss.lab.study import Cell, canonical_json
 
@@ -74,7 +75,7 @@ CREATE TRIGGER run_kept BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'runs are
 """
 
 
-class StoreError(Exception):
+class StoreError(LabError):
     """The store cannot be used; the message is one sentence for the user."""
 
 

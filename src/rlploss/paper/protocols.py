@@ -196,8 +196,9 @@ def regression_cells(
     region: str | None = None,
     metrics: str = "mse,rlp",
     corrected: bool = False,
+    name: str | None = None,
 ) -> list[Cell]:
-    """All cells of one regression dataset in one experiment."""
+    """All cells of one regression dataset in one experiment; `name` is the task's name, the dataset's if None."""
     arms = request.pick_arms(arms)
     sweep = variants != ((),)
     maker = Maker(
@@ -211,7 +212,7 @@ def regression_cells(
     base: dict[str, Scalar] = {
         "dataset": dataset, "model": "regression", "n_train": n_train, "region": region, "metrics": metrics,
     }  # fmt: skip
-    task = Task(dataset, settings(base), variants)
+    task = Task(name or dataset, settings(base), variants)
     cells = maker.released(arms, task) + maker.paper(arms, task)
     if corrected:
         # Raw features handicap every arm; RLP on centred features needs its intercept (it cannot see an
@@ -254,7 +255,7 @@ def time_cells(request: Request, dataset: str) -> list[Cell]:
 
 
 def autoencoder_cells(
-    request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None, keep: bool = False
+    request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None
 ) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
     arms = request.pick_arms(arms)
@@ -275,14 +276,17 @@ def autoencoder_cells(
         Sizes(n_subsets, size, size, epochs, full),
         published.hyper(dataset, "full" if n_train is None else "small"),
         request.seeds_for("images"),
-        points=20 if request.scale != "paper" else 50,
+        points=20
+        if n_train is None
+        else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
     )
     tests = min(given["test_images"], scale.most_rows)
     kept: dict[str, Scalar] = {
         "model": "autoencoder",
         "metrics": "mse,rlp",
-        "keep": "reconstructions" if keep else None,
     }
+    if dataset == "mnist" and n_train == 50:
+        kept["keep"] = "reconstructions"
     first = Task(
         dataset,
         settings(

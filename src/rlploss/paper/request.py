@@ -43,7 +43,7 @@ SCALES = {
         "quick",
         seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
         most_epochs={
-            "regression": 20, "sweep": 10, "mae": 20, "mnist": 10, "cifar10": 5, "images-small": 10, "classes": 10,
+            "regression": 20, "sweep": 10, "mae": 20, "mnist": 10, "cifar10": 5, "images-small": 50, "classes": 10,
             "moons": 20, "time": 10,
         },
         most_subsets=10_000,

@@ -1,0 +1,72 @@
+"""`rlploss reproduce` and `rlploss report`: arguments in, one call of `reproduce` out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_OUT = Path("rlploss-results")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("reproduce")(reproduce)
+    app.command("report")(report)
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help='Tables and figures, or "all"; see --list.'),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (30 seeds, full epochs).")
+    ] = ("quick"),
+    budget: Annotated[str, typer.Option(help="Match arms by epochs, by optimiser steps, or both.")] = "both",
+    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    arms: Annotated[str | None, typer.Option(help="Only these, separated by commas, e.g. mse,rlp.")] = None,
+    workers: Annotated[str, typer.Option(help='"local:N" processes, or "inline".')] = "local",
+    list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
+) -> None:
+    """Reproduce tables and figures of the paper and give a verdict on every claim."""
+    from rich.console import Console
+
+    from rlploss.lab.workers import parse_workers
+    from rlploss.paper import reproduce as work
+    from rlploss.paper.request import Request
+
+    console = Console()
+    team = parse_workers(workers)
+    request = Request(scale, budget, seeds, _names(datasets), _names(arms))
+    if list_:
+        work.list_names(request, team, console)
+        return
+    try:
+        work.reproduce(names or [], request, out, workers=team, console=console)
+    except work.Stopped as stopped:
+        typer.echo(f"rlploss: {stopped}", err=True)
+        raise typer.Exit(130) from None
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce`.")],
+) -> None:
+    """Render the report of a directory again; nothing is trained."""
+    from rich.console import Console
+
+    from rlploss.paper.reproduce import render_again
+
+    render_again(directory, console=Console())
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise ValueError(f"give names separated by commas, got {text!r}")
+    return found

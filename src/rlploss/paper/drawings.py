@@ -1,0 +1,198 @@
+"""Figures that are not curves: functions and their planes, the networks, reconstructions, decision boundaries."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+from torch import nn
+
+from rlploss import models
+from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing
+from rlploss.lab.results import Array, StoredCell
+from rlploss.paper.panels import STYLES as ARM_STYLES
+from rlploss.paper.protocols import ARMS
+
+BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]
+
+
+def plane_drawings() -> tuple[Drawing, ...]:
+    """The paper's two explanatory figures: a function and its planes, for regression and for classification."""
+
+    def smooth(x: Array) -> Array:
+        return np.sin(2.2 * x) + 0.4 * x
+
+    def bent(x: Array) -> Array:
+        return smooth(x) + 0.55 * np.cos(3.5 * x)
+
+    def step(x: Array) -> Array:
+        return (x > 0.1).astype(np.float64)
+
+    def late(x: Array) -> Array:
+        return (x > 0.75).astype(np.float64)
+
+    shown: list[tuple[str, Callable[[Array], Array], Callable[[Array], Array]]] = [
+        ("Regression: another function, other lines", smooth, bent),
+        ("Regression: the same function, the same lines", smooth, smooth),
+        ("Classes: another border, other lines", step, late),
+        ("Classes: the same border, the same lines", step, step),
+    ]
+    return tuple(_planes(title, true, predicted) for title, true, predicted in shown)
+
+
+def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Array], Array]) -> Drawing:
+    points = np.array([-1.4, -0.5, 0.5, 1.3])
+    fine = np.linspace(-1.7, 1.7, 300)
+    gaps = []
+    for pair in itertools.combinations(points, 2):
+        x = np.stack([np.ones(2), np.array(pair)], axis=1)
+        lines = [np.linalg.solve(x, f(np.array(pair))) for f in (true, predicted)]
+        gaps.append(float(np.abs(lines[0] - lines[1]).max()))
+    same = sum(gap < 1e-12 for gap in gaps)
+
+    def draw(axes: Axes) -> None:
+        for f, colour, width in ((true, BLUE, 3.2), (predicted, RED, 1.4)):
+            axes.plot(fine, f(fine), color=colour, linewidth=width, alpha=0.55 if width > 2 else 1.0)
+            for pair in itertools.combinations(points, 2):
+                slope = (f(np.array(pair[1:])) - f(np.array(pair[:1]))) / (pair[1] - pair[0])
+                x = np.array([pair[0] - 0.3, pair[1] + 0.3])
+                axes.plot(
+                    x, f(np.array(pair[:1])) + slope * (x - pair[0]), color=colour, linewidth=0.7, alpha=0.7
+                )
+            axes.plot(points, f(points), "o", color=colour, markersize=5 if width > 2 else 3)
+        axes.set_xlabel("feature")
+        axes.set_ylabel("label (blue), prediction (red)")
+
+    return Drawing(
+        title,
+        draw,
+        f"A true function and a predicted one with the lines through every pair of four points of each: {same} of "
+        f"{len(gaps)} lines coincide.",
+    )
+
+
+def network_drawings() -> tuple[Drawing, ...]:
+    """The four architectures, drawn from the modules themselves."""
+    nets: list[tuple[str, nn.Sequential]] = [
+        ("Regression network", models.RegressionNet(8)),
+        ("Autoencoder", models.Autoencoder(784)),
+        ("LeNet-5", models.LeNet5(output="sigmoid")),
+        ("Moons classifier", models.MoonsNet(output="sigmoid")),
+    ]
+    return tuple(_network(title, net) for title, net in nets)
+
+
+def layer_words(name: str, layer: nn.Module) -> str:
+    """One layer in a few words.
+
+    >>> layer_words("fc1", nn.Linear(8, 32))
+    'fc1: linear 8 → 32'
+    """
+    if isinstance(layer, nn.Linear):
+        return f"{name}: linear {layer.in_features} → {layer.out_features}"
+    if isinstance(layer, nn.Conv2d):
+        return (
+            f"{name}: convolution {layer.kernel_size[0]}×{layer.kernel_size[1]}, {layer.out_channels} filters"
+        )
+    if isinstance(layer, nn.AvgPool2d):
+        return f"{name}: average pooling by {layer.kernel_size}"
+    return f"{name}: {type(layer).__name__.lower()}"
+
+
+def _network(title: str, net: nn.Sequential) -> Drawing:
+    words = [layer_words(name, layer) for name, layer in net.named_children()]
+    n_parameters = sum(p.numel() for p in net.parameters())
+
+    def draw(axes: Axes) -> None:
+        axes.set_axis_off()
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(words), 0)
+        for k, text in enumerate(words):
+            learned = "linear" in text or "convolution" in text
+            axes.add_patch(
+                FancyBboxPatch(
+                    (0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04",
+                    facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7,
+                )
+            )  # fmt: skip
+            axes.text(0.5, k + 0.45, text, ha="center", va="center", fontsize=8.5, color=INK)
+
+    return Drawing(
+        title,
+        draw,
+        f"{title}, {n_parameters:,} parameters: " + "; ".join(words) + ".",
+        size=(3.5, 0.3 * len(words) + 0.5),
+    )
+
+
+def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: str) -> Drawing | None:
+    """Digits of one seed after `epoch` epochs: the originals, then one row per arm."""
+    images, rows = [], ["original"]
+    for arm, cell in stored.items():
+        kept = cell.of_variant()[0].artifacts
+        if f"epoch {epoch}" not in kept:
+            return None
+        images.append(kept[f"epoch {epoch}"])
+        rows.append(ARMS[arm])
+        original = kept["original"]
+    stack = np.concatenate([original, *images])
+    count = len(original)
+    side = int(np.sqrt(stack.shape[1]))
+    sheet = (
+        stack.reshape(len(rows), count, side, side)
+        .transpose(0, 2, 1, 3)
+        .reshape(len(rows) * side, count * side)
+    )
+
+    def draw(axes: Axes) -> None:
+        axes.imshow(sheet, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+        axes.set_xticks([])
+        axes.set_yticks([side * (k + 0.5) for k in range(len(rows))], rows)
+        axes.grid(False)
+
+    errors = "; ".join(
+        f"{ARMS[arm]}: mean squared error {np.square(image - original).mean():.3f}"
+        for arm, image in zip(stored, images, strict=True)
+    )
+    return Drawing(
+        f"After {epoch} epochs ({protocol})",
+        draw,
+        f"{count} test digits and their reconstructions, {errors}.",
+        size=(3.8, 0.45 + 0.47 * len(rows)),
+    )
+
+
+def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Array) -> Drawing:
+    """Test points and the line on which each arm's two classes have the same score, for one seed."""
+    grids = {arm: cell.of_variant()[0].artifacts.get("boundary") for arm, cell in stored.items()}
+
+    def draw(axes: Axes) -> None:
+        for label, marker in ((0, "o"), (1, "^")):
+            mine = y == label
+            axes.scatter(X[mine, 0], X[mine, 1], s=5, marker=marker, color=MUTED, alpha=0.5, linewidths=0)
+        for arm, values in grids.items():
+            if values is not None and values.min() < 0 < values.max():
+                x_axis, y_axis = (
+                    np.linspace(-1.8, 2.8, values.shape[1]),
+                    np.linspace(-1.4, 1.9, values.shape[0]),
+                )
+                colour, _, dash = STYLES[ARM_STYLES[arm]]
+                axes.contour(
+                    x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash]
+                )
+        axes.set_xlabel("first feature")
+        axes.set_ylabel("second feature")
+
+    accuracies = ", ".join(
+        f"{ARMS[arm]} {cell.matrix('accuracy')[0, -1]:.3f}"
+        for arm, cell in stored.items()
+        if cell.has("accuracy")
+    )
+    return Drawing(
+        title,
+        draw,
+        f"Two half-moons of points and the decision boundary of each arm; accuracy of this seed: {accuracies}.",
+    )

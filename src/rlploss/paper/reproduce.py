@@ -1,0 +1,192 @@
+"""`rlploss reproduce` and `rlploss report`: run what is missing, then show everything that the directory holds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from rlploss import __version__, datasets
+from rlploss.lab import provenance, report
+from rlploss.lab.report import Claim, Report, Section, Table
+from rlploss.lab.results import StoredCell
+from rlploss.lab.run import duration, execute, plan
+from rlploss.lab.store import Store
+from rlploss.lab.study import Cell, distinct
+from rlploss.lab.workers import Workers
+from rlploss.paper import claims, training
+from rlploss.paper.catalog import CATALOG, cells_of, check_narrowing, choose
+from rlploss.paper.cost import expected_seconds
+from rlploss.paper.request import SCALES, Request
+from rlploss.paper.summary import summary
+from rlploss.paper.verdicts import Evidence
+from rlploss.paper.view import View
+
+
+class Stopped(Exception):
+    """Ctrl-C: the message says what is stored and which command goes on."""
+
+
+def open_store(out: Path, *, create: bool = True) -> Store:
+    """The store of an output directory, for the code of the paper's studies."""
+    return Store(out, engine=provenance.engine(training.ROOT), create=create)
+
+
+def reproduce(
+    names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console
+) -> None:
+    """Train what is missing for the names, then write and show the report of the whole directory."""
+    chosen = choose(names)
+    check_narrowing(request)
+    cells = distinct(cells_of(chosen, request))
+    command = f"rlploss reproduce {' '.join(names)} {request.arguments()} --out {shlex.quote(str(out))}"
+    with open_store(out) as store:
+        unavailable = missing_data(cells, console)
+        ready = [c for c in cells if str(c.task.get("dataset")) not in unavailable]
+        for cell in cells:
+            if str(cell.task.get("dataset")) in unavailable and not store.has(cell):
+                store.write_failure(cell, unavailable[str(cell.task.get("dataset"))])
+        for name in chosen:
+            store.write_request(name, request.options())
+        todo = plan(ready, store, cost=expected_seconds, workers=workers)
+        _say(console, f"{', '.join(names)} at {request.scale} scale. {todo.sentence()}")
+        if store.foreign_cells():
+            _say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
+        try:
+            done = execute(todo, store, train=training.train, workers=workers, console=console)
+        except KeyboardInterrupt:
+            stored = sum(store.has(cell) for cell in ready)
+            raise Stopped(
+                f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}"
+            ) from None
+        if done.trained:
+            _say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
+        render(store, out, console=console, show=chosen)
+
+
+def list_names(request: Request, workers: Workers, console: Console) -> None:
+    """Every name, what it is, and what it costs at each scale on these workers."""
+    rows = []
+    for name, artefact in CATALOG.items():
+        costs = []
+        for scale in SCALES:
+            cells = distinct(artefact.cells(replace(request, scale=scale)))
+            seconds = sum(expected_seconds(cell) for cell in cells) / workers.count
+            costs.append(duration(seconds) if cells else "nothing to train")
+        rows.append((name, artefact.what, *costs))
+    _show_table(
+        Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console
+    )
+
+
+def render_again(out: Path, *, console: Console) -> None:
+    """Render the report of a directory from what is stored; trains nothing."""
+    with open_store(out, create=False) as store:
+        render(store, out, console=console, show=list(store.requests()))
+
+
+def missing_data(cells: Sequence[Cell], console: Console) -> dict[str, str]:
+    """Datasets that cannot be had, with the reason; the others are in the cache when this returns."""
+    wanted = dict.fromkeys(str(c.task.get("dataset")) for c in cells if c.task.get("dataset") is not None)
+    found: dict[str, str] = {}
+    for name in wanted:
+        try:
+            datasets.load(name)
+        except (datasets.DatasetUnavailable, datasets.CacheError) as error:
+            found[name] = f"dataset {name} cannot be had: {' '.join(str(error).split())}"
+            _say(console, f"{name}: not tested, {found[name]}")
+    return found
+
+
+def build(store: Store, out: Path) -> Report:
+    """The report of everything that was asked for in this directory."""
+    views: dict[str, View] = {}
+
+    @cache
+    def read(cell: Cell) -> StoredCell | None:
+        return store.read(cell)
+
+    for name, options in store.requests().items():
+        if name in CATALOG:
+            views[name] = View(
+                Request.from_options(options), read, lambda cell: store.failure(cell) or "not run yet"
+            )
+    evidence = Evidence(views)
+    judged = tuple(claims.all_claims(evidence))
+    shown: list[Section] = []
+    for name in CATALOG:
+        if name in views:
+            section = CATALOG[name].section(views[name])
+            words = (
+                f"rlploss reproduce {name} {views[name].request.arguments()} --out {shlex.quote(str(out))}"
+            )
+            shown.append(replace(section, command=words))
+    scales = sorted({v.request.scale for v in views.values()}, key=list(SCALES).index)
+    footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
+    if store.foreign_cells():
+        footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
+    return Report(
+        "Random Linear Projections loss: what the paper claims and what we find",
+        summary(evidence, judged, ", ".join(scales)),
+        tuple(shown),
+        judged,
+        claims_title=f"The paper's {len(judged)} claims",
+        claims_lead=(
+            "A claim is reproduced when the released loop shows it: every comparison it makes is in RLP's favour in a "
+            "paired test over seeds (5 %, Holm-corrected over the claim's comparisons). Where the same is not seen "
+            "with equal numbers of optimiser steps, the verdict says so.",
+        ),
+        footer=tuple(footer),
+        tables=(claims_table(judged),),
+    )
+
+
+def claims_table(judged: Sequence[Claim]) -> Table:
+    """All claims with their verdicts."""
+    rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
+    return Table("claims", "Claims and verdicts", ("claim", "text", "verdict", "scope", "evidence"), rows)
+
+
+def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) -> None:
+    """Write the report and show its tables and verdicts in the terminal."""
+    made = build(store, out)
+    written = report.write(made, out)
+    for section in made.sections:
+        if section.name in show:
+            for table in section.tables:
+                _show_table(table, console)
+    tested = [c for c in made.claims if c.verdict != "not tested"]
+    if tested:
+        rows = tuple((c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested)
+        _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)
+    for paragraph in made.summary:
+        _say(console, f"\n{paragraph}\n")
+    tables = sum(path.suffix == ".csv" and path.parent.name == "tables" for path in written)
+    figures = sum(path.suffix == ".svg" for path in written)
+    _say(console, f"Report: {written[0]}")
+    _say(console, f"Tables: {out / 'tables'} ({tables} as CSV and Markdown)")
+    if figures:
+        _say(console, f"Figures: {out / 'figures'} ({figures} as SVG and PNG)")
+
+
+def _show_table(table: Table, console: Console) -> None:
+    if not table.rows:
+        return
+    if not console.is_terminal:
+        _say(console, f"\n{table.title}\n\n{table.markdown()}")
+        return
+    shown = RichTable(title=table.title, title_justify="left")
+    for name in table.header:
+        shown.add_column(name, overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(str(cell) for cell in row))
+    console.print(shown, markup=False)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
