@@ -185,12 +185,12 @@ class Feed:
         low = (step - start) * each
         return self._window[1][low : low + each], self._window[2][low : low + each]
 
-    def _root_at(self, step: int) -> Tensor | None:
-        """√w [b, 1] of the rows of one step; None where all rows count the same."""
+    def roots(self, first: int, last: int) -> Tensor | None:
+        """√w [n, 1] of the rows of steps first..last; None where all rows count the same."""
         if self.root is None:
             return None
         each = self.recipe.rows_per_step
-        index = self._index(step * each, min((step + 1) * each, self.recipe.rows_per_epoch))[0]
+        index = self._index(first * each, min(last * each, self.recipe.rows_per_epoch))[0]
         return self.root if index is None else self.root[index]
 
     # One step
@@ -204,7 +204,7 @@ class Feed:
         r = self.recipe
         if self.all_rows:
             return self._score_all_rows(step, pred)
-        target, root = self._at(step)[1], self._root_at(step)
+        target, root = self._at(step)[1], self.roots(step, step + 1)
         if r.loss != "rlp" or self.kind == "mse":
             loss = "mse" if r.loss == "rlp" else r.loss
             each = row_weight(loss, pred.shape[0], self.n_outputs)

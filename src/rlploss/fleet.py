@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from rlploss._checks import one_of
-from rlploss.history import Budget, Event, History
+from rlploss.grouping import Common, train_fleet
+from rlploss.history import Budget, History
 from rlploss.inputs import Array
-from rlploss.metrics import MetricFunction
-from rlploss.monitors import EarlyStopping, ProgressFunction
+from rlploss.monitors import EarlyStopping, ProgressFunction, Reporter
 from rlploss.recipes import OBJECTIVES, Schedule
 from rlploss.runs import Callback
-from rlploss.training import fit
+from rlploss.tasks import ChosenMetrics, make_task
 
 _RLP_ONLY = (
     "preset",
@@ -87,7 +87,7 @@ def fit_fleet(
     weight_decay: float | None = None,
     momentum: float | None = None,
     batch_size: int | None = None,
-    metrics: Sequence[str | MetricFunction] | str | MetricFunction | None = None,
+    metrics: ChosenMetrics = None,
     evaluate_every: Budget | tuple[int, str] | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
@@ -98,6 +98,8 @@ def fit_fleet(
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: Budget | tuple[int, str] | None = None,
+    stack: bool | str = "auto",
+    compile: bool | str = "auto",
 ) -> list[History]:
     """Train one replica per problem and return their histories, in order; `history.model` is the trained network.
 
@@ -128,37 +130,37 @@ def fit_fleet(
         "batch_size": batch_size,
         "clip_grad": clip_grad,
     }
-    histories = []
-    for number, problem in enumerate(problems):
-        chosen = settings_of(problem, objective, shared)
-        told = [_numbered(callback, number) for callback in callbacks]
-        histories.append(
-            fit(
-                build_model(problem.seed),
-                problem.X,
-                problem.y,
-                **chosen,
-                optimizer=optimizer,
-                seed=problem.seed,
-                sample_weight=problem.sample_weight,
-                validation=problem.validation,
-                metrics=metrics,
-                evaluate_every=evaluate_every,
-                callbacks=told,
-                early_stopping=early_stopping,
-                schedule=schedule,
-                on_divergence=on_divergence,
-                progress=progress,
-                device=device,
-                checkpoint=None if checkpoint is None else Path(checkpoint) / f"replica-{number:04}.pt",
-                checkpoint_every=checkpoint_every,
-            )
+    one_of("on_divergence", on_divergence, ("raise", "record"))
+    tasks = []
+    for problem in problems:
+        chosen, mine = settings_of(problem, objective, shared)
+        task = make_task(
+            build_model(problem.seed),
+            problem.X,
+            problem.y,
+            mine,
+            sample_weight=problem.sample_weight,
+            validation=problem.validation,
+            metrics=metrics,
+            device=device,
+            settings={**chosen, "optimizer": optimizer, "seed": problem.seed, "schedule": schedule},
         )
-    return histories
+        tasks.append(task)
+    common = Common(
+        schedule=schedule,
+        evaluate_every=evaluate_every,
+        callbacks=tuple(callbacks),
+        early_stopping=early_stopping,
+        on_divergence=on_divergence,
+        folder=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every=checkpoint_every,
+    )
+    reporter = Reporter(progress, sum(task.recipe.total_steps for task in tasks))
+    return train_fleet(tasks, common, stack=stack, compile=compile, reporter=reporter)
 
 
-def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """The settings of one replica: its own, then the shared ones as far as they mean something to it."""
+def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Settings and objective of one replica: its own, then the shared ones as far as they mean something to it."""
     one_of("objective", objective, OBJECTIVES)
     own = {f.name: getattr(problem, f.name) for f in fields(problem) if f.name in shared}
     mine = objective if problem.objective is None else one_of("objective", problem.objective, OBJECTIVES)
@@ -170,11 +172,4 @@ def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> dic
         name: own[name] if own[name] is not None else None if name in idle else value
         for name, value in shared.items()
     }
-    return {**chosen, "objective": mine}
-
-
-def _numbered(callback: Callback, replica: int) -> Callback:
-    def told(event: Event) -> object:
-        return callback(replace(event, replica=replica))
-
-    return told
+    return chosen, mine

@@ -104,7 +104,22 @@ class Run:
     # The loop
 
     def go(self) -> History:
-        """Train to the end of the budget, from the start or from the checkpoint."""
+        """Train to the end of the budget, from the start or from the checkpoint.
+
+        Dropout and its like draw from torch's default generator: it is lent to the run and put back afterwards.
+        """
+        device = self.rows.x.device
+        training = self.model.training
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            source = stream(self.recipe.seed, "model").initial_seed()
+            for generator in _default_generators(device):
+                generator.manual_seed(source)
+            try:
+                return self._go()
+            finally:
+                self.model.train(training)
+
+    def _go(self) -> History:
         if self._path is not None:
             self._spec = self._describe()
             self._environment = checkpoints.environment(self.rows.x.device, torch.get_num_threads())
@@ -266,13 +281,6 @@ class Run:
             self.feed.load_state_dict(state["feed"])
             for generator, bits in zip(_default_generators(self.rows.x.device), state["random"], strict=True):
                 generator.set_state(bits)
-
-
-def lend_default_generator(seed: int, device: torch.device) -> None:
-    """Seed torch's default generators from the run's seed; only inside `fork_rng`."""
-    source = stream(seed, "model").initial_seed()
-    for generator in _default_generators(device):
-        generator.manual_seed(source)
 
 
 def default_generator_state(device: torch.device) -> list[Tensor]:

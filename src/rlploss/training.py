@@ -13,7 +13,7 @@ from rlploss.history import Budget, History
 from rlploss.inputs import Array
 from rlploss.monitors import EarlyStopping, ProgressFunction
 from rlploss.recipes import OptimizerFactory, Schedule
-from rlploss.runs import Callback, Run, lend_default_generator, make_optimizer
+from rlploss.runs import Callback, Run, make_optimizer
 from rlploss.tasks import ChosenMetrics, make_task
 
 
@@ -153,13 +153,4 @@ def fit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=checkpoint_every,
     )
-    where = task.rows.x.device
-    cuda = [where] if where.type == "cuda" else []
-    training = model.training
-    # Dropout and its like draw from torch's default generator: it is lent to the run and put back afterwards.
-    with torch.random.fork_rng(devices=cuda):
-        lend_default_generator(task.recipe.seed, where)
-        try:
-            return run.go()
-        finally:
-            model.train(training)
+    return run.go()

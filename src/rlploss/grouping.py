@@ -1,0 +1,253 @@
+"""Which replicas of a fleet train together, in which form, and which on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlploss.chunks import cells_of, mode_of
+from rlploss.feeds import Feed
+from rlploss.history import Budget, History, as_budget
+from rlploss.monitors import EarlyStopping, Progress, Reporter, make_stopper
+from rlploss.recipes import Schedule
+from rlploss.runs import Callback, Run, make_optimizer
+from rlploss.stacking import Architecture, why_not_stackable
+from rlploss.stacks import Member, Stack
+from rlploss.stepping import compiler_missing
+from rlploss.tasks import Task, evaluation_interval
+
+# Measured on two cores; they decide how a fleet is run, never what it computes.
+STACK_PRODUCTS = (
+    3_000_000  # beyond so many multiplications per step a network keeps the processor busy by itself
+)
+CACHE_BYTES = 2**21  # activations of one stack that stay near the processor
+COMPILE_SECONDS = 12.0
+CALL_SECONDS = 2e-4  # saved per step by not calling torch's operators one by one
+NUMBER_SECONDS = 6e-10  # saved per activation by fusing what is done to it
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all replicas share beyond their recipes."""
+
+    schedule: str | Schedule | None
+    evaluate_every: Budget | tuple[int, str] | None
+    callbacks: tuple[Callback, ...]
+    early_stopping: EarlyStopping | int | None
+    on_divergence: str
+    folder: Path | None
+    checkpoint_every: Budget | tuple[int, str] | None
+
+
+def train_fleet(
+    tasks: list[Task], common: Common, *, stack: bool | str, compile: bool | str, reporter: Reporter
+) -> list[History]:
+    """Train all tasks, stacked where that is possible and pays."""
+    _check_switch("stack", stack)
+    _check_switch("compile", compile)
+    if not tasks:
+        return []
+    architecture = Architecture(tasks[0].model, tasks[0].rows.x.shape[1:])
+    _check_same(tasks, architecture)
+    _check_stackable(tasks[0], stack)
+    found: list[tuple[str, Member]] = []
+    alone = []
+    for number, task in enumerate(tasks):
+        mode = None
+        if _worth_stacking(task, architecture, stack):
+            feed = Feed(task.recipe, task.rows)
+            mode = mode_of(feed)
+        if mode is None:
+            alone.append(number)
+            continue
+        stopper = make_stopper(common.early_stopping, task.evaluator.names)
+        every = evaluation_interval(common.evaluate_every, task.recipe)
+        found.append((mode, Member(number, task, feed, every, stopper)))
+    done = 0
+
+    def tell(steps: int) -> None:
+        reporter.tell(done + steps)
+
+    histories: dict[int, History] = {}
+    for made in _stacks(architecture, found, common, compile, tell):
+        made.go()
+        for member in made.members:
+            histories[member.number] = member.history
+            done += member.total
+    for number in alone:
+        histories[number] = _train_alone(number, tasks[number], common, tell)
+        done += tasks[number].recipe.total_steps
+    reporter.tell(done, last=True)
+    return [histories[number] for number in range(len(tasks))]
+
+
+def _stacks(
+    architecture: Architecture,
+    found: list[tuple[str, Member]],
+    common: Common,
+    compile: bool | str,
+    tell: Callable[[int], None],
+) -> Iterator[Stack]:
+    """Stacks of equal width per group, so that one compiled call serves them all."""
+    count = 0
+    for mode, members in group_members(found):
+        width, n_stacks = stack_width(architecture, mode, members)
+        compiled = _compiles(architecture, mode, members, width, n_stacks, compile)
+        for start in range(0, len(members), width):
+            part = members[start : start + width]
+            recipe = part[0].task.recipe
+            every = 0
+            if common.checkpoint_every is not None:
+                every = as_budget("checkpoint_every", common.checkpoint_every).steps(recipe.steps_per_epoch)
+            yield Stack(
+                architecture,
+                part,
+                mode,
+                width=width if compiled else len(part),
+                compiled=compiled,
+                schedule=common.schedule,
+                callbacks=common.callbacks,
+                on_divergence=common.on_divergence,
+                tell=tell,
+                checkpoint=None if common.folder is None else common.folder / f"stack-{count:04}.pt",
+                save_every=every,
+            )
+            count += 1
+
+
+def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Member]]]:
+    """Replicas that can share calls: scored alike, with steps and budgets within a factor of two of each other.
+
+    Smaller ones are filled up with zeros, and whoever ends first waits, so a group must not be too mixed.
+    """
+    kinds: dict[Any, list[Member]] = {}
+    for mode, member in found:
+        recipe, rows = member.task.recipe, member.task.rows
+        loss = "mse" if recipe.loss == "rlp" else recipe.loss
+        key = (
+            mode,
+            loss,
+            recipe.optimizer,
+            tuple(rows.x.shape[1:]),
+            rows.y.shape[1],
+            cells_of(member.feed, mode)[0],
+        )
+        kinds.setdefault(key, []).append(member)
+    groups = []
+    for key, members in kinds.items():
+        members.sort(key=lambda m: (cells_of(m.feed, key[0])[1], m.total, m.number))
+        group: list[Member] = []
+        for member in members:
+            if group and not _close(group, member, key[0]):
+                groups.append((key[0], group))
+                group = []
+            group.append(member)
+        groups.append((key[0], group))
+    return groups
+
+
+def _close(group: list[Member], member: Member, mode: str) -> bool:
+    rows = [cells_of(m.feed, mode)[1] for m in (*group, member)]
+    totals = [m.total for m in (*group, member)]
+    return max(rows) <= 2 * min(rows) and max(totals) <= 2 * min(totals)
+
+
+def stack_width(architecture: Architecture, mode: str, members: list[Member]) -> tuple[int, int]:
+    """Replicas per stack, and how many stacks: few enough for the cache, and evenly spread."""
+    numbers = max(_activations(architecture, m, mode) for m in members)
+    largest = min(64, max(8, CACHE_BYTES // (4 * numbers)))
+    n_stacks = -(-len(members) // largest)
+    return -(-len(members) // n_stacks), n_stacks
+
+
+def _activations(architecture: Architecture, member: Member, mode: str) -> int:
+    """Numbers that one step of one network makes on its way forward."""
+    k, m = cells_of(member.feed, mode)
+    widths = [member.feed.features.shape[1]]
+    widths += [layer.n_out for layer in architecture.layers or ()]
+    return k * m * sum(widths)
+
+
+def _compiles(
+    architecture: Architecture,
+    mode: str,
+    members: list[Member],
+    width: int,
+    n_stacks: int,
+    compile: bool | str,
+) -> bool:
+    """Whether a compiled call is possible and predicted to pay for its compilation."""
+    missing = compiler_missing()
+    on_cpu = members[0].task.rows.x.device.type == "cpu"
+    if compile is True:
+        if architecture.layers is None or missing is not None or not on_cpu:
+            reason = missing or "only chains of linear layers and activations on a CPU are compiled"
+            raise ValueError(
+                f'compile=True is not possible here: {reason}; use compile="auto" or compile=False'
+            )
+        return True
+    if compile is False or architecture.layers is None or missing is not None or not on_cpu:
+        return False
+    numbers = width * max(_activations(architecture, m, mode) for m in members)
+    steps = n_stacks * max(m.total for m in members)
+    return steps * (CALL_SECONDS + NUMBER_SECONDS * numbers) > COMPILE_SECONDS
+
+
+def _worth_stacking(task: Task, architecture: Architecture, stack: bool | str) -> bool:
+    if isinstance(stack, bool):
+        return stack
+    # Larger networks, and convolutions at any size, are faster one after another on a processor's few cores.
+    return (
+        architecture.layers is not None and architecture.products(task.recipe.rows_per_step) <= STACK_PRODUCTS
+    )
+
+
+def _check_stackable(task: Task, stack: bool | str) -> None:
+    reason = why_not_stackable(task.model)
+    if reason is not None and stack is not False:
+        raise ValueError(
+            f"a fleet needs networks that can be stacked, but {reason}; use another layer, or stack=False to train "
+            "the replicas one after another"
+        )
+
+
+def _check_same(tasks: list[Task], architecture: Architecture) -> None:
+    """All replicas must be the same architecture, and on the same device."""
+    for number, task in enumerate(tasks):
+        theirs = Architecture(task.model, task.rows.x.shape[1:]).describe()
+        if theirs != architecture.describe() or task.rows.x.shape[1:] != tasks[0].rows.x.shape[1:]:
+            raise ValueError(
+                f"all replicas must have the same architecture and input shape, but replica {number} differs from "
+                f"replica 0; train different architectures in fleets of their own"
+            )
+
+
+def _check_switch(name: str, value: bool | str) -> None:
+    if not isinstance(value, bool) and value != "auto":
+        raise ValueError(f'{name} must be True, False or "auto", got {value!r}')
+
+
+def _train_alone(number: int, task: Task, common: Common, tell: Callable[[int], None]) -> History:
+    """One replica by itself, as `fit` would."""
+
+    def numbered(callback: Callback) -> Callback:
+        return lambda event: callback(replace(event, replica=number))
+
+    def progress(now: Progress) -> None:
+        tell(now.step)
+
+    run = Run(
+        task,
+        optimizer=make_optimizer(task.recipe, task.recipe.optimizer, task.model),
+        schedule=common.schedule,
+        evaluate_every=common.evaluate_every,
+        callbacks=tuple(numbered(callback) for callback in common.callbacks),
+        early_stopping=common.early_stopping,
+        on_divergence=common.on_divergence,
+        progress=progress,
+        checkpoint=None if common.folder is None else common.folder / f"replica-{number:04}.pt",
+        checkpoint_every=common.checkpoint_every,
+    )
+    return run.go()
