@@ -73,7 +73,6 @@ class ProjectionBank(nn.Module):
     _moment_rows: Tensor | None
     _moment_centre: Tensor | None
     _form: Tensor | None
-    _zero: Tensor
 
     def __init__(
         self,
@@ -124,7 +123,6 @@ class ProjectionBank(nn.Module):
             "_moment_rows": None if moment is None else moment.rows,
             "_moment_centre": None if moment is None else moment.centre,
             "_form": None,
-            "_zero": torch.zeros((), dtype=self.dtype, device=features.device),
         }
         for name, value in kept.items():
             self.register_buffer(name, value, persistent=False)
@@ -300,24 +298,26 @@ class ProjectionBank(nn.Module):
 
     def _at_once(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
         """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
-        rows = self.rows
+        rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
         if (
-            self.kind not in ("rows", "complement")
+            rows is None
             or self.reduction == "none"
-            or rows is None
             or pred.ndim != 2
-            or pred.shape[0] != rows.shape[2]
             or pred.shape != target.shape
-            or not pred.dtype == target.dtype == rows.dtype
-            or not -rows.shape[0] <= which < rows.shape[0]
+            or pred.dtype is not rows.dtype
+            or target.dtype is not rows.dtype
             or torch.is_autocast_enabled(pred.device.type)
         ):
             return None
+        K, _, M = rows.shape
+        n, C = pred.shape
+        if n != M or not -K <= which < K:
+            return None
         seen = rows[which] @ (pred - target)
-        value = mse_loss(seen, self._zero.expand_as(seen), reduction="sum")
+        value = (seen * seen).sum()
         if self.kind == "complement":
-            value = (mse_loss(pred, target, reduction="sum") / self.subset_size - value).clamp_min(0)
-        return value if pred.shape[1] == 1 else value / pred.shape[1]
+            value = (mse_loss(pred, target, reduction="sum") / M - value).clamp_min(0)
+        return value if C == 1 else value / C
 
     def _of_some(self, pred: Tensor, target: Tensor, which: int | slice | Tensor) -> Tensor:
         K, M = self.n_subsets, self.subset_size
