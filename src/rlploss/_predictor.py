@@ -1,0 +1,139 @@
+"""From raw columns to predictions as one `nn.Module`: scaling, network, scaling back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlploss._checks import count, one_of
+from rlploss.models import seeded
+
+Array = NDArray[np.float64]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "identity": nn.Identity,
+}
+HEADS = ("regression", "logits", "probabilities")
+
+
+def build_network(
+    n_features: int,
+    hidden_layer_sizes: Sequence[int],
+    n_outputs: int,
+    *,
+    activation: str,
+    softmax: bool,
+    seed: int,
+) -> nn.Sequential:
+    """A multilayer perceptron whose weights depend on `seed` only; `softmax` makes its outputs probabilities."""
+    kind = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+    sizes = [n_features, *(count("hidden_layer_sizes", size) for size in hidden_layer_sizes)]
+
+    def factory() -> nn.Module:
+        layers: list[nn.Module] = []
+        for inside, outside in pairwise(sizes):
+            layers += [nn.Linear(inside, outside), kind()]
+        layers.append(nn.Linear(sizes[-1], n_outputs))
+        return nn.Sequential(*layers, *([nn.Softmax(dim=-1)] if softmax else []))
+
+    network = seeded(factory, seed)
+    assert isinstance(network, nn.Sequential)
+    return network
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What is subtracted and divided by: a column that does not vary is only centred."""
+
+    x_mean: Array  # [d]
+    x_scale: Array  # [d]
+    y_mean: Array  # [C]
+    y_scale: Array  # [C]
+
+    @classmethod
+    def of(cls, X: Array, Y: Array | None, weight: Array | None, *, on: bool) -> Scaling:
+        """Mean and standard deviation of the columns of X and of Y (None: not to be scaled), weighted."""
+        x_mean, x_scale = _moments(X, weight) if on else (np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        if Y is None or not on:
+            n_outputs = 1 if Y is None else Y.shape[1]
+            return cls(x_mean, x_scale, np.zeros(n_outputs), np.ones(n_outputs))
+        return cls(x_mean, x_scale, *_moments(Y, weight))
+
+    def inputs(self, X: Array) -> Array:
+        """Scaled columns."""
+        return (X - self.x_mean) / self.x_scale
+
+    def targets(self, Y: Array) -> Array:
+        """Scaled targets."""
+        return (Y - self.y_mean) / self.y_scale
+
+
+def _moments(columns: Array, weight: Array | None) -> tuple[Array, Array]:
+    # Divided by the largest entry first: squares of 1e200 would overflow.
+    top = np.abs(columns).max(axis=0)
+    top = np.where(top > 0, top, 1.0)
+    unit = columns / top
+    mean = np.average(unit, axis=0, weights=weight)
+    spread = np.sqrt(np.average((unit - mean) ** 2, axis=0, weights=weight))
+    constant = spread <= 10 * len(columns) * np.finfo(np.float64).eps * np.abs(mean)
+    return mean * top, np.where(constant, 1.0, spread * top)
+
+
+class Predictor(nn.Module):
+    """Predictions [B], [B, C], or class probabilities [B, C], from raw columns [B, d].
+
+    `head` says what the network gives: "regression", "logits" or "probabilities". The type of the module decides
+    the precision; inputs are converted to it.
+    """
+
+    x_mean: Tensor
+    x_scale: Tensor
+    y_mean: Tensor
+    y_scale: Tensor
+
+    def __init__(self, network: nn.Module, scaling: Scaling, *, head: str, flat: bool) -> None:
+        super().__init__()
+        self.network = network
+        self.head, self.flat = one_of("head", head, HEADS), flat
+        for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
+            self.register_buffer(name, torch.tensor(getattr(scaling, name), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        out: Tensor = self.network((x.to(self.x_mean.dtype) - self.x_mean) / self.x_scale)
+        if self.head == "regression":
+            out = out * self.y_scale + self.y_mean
+        elif self.head == "logits":
+            out = out.softmax(-1)
+        return out.squeeze(-1) if self.flat else out
+
+
+class MeanPredictor(nn.Module):
+    """The mean of several predictors."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
+@torch.no_grad()
+def predict_rows(module: nn.Module, X: Array, *, rows_at_once: int = 65_536) -> Array:
+    """Run a module on an array, some rows at a time."""
+    parts = [
+        module(torch.tensor(X[i : i + rows_at_once], dtype=torch.float64)).numpy()
+        for i in range(0, len(X), rows_at_once)
+    ]
+    return np.concatenate(parts)
