@@ -7,9 +7,11 @@ legend.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
@@ -167,6 +171,31 @@ def _style() -> Iterator[None]:
         yield
 
 
+# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a small
+# figure.
+LEFT, RIGHT, TOP, BOTTOM = 0.58, 0.06, 0.28, 0.44
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _add_axes(figure: MplFigure, panel: Panel | Drawing, left: float, bottom: float) -> Axes:
+    """Axes for one panel whose lower left corner is at (left, bottom) inches."""
+    width, height = size_of(panel)
+    across, up = figure.get_size_inches()
+    return figure.add_axes(
+        (
+            (left + LEFT) / across,
+            (bottom + BOTTOM) / up,
+            (width - LEFT - RIGHT) / across,
+            (height - TOP - BOTTOM) / up,
+        )
+    )
+
+
+def size_of(panel: Panel | Drawing) -> tuple[float, float]:
+    """Width and height in inches."""
+    return panel.size if isinstance(panel, Drawing) else PANEL_SIZE
+
+
 def _draw(axes: Axes, panel: Panel | Drawing) -> None:
     axes.set_title(panel.title)
     if isinstance(panel, Drawing):
@@ -174,15 +203,10 @@ def _draw(axes: Axes, panel: Panel | Drawing) -> None:
         return
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    if panel.x_log:
-        axes.set_xscale("log")
-    if panel.y_log:
-        axes.set_yscale("log")
     if not panel.lines:
         axes.set_axis_off()
-        axes.text(
-            0.5, 0.5, panel.note or "no data", ha="center", va="center", wrap=True, transform=axes.transAxes
-        )
+        note = textwrap.fill(panel.note or "no data", 42)
+        axes.text(0.5, 0.5, note, ha="center", va="center", transform=axes.transAxes)
         return
     for label, value, style in panel.levels:
         axes.axhline(value, color=STYLES[style][0], linestyle=(0, (1, 2)), linewidth=1.1, label=label)
@@ -191,24 +215,44 @@ def _draw(axes: Axes, panel: Panel | Drawing) -> None:
         if line.low is not None and line.high is not None:
             low = np.where(line.low > 0, line.low, line.y * 0.1) if panel.y_log else line.low
             axes.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
-        axes.plot(
-            line.x,
-            line.y,
-            color=colour,
-            linestyle=dash,
-            label=line.label,
-            marker="o" * (len(line.x) <= 12),
-            markersize=3,
+        marker = "o" if len(line.x) <= 12 else ""
+        axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, marker=marker, markersize=3)
+    for axis, is_log in ((axes.xaxis, panel.x_log), (axes.yaxis, panel.y_log)):
+        if is_log:
+            _log_axis(axes, axis)
+        else:
+            axis.set_major_locator(ticker.MaxNLocator(5))
+            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def _log_axis(axes: Axes, axis: Axis) -> None:
+    """A logarithmic axis with few ticks: powers of ten, or 1, 2, 5 where the range is short."""
+    is_x = axis is axes.xaxis
+    (axes.set_xscale if is_x else axes.set_yscale)("log")
+    low, high = axes.get_xlim() if is_x else axes.get_ylim()
+    decades = math.log10(high / low) if low > 0 else 9.0
+    if decades < 1.5:
+        axis.set_major_locator(
+            ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10)))
         )
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    else:
+        axis.set_major_locator(ticker.LogLocator(numticks=6))
+        axis.set_major_formatter(ticker.FuncFormatter(_power))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _power(value: float, _: object) -> str:
+    """10⁻³ as plain text."""
+    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
 
 
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables, described in words."""
     with _style():
-        size = panel.size if isinstance(panel, Drawing) else PANEL_SIZE
-        figure = MplFigure(figsize=size, layout="constrained")
+        figure = MplFigure(figsize=size_of(panel))
         figure.patch.set_alpha(0.0)
-        axes = figure.add_subplot()
+        axes = _add_axes(figure, panel, 0.0, 0.0)
         axes.patch.set_alpha(0.0)
         _draw(axes, panel)
         text = _svg(figure)
@@ -252,40 +296,57 @@ def legend_swatch(style: str) -> str:
 
 
 def save(figure: Figure, directory: Path) -> list[Path]:
-    """Write NAME.svg and NAME.png: all panels side by side over one legend."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write NAME.svg and NAME.png: all panels side by side over one legend; files that are right already stay."""
+    svg, png = (directory / f"{figure.name}{suffix}" for suffix in (".svg", ".png"))
+    mark = _mark(figure)
+    if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
+        return [svg, png]
     columns = min(figure.columns, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
-    width = max(p.size[0] if isinstance(p, Drawing) else PANEL_SIZE[0] for p in figure.panels)
-    height = max(p.size[1] if isinstance(p, Drawing) else PANEL_SIZE[1] for p in figure.panels)
+    width, height = (max(size_of(panel)[k] for panel in figure.panels) for k in (0, 1))
     legend = figure.legend()
+    foot = 0.35 if legend else 0.0
     with _style():
-        drawn = MplFigure(
-            figsize=(columns * width, rows * height + 0.35 * bool(legend)), layout="constrained"
-        )
-        grid: NDArray[Any] = np.atleast_1d(drawn.subplots(rows, columns, squeeze=False)).ravel()
-        for axes, panel in zip(grid, figure.panels, strict=False):
+        drawn = MplFigure(figsize=(columns * width, rows * height + foot))
+        handles: dict[str, Any] = {}
+        for index, panel in enumerate(figure.panels):
+            row, column = divmod(index, columns)
+            top = (rows - row) * height + foot
+            axes = _add_axes(drawn, panel, column * width, top - size_of(panel)[1])
             _draw(axes, panel)
-        for axes in grid[len(figure.panels) :]:
-            axes.set_axis_off()
+            handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         if legend:
-            handles = {
-                label: h for ax in grid for h, label in zip(*ax.get_legend_handles_labels(), strict=True)
-            }
-            drawn.legend(
-                [handles[k] for k, _ in legend],
-                [k for k, _ in legend],
-                loc="outside lower center",
-                ncols=len(legend),
-            )
-        svg = directory / f"{figure.name}.svg"
-        write_text_atomic(svg, _svg(drawn))
-        png = directory / f"{figure.name}.png"
+            shown = [label for label, _ in legend if label in handles]
+            drawn.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
         FigureCanvasAgg(drawn)
         raster = io.BytesIO()
         drawn.savefig(raster, format="png", dpi=160, metadata={"Software": None})
         write_bytes_atomic(png, raster.getvalue())
+        write_text_atomic(svg, _svg(drawn) + mark)  # last, since its mark vouches for both
     return [svg, png]
+
+
+def _mark(figure: Figure) -> str:
+    """A comment that names what a figure shows; empty for drawings, which are code and have no such name."""
+    digest = hashlib.sha256(f"{mpl.__version__} {figure.columns}".encode() + Path(__file__).read_bytes())
+    for panel in figure.panels:
+        if isinstance(panel, Drawing):
+            return ""
+        words = (
+            panel.title,
+            panel.x_label,
+            panel.y_label,
+            panel.x_log,
+            panel.y_log,
+            panel.levels,
+            panel.note,
+        )
+        digest.update(repr(words).encode())
+        for line in panel.lines:
+            digest.update(repr((line.label, line.style)).encode())
+            for values in (line.x, line.y, line.low, line.high):
+                digest.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
+    return f"<!-- {digest.hexdigest()} -->"
 
 
 def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:

@@ -281,6 +281,14 @@ class Store:
             rows = self._connection.execute("SELECT spec, seconds FROM cell").fetchall()
         return [(json.loads(spec), seconds) for spec, seconds in rows]
 
+    def engines(self) -> list[str]:
+        """Every engine that has rows here, the latest first."""
+        with self._told():
+            rows = self._connection.execute(
+                "SELECT engine FROM cell GROUP BY engine ORDER BY MAX(id) DESC"
+            ).fetchall()
+        return [str(row[0]) for row in rows]
+
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         with self._told():

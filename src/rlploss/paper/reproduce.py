@@ -87,6 +87,11 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
 def render_again(out: Path, *, console: Console) -> None:
     """Render the report of a directory from what is stored; trains nothing."""
     with open_store(out, create=False) as store:
+        engines = store.engines()
+        if engines and store.engine not in engines:
+            # Rows of other code are shown when they are all there is, and never together with ours.
+            store.engine = engines[0]
+            _say(console, "The runs were made by other code than this; the report shows them as they are.")
         render(store, out, console=console, show=list(store.requests()))
 
 
