@@ -61,7 +61,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
 
     `solve=False` leaves out what only the probes "draw" and "expected" need.
     """
-    x = x.to(torch.float64)
+    x = x.detach().to(torch.float64)
     K, M, d = x.shape
     tolerance = max(M, d + intercept) * _EPS
     if ridge == 0 and d + intercept <= M and not traced():
@@ -105,7 +105,7 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
     """
     K, _, d = x.shape
     p = d + int(intercept)
-    q, r = torch.linalg.qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
+    q, r = _qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
     # The tests are done in numpy: on small triangles it takes a tenth of the time, and a GPU is asked once.
     triangle = r.cpu().numpy()
     body = triangle[:, 1:, 1:] if intercept else triangle
@@ -129,6 +129,31 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
             inverse = inverse.roll(-1, dims=1)  # the coefficient of ones goes last
     centre = x.new_zeros(K, d) if intercept else None
     return Factors(q, inverse, centre)
+
+
+# torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
+# microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
+_SMALL = 4096
+
+
+def _small(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL and not traced()
+
+
+def _qr(x: Tensor) -> tuple[Tensor, Tensor]:
+    if _small(x):
+        q, r = np.linalg.qr(x.numpy())
+        return torch.from_numpy(q), torch.from_numpy(r)
+    q, r = torch.linalg.qr(x)
+    return q, r
+
+
+def _svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if _small(x) and x.numel():
+        u, s, vh = np.linalg.svd(x.numpy(), full_matrices=False)
+        return torch.from_numpy(u), torch.from_numpy(s), torch.from_numpy(vh)
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    return u, s, vh
 
 
 @dataclass(frozen=True)
@@ -169,10 +194,10 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
         root = torch.diag_embed(math.sqrt(ridge) / norm)
         stacked, again = _unit_columns(torch.cat([y, root], dim=1))
-        q, r = torch.linalg.qr(stacked)
+        q, r = _qr(stacked)
         q, norm = q[:, :m], norm * again
     else:
-        q, r = torch.linalg.qr(y)
+        q, r = _qr(y)
     certain = _full_rank(r, problem.tolerance)
     solve = None
     if problem.solve:
@@ -186,7 +211,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
 def _by_svd(problem: _Problem) -> Factors:
     """Factors of subsets of any rank, with no branch on values."""
     y, ridge, norm = problem.y, problem.ridge, problem.norm
-    u, s, vh = torch.linalg.svd(y, full_matrices=False)  # [K, m, q], [K, q], [K, q, d]
+    u, s, vh = _svd(y)  # [K, m, q], [K, q], [K, q, d]
     top = s[:, :1] if s.shape[1] else s.new_zeros(s.shape[0], 1)
     keep = s > problem.tolerance * top  # [K, q]
     u = u * keep.unsqueeze(1)
@@ -195,7 +220,7 @@ def _by_svd(problem: _Problem) -> Factors:
     if ridge > 0:
         # In the caller's coordinates y·norm = u·B: shrink along the singular directions of B.
         b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]
-        ub, sb, vb = torch.linalg.svd(b, full_matrices=False)
+        ub, sb, vb = _svd(b)
         shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
         basis = _with_ones((u @ ub) * (sb.unsqueeze(1) / shrunk), problem)
         solve = _with_mean(vb.mT / shrunk, problem) if problem.solve else None
@@ -235,7 +260,7 @@ def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) 
     order = (
         b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
     )  # [K, p, q]
-    q, r = torch.linalg.qr(b.mT.gather(1, order))
+    q, r = _qr(b.mT.gather(1, order))
     if keep is not None:
         r = r + torch.diag_embed((~keep).to(r.dtype))
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
