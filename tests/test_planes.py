@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlploss
-from rlploss import planes
-from rlploss.planes import PROBES, factor, probe_rows, second_moment
+from rlploss import factors, planes
+from rlploss.factors import factor
+from rlploss.planes import PROBES, probe_rows, second_moment
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
 
@@ -141,6 +142,7 @@ def test_the_path_without_branches_agrees(probe, intercept, problem):
     plain = probe_rows(x, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planes, "traced", lambda: True)
+        patch.setattr(factors, "traced", lambda: True)
         branchless = probe_rows(x, **options)
     assert_close(branchless.mT @ branchless, plain.mT @ plain, 10 * rtol)
 

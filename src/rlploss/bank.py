@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
+from rlploss.factors import Factors, chunks, factor, traced
 from rlploss.functional import (
     as_residual,
     draw_rows,
@@ -22,18 +23,15 @@ from rlploss.functional import (
 )
 from rlploss.planes import (
     PROBES,
-    Factors,
     Moment,
-    chunks,
     complement_of,
-    factor,
     largest_rows,
     read_at,
     reader_of,
     rows_of,
     second_moment,
-    traced,
 )
+from rlploss.quadratic import add_form, quadratic_form
 
 
 class ProjectionBank(nn.Module):
@@ -351,11 +349,7 @@ class ProjectionBank(nn.Module):
             total = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C)
         elif self._dense():
             form = self.form().to(residual.dtype)
-            if traced():
-                total = (residual * (form @ residual)).sum()
-            else:
-                total, _ = _QuadraticForm.apply(residual, form)  # type: ignore[no-untyped-call]
-            total = total.clamp_min(0) * (K / C)
+            total = quadratic_form(residual, form).clamp_min(0) * (K / C)
         else:
             total = self._values(residual[self.subsets], slice(None)).sum()
         return total / K if self.reduction == "mean" else total
@@ -413,12 +407,7 @@ class ProjectionBank(nn.Module):
                 for start in range(0, K, size):
                     part = slice(start, min(start + size, K))
                     rows = self._make_rows(part) if self.rows is None else self.rows[part]
-                    k, q, _ = rows.shape
-                    # rows spread over all N columns: one large product instead of K small ones with scattered sums
-                    spread = torch.zeros(k, q, N, dtype=torch.float64, device=form.device)
-                    spread.scatter_(2, self.subsets[part].unsqueeze(1).expand(k, q, M), rows.double())
-                    flat = spread.view(k * q, N)
-                    form.addmm_(flat.mT, flat)
+                    add_form(form, rows, self.subsets[part])
             if self.kind in ("mse", "complement"):
                 form = torch.diag(self.counts.squeeze(1).double() / M) - form
             self._form = (form / K).to(self.dtype)
@@ -433,29 +422,3 @@ class ProjectionBank(nn.Module):
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
         elif not traced() and not math.isfinite(value.item() if value.ndim == 0 else value.detach().sum()):
             _checks.finite(pred=pred, target=target)
-
-
-class _QuadraticForm(torch.autograd.Function):
-    """tr(RᵀQR) for symmetric Q, and QR: the product is used again for the gradient 2QR."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(residual: Tensor, form: Tensor) -> tuple[Tensor, Tensor]:
-        half = form @ residual
-        return (residual * half).sum(), half
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        # half is saved as an output, so that a second derivative goes through it
-        ctx.save_for_backward(inputs[1], output[1])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_half: Tensor | None) -> tuple[Tensor | None, None]:
-        form, half = ctx.saved_tensors
-        result = None if grad is None else 2 * grad * half
-        if grad_half is not None:
-            through = form @ grad_half
-            result = through if result is None else result + through
-        return result, None

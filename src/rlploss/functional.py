@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss.planes import PROBES, Moment, probe_rows, ranks, second_moment, traced
+from rlploss.factors import ranks, traced
+from rlploss.planes import PROBES, Moment, probe_rows, second_moment
 
 Tell = Callable[[type[Warning], str], None]
 

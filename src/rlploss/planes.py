@@ -1,11 +1,7 @@
-"""Factor a stack of subsets once; turn a probe into rows W with value = ‖W R‖² / C.
+"""Probes: from the factors of a subset to rows W with value = ‖W R‖² / C.
 
 One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred) and one to
 (x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the features alone.
-
-Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps of float64.
-A triangular factor whose condition is certainly good is proof of full rank and is all that most subsets need;
-the others go through a singular value decomposition. No Gram matrix is formed: it would square the condition.
 """
 
 from __future__ import annotations
@@ -13,34 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from rlploss.factors import Factors, chunks, factor, need, traced
+
 PROBES = ("subset", "draw", "expected", "sum")
-_EPS = torch.finfo(torch.float64).eps
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve · basisᵀ · r.
-
-    basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the rank.
-    solve [K, p, q] or None; centre [K, d] or None (zero); known_rank [K], or None where every column of basis counts.
-    """
-
-    basis: Tensor
-    solve: Tensor | None
-    centre: Tensor | None
-    known_rank: Tensor | None = None
-
-    @property
-    def rank(self) -> Tensor:
-        """The rank of each subset [K]."""
-        if self.known_rank is not None:
-            return self.known_rank
-        K, _, q = self.basis.shape
-        return torch.full((K,), q, device=self.basis.device)
 
 
 @dataclass(frozen=True)
@@ -49,293 +23,6 @@ class Moment:
 
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
-
-
-def traced() -> bool:
-    """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: bool = True) -> Factors:
-    """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64).
-
-    `solve=False` leaves out what only the probes "draw" and "expected" need.
-    """
-    x = x.detach().to(torch.float64)
-    K, M, d = x.shape
-    tolerance = max(M, d + intercept) * _EPS
-    if ridge == 0 and d + intercept <= M and not traced():
-        easy = _easy(x, intercept, tolerance, solve)
-        if easy is not None:
-            return easy
-    if not traced() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
-        # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the place
-        return Factors(
-            x.new_full((K, M, min(M, d + intercept)), math.nan),
-            x.new_full((K, d + intercept, min(M, d + intercept)), math.nan) if solve else None,
-            x.new_zeros(K, d) if intercept else None,
-        )
-    centred, centre = _centre(x, tolerance) if intercept else (x, None)
-    scaled, norm = _unit_columns(centred)
-    # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
-    y = _drop_ones(scaled) if intercept else scaled
-    problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
-    if traced():  # one path for every rank
-        return _by_svd(problem)
-    factors, certain = _by_qr(problem)
-    doubtful = (~certain).nonzero().flatten()
-    if doubtful.numel() == 0:
-        return factors
-    if doubtful.numel() == K:
-        return _by_svd(problem)
-    redone = _by_svd(problem.pick(doubtful))
-    return Factors(
-        basis=factors.basis.index_copy(0, doubtful, redone.basis),
-        solve=None if redone.solve is None else _need(factors.solve).index_copy(0, doubtful, redone.solve),
-        centre=centre,
-        known_rank=factors.rank.index_copy(0, doubtful, redone.rank),
-    )
-
-
-def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors | None:
-    """Factors by one QR where that shows by itself that all is well, else None.
-
-    Householder QR does not mind the scale of a column, and with the column of ones first what follows is centred;
-    only columns whose offset is large against their spread need the careful way.
-    """
-    K, _, d = x.shape
-    p = d + int(intercept)
-    q, r = _qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
-    # The tests are done in numpy: on small triangles it takes a tenth of the time, and a GPU is asked once.
-    triangle = r.cpu().numpy()
-    body = triangle[:, 1:, 1:] if intercept else triangle
-    with np.errstate(all="ignore"):
-        norm = np.sqrt((body * body).sum(1))
-        low = float((np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm).min())
-        if not low > 0:  # a zero column or a number that is not finite gives nan
-            return None
-        if intercept and not (np.abs(triangle[:, 0, 1:]) / norm).max() < 1e3:
-            return None
-    # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
-    if d * math.log1p(1 / low) + 1.5 * math.log(d) > math.log(0.5 / tolerance):
-        unit = torch.from_numpy(body / norm[:, None])
-        if not bool(_full_rank(unit, tolerance).all()):
-            return None
-    inverse = None
-    if solve:
-        eye = torch.eye(p, dtype=x.dtype, device=x.device)
-        inverse = torch.linalg.solve_triangular(r, eye.expand(K, p, p), upper=True)
-        if intercept:
-            inverse = inverse.roll(-1, dims=1)  # the coefficient of ones goes last
-    centre = x.new_zeros(K, d) if intercept else None
-    return Factors(q, inverse, centre)
-
-
-# torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
-# microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
-_SMALL = 4096
-
-
-def _small(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL and not traced()
-
-
-def _qr(x: Tensor) -> tuple[Tensor, Tensor]:
-    if _small(x):
-        q, r = np.linalg.qr(x.numpy())
-        return torch.from_numpy(q), torch.from_numpy(r)
-    q, r = torch.linalg.qr(x)
-    return q, r
-
-
-def _svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if _small(x) and x.numel():
-        u, s, vh = np.linalg.svd(x.numpy(), full_matrices=False)
-        return torch.from_numpy(u), torch.from_numpy(s), torch.from_numpy(vh)
-    u, s, vh = torch.linalg.svd(x, full_matrices=False)
-    return u, s, vh
-
-
-@dataclass(frozen=True)
-class _Problem:
-    x: Tensor  # [K, M, d] as the caller gave it, float64
-    y: Tensor  # [K, m, d] unit columns; m = M − 1 with an intercept
-    norm: Tensor  # [K, d] the scale taken out of each column
-    centre: Tensor | None  # [K, d]
-    ridge: float
-    tolerance: float
-    solve: bool
-
-    @property
-    def intercept(self) -> bool:
-        return self.centre is not None
-
-    def pick(self, which: Tensor) -> _Problem:
-        centre = None if self.centre is None else self.centre[which]
-        return _Problem(
-            self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance, self.solve
-        )
-
-
-def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
-    """Factors of full-rank subsets, and which subsets are certainly so."""
-    y, ridge = problem.y, problem.ridge
-    K, m, d = y.shape
-    extra = int(problem.intercept)
-    if m < d:
-        rank = torch.full((K,), m + extra, device=y.device)
-        if ridge > 0 or m == 0:  # shrinkage has no short way when there are fewer rows than columns
-            return Factors(y.new_zeros(K, m + extra, m + extra), None, problem.centre, rank), rank < 0
-        certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
-        eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
-        return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain
-    norm = problem.norm
-    if ridge > 0:
-        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
-        root = torch.diag_embed(math.sqrt(ridge) / norm)
-        stacked, again = _unit_columns(torch.cat([y, root], dim=1))
-        q, r = _qr(stacked)
-        q, norm = q[:, :m], norm * again
-    else:
-        q, r = _qr(y)
-    certain = _full_rank(r, problem.tolerance)
-    solve = None
-    if problem.solve:
-        eye = torch.eye(d, dtype=y.dtype, device=y.device)
-        inverse = torch.linalg.solve_triangular(r, eye.expand(K, d, d), upper=True)
-        solve = _with_mean(inverse / norm.unsqueeze(-1), problem)
-    rank = torch.full((K,), d + extra, device=y.device)
-    return Factors(_with_ones(q, problem), solve, problem.centre, rank), certain
-
-
-def _by_svd(problem: _Problem) -> Factors:
-    """Factors of subsets of any rank, with no branch on values."""
-    y, ridge, norm = problem.y, problem.ridge, problem.norm
-    u, s, vh = _svd(y)  # [K, m, q], [K, q], [K, q, d]
-    top = s[:, :1] if s.shape[1] else s.new_zeros(s.shape[0], 1)
-    keep = s > problem.tolerance * top  # [K, q]
-    u = u * keep.unsqueeze(1)
-    s = torch.where(keep, s, torch.ones_like(s))
-    rank = keep.sum(1) + int(problem.intercept)
-    if ridge > 0:
-        # In the caller's coordinates y·norm = u·B: shrink along the singular directions of B.
-        b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]
-        ub, sb, vb = _svd(b)
-        shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
-        basis = _with_ones((u @ ub) * (sb.unsqueeze(1) / shrunk), problem)
-        solve = _with_mean(vb.mT / shrunk, problem) if problem.solve else None
-        return Factors(basis, solve, problem.centre, rank)
-    basis = _with_ones(u, problem)
-    solve = None
-    if problem.solve:
-        solve = _minimum_norm(problem, (keep, s, vh))
-        if y.shape[1] >= y.shape[2]:  # full column rank has one solution, which needs no second factorisation
-            direct = vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1)
-            full = keep.all(1)[:, None, None]
-            solve = torch.where(full, _with_mean(direct, problem), _need(solve))
-    return Factors(basis, solve, problem.centre, rank)
-
-
-def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) -> Tensor | None:
-    """The pseudo-inverse in the caller's coordinates: x = basis·B with B of full row rank, so x⁺ = B⁺·basisᵀ.
-
-    `svd` is (keep, s, vh) of the scaled columns; None means that the basis is the identity, B = x.
-    """
-    if not problem.solve:
-        return None
-    if svd is None:
-        b, keep = problem.x, None
-        if problem.intercept:
-            b = torch.cat([b, torch.ones_like(b[..., :1])], dim=-1)  # [K, M, p]
-    else:
-        keep, s, vh = svd
-        b = (s * keep).unsqueeze(-1) * vh * problem.norm.unsqueeze(1)  # [K, q, d]
-        if problem.centre is not None:
-            # The row of ones comes first: rows past the rank must be last for the triangle below.
-            root = math.sqrt(problem.x.shape[1])
-            mean = torch.cat([problem.centre, torch.ones_like(problem.centre[:, :1])], dim=-1) * root
-            b = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
-            keep = torch.nn.functional.pad(keep, (1, 0), value=True)
-    # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
-    order = (
-        b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
-    )  # [K, p, q]
-    q, r = _qr(b.mT.gather(1, order))
-    if keep is not None:
-        r = r + torch.diag_embed((~keep).to(r.dtype))
-    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
-    inverse = torch.linalg.solve_triangular(r.mT, eye, upper=False)
-    solution = torch.zeros_like(q).scatter(1, order, q @ inverse)  # [K, p, q]
-    if keep is not None:
-        solution = solution * keep.unsqueeze(1)
-        if problem.intercept:
-            solution = solution.roll(-1, dims=-1)  # the basis has its column of ones last
-    if problem.centre is None:
-        return solution
-    slope, offset = solution[:, :-1], solution[:, -1:]
-    return torch.cat([slope, offset + problem.centre.unsqueeze(1) @ slope], dim=1)
-
-
-def _full_rank(r: Tensor, tolerance: float) -> Tensor:
-    """Which triangles [K, n, n] certainly have full rank, by a bound on the condition number."""
-    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
-    inverse = torch.linalg.solve_triangular(r, eye, upper=True)
-    # Frobenius norms are at least the spectral ones; nan (a singular triangle) compares false
-    bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
-    return bound * tolerance < 0.5
-
-
-def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Columns minus their mean [K, M, d], and the mean [K, d]; a constant column becomes exactly zero."""
-    mean = x.mean(1, keepdim=True)
-    centred = x - mean
-    correction = centred.mean(1, keepdim=True)  # a second pass removes the rounding of the first
-    centred, mean = centred - correction, mean + correction
-    noise = tolerance * x.abs().amax(1, keepdim=True)
-    constant = centred.abs().amax(1, keepdim=True) <= noise
-    return torch.where(constant, torch.zeros_like(centred), centred), mean.squeeze(1)
-
-
-def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns of unit norm and their norms [K, d] (1 for a zero column); no overflow at 1e±200."""
-    if x.shape[1] == 0:
-        return x, x.new_ones(x.shape[0], x.shape[2])
-    top = x.abs().amax(1, keepdim=True)
-    top = torch.where(top > 0, top, torch.ones_like(top))
-    x = x / top
-    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    norm = torch.where(norm > 0, norm, torch.ones_like(norm))
-    return x / norm, (norm * top).squeeze(1)
-
-
-def _drop_ones(x: Tensor) -> Tensor:
-    """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1, d]."""
-    M = x.shape[1]
-    root = math.sqrt(M)
-    # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
-    along = x.sum(1, keepdim=True) / root + x[:, :1]
-    return x[:, 1:] - along / (root + 1)
-
-
-def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
-    """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q + 1]."""
-    if not problem.intercept:
-        return q
-    M = q.shape[1] + 1
-    root = math.sqrt(M)
-    along = q.sum(1, keepdim=True) / root
-    body = torch.cat([-along, q - along / (root + 1)], dim=1)
-    return torch.nn.functional.pad(body, (0, 1), value=1 / root)
-
-
-def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
-    """Coefficients [K, d, q] -> [K, d + 1, q + 1]: at the centre the plane of r is the mean of r."""
-    if not problem.intercept:
-        return slope
-    padded = torch.nn.functional.pad(slope, (0, 1, 0, 1))
-    corner = torch.zeros_like(padded)
-    corner[:, -1, -1] = 1 / math.sqrt(problem.x.shape[1])
-    return padded + corner
 
 
 def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
@@ -376,21 +63,6 @@ def probe_rows(
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
-    """rank(x) of each subset [K], by the rule above."""
-    parts = chunks(*x.shape, intercept=intercept)
-    return torch.cat([factor(x[part], intercept=intercept, solve=False).rank for part in parts])
-
-
-def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False) -> list[slice]:
-    """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few temporaries."""
-    columns = n_features + int(intercept)
-    size = max(1, 2**22 // (subset_size * columns + min(subset_size, columns) ** 2))
-    if size >= n_subsets:
-        return [slice(None)]
-    return [slice(i, min(i + size, n_subsets)) for i in range(0, n_subsets, size)]
-
-
 def rows_of(
     factors: Factors,
     *,
@@ -415,12 +87,12 @@ def rows_of(
         return basis.sum(1, keepdim=True) @ basis.mT
     reader = reader_of(factors)
     if probe == "draw":
-        return read_at(reader, factors.centre, _need(points))
+        return read_at(reader, factors.centre, need(points))
     if moment is None:
         raise ValueError('probe="expected" needs the second moment of the rows that z may come from')
     if factors.centre is not None:
         # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
-        shift = (_need(moment.centre) - factors.centre).unsqueeze(1)
+        shift = (need(moment.centre) - factors.centre).unsqueeze(1)
         reader = torch.cat([reader[:, :-1], reader[:, -1:] + shift @ reader[:, :-1]], dim=1)
     rows = moment.rows @ reader
     if rows.shape[1] > M:  # at most M rows are needed
@@ -430,7 +102,7 @@ def rows_of(
 
 def reader_of(factors: Factors) -> Tensor:
     """What turns a point into a row [K, p, M]: the plane of r at z is [z − centre, 1]ᵀ · reader · r."""
-    return _need(factors.solve) @ factors.basis.mT
+    return need(factors.solve) @ factors.basis.mT
 
 
 def read_at(reader: Tensor, centre: Tensor | None, points: Tensor) -> Tensor:
@@ -458,9 +130,3 @@ def largest_rows(rows: Tensor, height: int) -> Tensor:
         return rows
     order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :height]
     return rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2]))
-
-
-def _need(value: Tensor | None) -> Tensor:
-    if value is None:
-        raise ValueError("this probe needs an input that was not given")
-    return value
