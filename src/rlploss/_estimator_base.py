@@ -39,9 +39,10 @@ def steps_per_iteration(n_rows: int, batch_size: int) -> int:
 def auto_subset_size(n_rows: int, n_columns: int) -> int:
     """The subset size M that `subset_size="auto"` takes, for N rows and p columns (the intercept included).
 
-    M = min(0.85·N, √(5·p·N)), at least p + 2; N where the rows do not allow that (RLP then is MSE).
+    M = 0.85·N up to 100 rows, 8500/N beyond, at least p + 2; N where there are fewer rows (MSE then).
+    Few rows want the strong regulariser that large subsets are; many rows can afford to learn what is not linear.
     """
-    size = min(0.85 * n_rows, math.sqrt(5 * n_columns * n_rows))
+    size = 0.85 * min(n_rows, 10_000 / n_rows)
     return min(n_rows, max(n_columns + 2, round(size)))
 
 
@@ -49,6 +50,11 @@ def auto_n_subsets(n_rows: int, n_columns: int, subset_size: int) -> int:
     """Subsets in a plan: up to 1000, fewer where factoring them would take more than about a second."""
     enough = min(1000, _PLAN_WORK // (subset_size * n_columns**2))
     return min(max(enough, -(-n_rows // subset_size)), math.comb(n_rows, subset_size))
+
+
+def auto_subsets_per_step(n_rows: int, subset_size: int) -> int:
+    """Small subsets are taken several at a time: as many as fit into 200 rows and into a fifth of all."""
+    return max(1, min(BATCH, n_rows // 5) // subset_size)
 
 
 class Watch:
@@ -212,6 +218,7 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
             y,
             reset=first,
             dtype=np.float64,
+            order="C",
             multi_output=True,
             y_numeric=self._head() == "regression",
             ensure_min_samples=2,
@@ -264,7 +271,7 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
         return factory
 
     def _settings(self, n_rows: int, n_features: int) -> dict[str, Any]:
-        """The settings of `fit` that the loss decides. Subsets of at most p rows are MSE, and trained as MSE."""
+        """The settings of `fit` that the loss decides. Too few rows for "auto" to give subsets are MSE."""
         batch = {"batch_size": self._batch(n_rows)}
         loss, plus, mix = self.loss.partition("+")
         mixed = {"mixup_alpha": self.mixup_alpha} if plus else {}
@@ -272,7 +279,7 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
             return {"objective": self.loss, **batch, **mixed}
         columns = n_features + int(self.intercept)
         size = self._subset_size(n_rows, columns)
-        if self.subset_size == "auto" and size <= columns and self.ridge == 0:
+        if self.subset_size == "auto" and size < columns + 2 and self.ridge == 0:
             return {"objective": f"mse{plus}{mix}", **batch, **mixed}
         if self.n_subsets == "auto":
             n_subsets = auto_n_subsets(n_rows, columns, size)
@@ -285,6 +292,7 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
             "ridge": self.ridge,
             "subset_size": size,
             "n_subsets": n_subsets,
+            "subsets_per_step": min(n_subsets, auto_subsets_per_step(n_rows, size)),
             **mixed,
         }
 
@@ -296,7 +304,11 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
         if isinstance(size, float | np.floating):
             fraction = number("subset_size, a fraction of the rows,", float(size), 0.0, 1.0)
             return max(1, round(fraction * n_rows))
-        return count("subset_size", size)
+        if count("subset_size", size) > n_rows:
+            raise ValueError(
+                f"subset_size must be at most the number of rows {n_rows}, got {size}; pass a fraction instead"
+            )
+        return int(size)
 
     def _note(
         self,
@@ -357,7 +369,7 @@ class RLPBase(BaseEstimator):  # type: ignore[misc]
 
     def _predict_rows(self, X: Any) -> Array:
         check_is_fitted(self)
-        checked = validate_data(self, X, reset=False, dtype=np.float64)
+        checked = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         return predict_rows(self._predictor(), checked)
 
     def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
