@@ -114,6 +114,7 @@ def test_the_dense_way_is_taken_when_cheaper_with_the_same_result(reduction):
         grads.append((loss, grad))
     assert dense._form is not None
     assert sparse._form is None
+    assert not ProjectionBank(X, plan, max_bytes=dense.nbytes - 1)._dense()  # the form counts as kept
     assert_close(grads[0][0], grads[1][0])
     assert_close(grads[0][1], grads[1][1])
 
@@ -297,3 +298,24 @@ def test_print():
     text = str(ProjectionBank(X, plan))
     assert "n_subsets=9, subset_size=12, probe='subset'" in text
     assert "kind='rows', nbytes=3456" in text
+
+
+@pytest.mark.parametrize("way", ["rows", "complement", "mse", "chunks", "dense"])
+def test_first_and_second_derivatives(way):
+    d = {"complement": 8, "mse": 15}.get(way, 3)
+    X, pred, target, plan = data(N=14, d=d, M=12, K=60 if way == "dense" else 4)
+    limits = {"max_bytes": 0 if way == "chunks" else 2**30, "dense_rows": 100 if way == "dense" else 0}
+    bank = ProjectionBank(X, plan, **limits)
+    assert bank._dense() == (way == "dense")
+    assert bank.kind == ("rows" if way == "dense" else way)
+    pred.requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: bank.loss(p, target), (pred,))
+    assert torch.autograd.gradgradcheck(lambda p: bank.loss(p, target), (pred,))
+    grad = torch.func.grad(lambda p: bank.loss(p, target))(pred.detach())
+    assert_close(grad, torch.autograd.grad(bank.loss(pred, target), pred)[0])
+    many = torch.stack([pred.detach(), target, 2 * target])
+    if way != "chunks":  # torch's recomputation does not go with vmap
+        assert_close(
+            torch.vmap(lambda p: bank.loss(p, target))(many),
+            torch.stack([bank.loss(p, target) for p in many]),
+        )

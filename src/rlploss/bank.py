@@ -387,6 +387,8 @@ class ProjectionBank(nn.Module):
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
         if self.probe == "draw" or N > self.dense_rows or (self._form is None and traced()):
             return False
+        if self._form is None and self.nbytes + N * N * self.dtype.itemsize > self.max_bytes:
+            return False
         return N * N <= K * M * (self._height + 4)  # gathering a row costs about as much as four products
 
     @torch.no_grad()
