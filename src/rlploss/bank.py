@@ -378,8 +378,12 @@ class ProjectionBank(nn.Module):
                 seen = self._make_rows(part).to(residual.dtype) @ residual
                 return seen.square().sum((1, 2)) / residual.shape[2]
 
-            # the rows are made again in the backward pass, so that no more than one chunk of them is ever held
-            values.append(checkpoint(value, stack[piece], use_reentrant=False))
+            # the rows are made again in the backward pass, so that no more than one chunk of them is ever held;
+            # torch.func's transforms do not go with that
+            again = not traced()
+            values.append(
+                checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece])
+            )
         return torch.cat(values)
 
     def _dense(self) -> bool:
