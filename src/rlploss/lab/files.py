@@ -41,8 +41,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
 
 
 def _safe(value: Value) -> Value:
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
+    if isinstance(value, str):
+        # A lone carriage return would end the line for a reader, and the writer does not quote it.
+        quoted = f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        return quoted.replace("\r", " ")
     return repr(value) if isinstance(value, float) else value
 
 
