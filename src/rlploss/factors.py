@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -94,21 +95,8 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
     K, _, d = x.shape
     p = d + int(intercept)
     q, r = _qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
-    # The tests are done in numpy: on small triangles it takes a tenth of the time, and a GPU is asked once.
-    triangle = r.cpu().numpy()
-    body = triangle[:, 1:, 1:] if intercept else triangle
-    with np.errstate(all="ignore"):
-        norm = np.sqrt((body * body).sum(1))
-        low = float((np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm).min())
-        if not low > 0:  # a zero column or a number that is not finite gives nan
-            return None
-        if intercept and not (np.abs(triangle[:, 0, 1:]) / norm).max() < 1e3:
-            return None
-    # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
-    if d * math.log1p(1 / low) + 1.5 * math.log(d) > math.log(0.5 / tolerance):
-        unit = torch.from_numpy(body / norm[:, None])
-        if not bool(_full_rank(unit, tolerance).all()):
-            return None
+    if not _proves_full_rank(r.cpu().numpy(), intercept, tolerance):
+        return None
     inverse = None
     if solve:
         eye = torch.eye(p, dtype=x.dtype, device=x.device)
@@ -119,9 +107,47 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
     return Factors(q, inverse, centre)
 
 
+def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
+    """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was accurate.
+
+    In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
+    """
+    body = triangles[:, 1:, 1:] if intercept else triangles
+    n = body.shape[1]
+    with np.errstate(all="ignore"):
+        norm = np.sqrt((body * body).sum(1))
+        low = float((np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm).min())
+        if not low > 0:  # a zero column or a number that is not finite gives nan
+            return False
+        if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
+            return False
+    # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
+    if n * math.log1p(1 / low) + 1.5 * math.log(n) < math.log(0.5 / tolerance):
+        return True
+    return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
+
+
+def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
+    """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where it is not that easy.
+
+    What a training step on a fresh batch costs is the number of calls, not arithmetic: this is all of them.
+    """
+    M, d = x.shape
+    p = d + int(intercept)
+    if M <= p or M * p > _SMALL or x.device.type != "cpu" or x.dtype not in _NUMPY or dtype not in _NUMPY:
+        return None
+    columns = np.ones((M, p))
+    columns[:, p - d :] = x.detach().numpy()
+    q, r = np.linalg.qr(columns)
+    if not _proves_full_rank(r[None], intercept, M * _EPS):
+        return None
+    return torch.from_numpy((q.T / math.sqrt(M)).astype(_NUMPY[dtype]))
+
+
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
 # microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
 _SMALL = 4096
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def _small(x: Tensor) -> bool:

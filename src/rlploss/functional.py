@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss.factors import ranks, traced
+from rlploss.factors import easy_rows, ranks, traced
 from rlploss.planes import PROBES, Moment, probe_rows, second_moment
 
 Tell = Callable[[type[Warning], str], None]
@@ -108,6 +108,15 @@ def compute(
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     blind = traced()
+    if subsets is None and probe == "subset" and ridge == 0 and not (blind or features_grad):
+        rows = easy_rows(x, intercept, pred.dtype)
+        if rows is not None and probe_points is None and pred.dtype is target.dtype:
+            with without_autocast(pred):
+                seen = rows @ as_residual(pred, target)
+                value = (seen * seen).sum()
+            if check_finite and not math.isfinite(value.item()):
+                _checks.finite(pred=pred, target=target)
+            return reduce(value if seen.shape[1] == 1 else value / seen.shape[1], reduction)
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not blind)
     _check_points(x, subsets, probe, probe_points, draw_from)
@@ -183,12 +192,8 @@ def _subset_values(
             if probe == "subset":
                 return residual.square().mean((-2, -1))
     rows = probe_rows(x, probe=probe, intercept=intercept, ridge=ridge, points=points, moment=moment)
-    rows = rows.to(residual.dtype)
-    if residual.ndim == 2:  # plain products where there is no batch of subsets: half the overhead of a step
-        seen = rows[0] @ residual
-        value = (seen * seen).sum()
-        return value if C == 1 else value / C
-    return (rows @ residual).square().sum((1, 2)) / C
+    values: Tensor = (rows.to(residual.dtype) @ residual).square().sum((1, 2)) / C
+    return values
 
 
 def tell_from_options(probe: str, intercept: bool, tell: Tell) -> None:
