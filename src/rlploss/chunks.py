@@ -84,6 +84,12 @@ class Chunk:
         self._sight = x.new_zeros(S, T, k, q, m) if sighted else None
         if mode == "form":
             self._sight = x.new_zeros(S, T, m, m)
+        self._plain = [
+            cell == (k, m) and not feed.recipe.mixup and feed.root is None
+            for cell, feed in zip(self._cells, feeds, strict=True)
+        ]
+        # without a smaller batch at the end of an epoch the weights never change
+        self._even = [f.recipe.rows_per_epoch % f.recipe.rows_per_step == 0 for f in feeds]
         self.start = -1  # the global step at which this chunk begins; -1: empty
         self.feed_states: list[dict[str, Any]] | None = None  # the feeds as they were before `start`
 
@@ -124,7 +130,8 @@ class Chunk:
     def pick(self, which: list[int]) -> None:
         """Keep these replicas only."""
         self.feeds = [self.feeds[i] for i in which]
-        self._cells = [self._cells[i] for i in which]
+        self._cells, self._plain = [self._cells[i] for i in which], [self._plain[i] for i in which]
+        self._even = [self._even[i] for i in which]
         self._x, self._y = self._x[which], self._y[which]
         self._weight = None if self._weight is None else self._weight[which]
         self._sight = None if self._sight is None else self._sight[which]
@@ -163,16 +170,28 @@ class Chunk:
             self._write_form(s, feed)
             return
         k, m = self._cells[s]
-        x, y = feed.gather(first, first + n)
-        roots = feed.roots(first, first + n)
-        full = x.shape[0] // (k * m)
-        self._put(s, at, feed, (full, k, m), x[: full * k * m], y[: full * k * m], roots, 0)
-        rest = x.shape[0] - full * k * m
-        if rest:  # the last step of an epoch: fewer subsets, or fewer rows
-            shape = (1, 1, rest) if feed.recipe.loss != "rlp" else (1, rest // m, m)
-            self._put(s, at + full, feed, shape, x[full * k * m :], y[full * k * m :], roots, full * k * m)
+        whole = n * k * m
+        if self._plain[s] and (first + n) * k * m <= feed.recipe.rows_per_epoch:
+            # most steps of most fleets: whole batches, gathered to where they are read
+            x, y = self._x[s, at : at + n], self._y[s, at : at + n]
+            feed.gather_into(first, first + n, x.view(whole, *x.shape[3:]), y.view(whole, -1))
+            if self._weight is not None and not (self._even[s] and self.start >= 0):
+                self._weight[s, at : at + n] = row_weight(self._loss, k * m, feed.n_outputs)
+            roots = None
+        else:
+            roots = feed.roots(first, first + n)
+            self._write_parts(s, at, feed, *feed.gather(first, first + n), roots)
         if self._sight is not None:
             self._put_sight(s, at, feed, first, n, roots)
+
+    def _write_parts(self, s: int, at: int, feed: Feed, x: Tensor, y: Tensor, roots: Tensor | None) -> None:
+        """Whole steps, then what is left: the last step of an epoch has fewer subsets, or fewer rows."""
+        k, m = self._cells[s]
+        full, rest = divmod(x.shape[0], k * m)
+        self._put(s, at, feed, (full, k, m), x[: full * k * m], y[: full * k * m], roots, 0)
+        if rest:
+            shape = (1, 1, rest) if feed.recipe.loss != "rlp" else (1, rest // m, m)
+            self._put(s, at + full, feed, shape, x[full * k * m :], y[full * k * m :], roots, full * k * m)
 
     def _put(
         self,

@@ -162,12 +162,12 @@ class Feed:
 
     def _index(self, low: int, high: int) -> tuple[Tensor | None, Tensor | None]:
         """Row numbers low..high of the epoch (None: all rows in order), and of their partners (None: no mixup)."""
-        names = ("plan", "plan_b") if self.recipe.loss == "rlp" else ("order", "partner")
-        first, second = (self.draws.get(name) for name in names)
+        names = ("plan", "plan_b") if self.recipe.subset_size is not None else ("order", "partner")
+        first, second = self.draws.get(names[0]), self.draws.get(names[1])
         device = self.x.device
         return (
-            None if first is None else first.flatten()[low:high].to(device),
-            None if second is None else second.flatten()[low:high].to(device),
+            None if first is None else first.view(-1)[low:high].to(device),
+            None if second is None else second.view(-1)[low:high].to(device),
         )
 
     def gather(self, first: int, last: int) -> tuple[Tensor, Tensor]:
@@ -175,6 +175,16 @@ class Feed:
         each = self.recipe.rows_per_step
         low, high = first * each, min(last * each, self.recipe.rows_per_epoch)
         return self._mixed(self.x, low, high), self._mixed(self.y, low, high)
+
+    def gather_into(self, first: int, last: int, x: Tensor, y: Tensor) -> None:
+        """`gather` without mixup, to where the rows are wanted."""
+        each = self.recipe.rows_per_step
+        index, _ = self._index(first * each, last * each)
+        for table, out in ((self.x, x), (self.y, y)):
+            if index is None:
+                out.copy_(table)
+            else:
+                torch.index_select(table, 0, index, out=out)
 
     def _at(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one step, out of a window of steps that is gathered at once."""

@@ -127,16 +127,12 @@ class Architecture:
         for layer in self.layers:
             weight = _view(flat, layer.weight, S, layer.n_out, layer.n_in)
             h = outputs[-1]
-            if layer.n_out == 1 and torch.compiler.is_compiling():
-                z = (h * weight).sum(
-                    -1, keepdim=True
-                )  # fused with its neighbours: faster than a batched product
-                if layer.bias is not None:
-                    z = z + _view(flat, layer.bias, S, 1, 1)
-            elif layer.bias is None:
-                z = torch.bmm(h, weight.mT)
+            bias = None if layer.bias is None else _view(flat, layer.bias, S, 1, layer.n_out)
+            if torch.compiler.is_compiling():  # sums and activations are fused, products with one output too
+                z = (h * weight).sum(-1, keepdim=True) if layer.n_out == 1 else torch.bmm(h, weight.mT)
+                z = z if bias is None else z + bias
             else:
-                z = torch.baddbmm(_view(flat, layer.bias, S, 1, layer.n_out), h, weight.mT)
+                z = torch.bmm(h, weight.mT) if bias is None else torch.baddbmm(bias, h, weight.mT)
             outputs.append(_activate(layer.activation, z))
         return outputs
 

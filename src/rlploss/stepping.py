@@ -227,8 +227,13 @@ def compiled_steps(
             plain.__defaults__,
             plain.__closure__,
         )
-        call: Callable[..., Tensor] = torch.compile(own, fullgraph=True, dynamic=False)
-        call(*(None if t is None else t.clone() for t in arguments))
+        call: Callable[..., Tensor] = torch.compile(
+            own, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
+        )
+        state = tuple(
+            t.clone() for t in arguments[:4] if t is not None
+        )  # compiling runs it: not on the real ones
+        call(*state, *arguments[4:])
         _COMPILED[key] = call
     return _COMPILED[key]
 
