@@ -61,6 +61,7 @@ class Chunk:
 
     def __init__(self, feeds: list[Feed], mode: str) -> None:
         self.feeds, self.mode = feeds, mode
+        self._end = max(feed.recipe.total_steps for feed in feeds)
         self._loss = "mse" if feeds[0].recipe.loss == "rlp" else feeds[0].recipe.loss
         self._cells = [cells_of(feed, mode) for feed in feeds]
         k, m = (max(cell[i] for cell in self._cells) for i in range(2))
@@ -76,7 +77,7 @@ class Chunk:
             self.n_steps = max(epochs)
         else:
             self.static = self.constant = False
-            self.n_steps = max(1, CHUNK_BYTES // (per_step * UNROLL)) * UNROLL
+            self.n_steps = max(1, min(self._end, CHUNK_BYTES // per_step) // UNROLL) * UNROLL
         T = 1 if self.constant else self.n_steps + UNROLL - 1
         self._x = x.new_zeros(S, T, k, m, *x.shape[1:])
         self._y = x.new_zeros(S, T, k, m, C)
@@ -125,7 +126,7 @@ class Chunk:
         """Fill with the steps from `start` on, which must be where the feeds are."""
         if remember:
             self.feed_states = [feed.state_dict() for feed in self.feeds]
-        self._fill(start, self.n_steps)
+        self._fill(start, min(self.n_steps, self._end - start))
 
     def pick(self, which: list[int]) -> None:
         """Keep these replicas only."""

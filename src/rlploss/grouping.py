@@ -10,11 +10,12 @@ from typing import Any
 from rlploss.chunks import cells_of, mode_of
 from rlploss.feeds import Feed
 from rlploss.history import Budget, History, as_budget
+from rlploss.members import Member
 from rlploss.monitors import EarlyStopping, Progress, Reporter, make_stopper
 from rlploss.recipes import Schedule
 from rlploss.runs import Callback, Run, make_optimizer
 from rlploss.stacking import Architecture, why_not_stackable
-from rlploss.stacks import Member, Stack
+from rlploss.stacks import COMPILE_SECONDS, Stack
 from rlploss.stepping import compiler_missing
 from rlploss.tasks import Task, evaluation_interval
 
@@ -23,7 +24,6 @@ STACK_PRODUCTS = (
     3_000_000  # beyond so many multiplications per step a network keeps the processor busy by itself
 )
 CACHE_BYTES = 2**21  # activations of one stack that stay near the processor
-COMPILE_SECONDS = 12.0
 CALL_SECONDS = 2e-4  # saved per step by not calling torch's operators one by one
 NUMBER_SECONDS = 6e-10  # saved per activation by fusing what is done to it
 

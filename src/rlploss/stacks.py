@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from torch import Tensor, nn
 
 from rlploss import checkpoints
 from rlploss.chunks import Chunk
-from rlploss.feeds import Feed
-from rlploss.history import Event, History
-from rlploss.monitors import DivergenceError, Stopper, divergence_message
+from rlploss.history import Event
+from rlploss.members import Member, measure_members
+from rlploss.monitors import DivergenceError, divergence_message
 from rlploss.recipes import Schedule, learning_rate_factor
 from rlploss.runs import CHECKPOINT_SECONDS, Callback
 from rlploss.stacking import Architecture
@@ -33,62 +32,9 @@ from rlploss.stepping import (
     score_stack,
     update_stack,
 )
-from rlploss.tasks import Task
 
-_EVALUATION_NUMBERS = 2**24  # activations of one evaluation's forward pass; more replicas go in parts
-
-
-@dataclass
-class Member:
-    """One replica: its task, and what is its own while it trains."""
-
-    number: int  # in the fleet
-    task: Task
-    feed: Feed
-    evaluate_every: int
-    stopper: Stopper | None
-    history: History = field(init=False)
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    best: Tensor | None = None  # flat weights of the best evaluation
-    frozen: Tensor | None = None  # flat weights at the first step whose loss is not finite
-    final: Tensor | None = None  # flat weights at its end; set when it is done
-
-    def __post_init__(self) -> None:
-        self.history = History(self.task.recipe.describe(), model=self.task.model)
-
-    @property
-    def total(self) -> int:
-        """Steps in its budget."""
-        return self.task.recipe.total_steps
-
-    def next_stop(self, step: int) -> int:
-        """The next step at which it is evaluated or ends."""
-        return min(self.total, (step // self.evaluate_every + 1) * self.evaluate_every)
-
-    def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return {
-            "loss_sum": self.loss_sum,
-            "loss_count": self.loss_count,
-            "best": self.best,
-            "final": self.final,
-            "stopper": None if self.stopper is None else self.stopper.state_dict(),
-            "columns": self.history.columns,
-            "stopped": self.history.stopped,
-            "best_step": self.history.best_step,
-            "message": self.history.message,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
-        self.loss_sum, self.loss_count = state["loss_sum"], state["loss_count"]
-        self.best, self.final = state["best"], state["final"]
-        if self.stopper is not None:
-            self.stopper.load_state_dict(state["stopper"])
-        history = self.history
-        history.columns, history.stopped = state["columns"], state["stopped"]
-        history.best_step, history.message = state["best_step"], state["message"]
+COMPILE_SECONDS = 12.0  # measured, like the next: they decide how a stack is run, never what it computes
+REPLICA_SECONDS = 3e-6  # one replica in one compiled step
 
 
 class Stack:
@@ -116,11 +62,11 @@ class Stack:
             on_divergence,
             tell,
         )
-        self.slots = [min(s, len(members) - 1) for s in range(width)]  # which member each row of the stack is
+        self.rows = [min(s, len(members) - 1) for s in range(width)]  # which member each row of the stack is
         recipe = members[0].task.recipe
-        self.recipes = [members[i].task.recipe for i in self.slots]
-        self.chunk = Chunk([members[i].feed for i in self.slots], mode)
-        self.flat = architecture.flatten([members[i].task.model for i in self.slots])
+        self.recipes = [members[i].task.recipe for i in self.rows]
+        self.chunk = Chunk([members[i].feed for i in self.rows], mode)
+        self.flat = architecture.flatten([members[i].task.model for i in self.rows])
         loss = "mse" if recipe.loss == "rlp" else recipe.loss
         clips = any(r.clip_grad is not None for r in self.recipes)
         self.kind = StepKind(mode, loss, recipe.optimizer, clips)
@@ -173,12 +119,16 @@ class Stack:
                         member.history.stopped = "budget"
                     if member.history.stopped:
                         self._finish(member)
+                self._shrink()
                 self.tell(sum(min(self.step, m.total) for m in self.members))
                 if self._path is not None and (not self._active() or self._due()):
                     self._save(self._path)
         for member in self.members:
             assert member.final is not None
             self.architecture.write(member.final, member.task.model)
+
+    def _row(self, member: Member) -> int:
+        return self.rows.index(self.members.index(member))
 
     def _active(self) -> list[Member]:
         return [m for m in self.members if m.final is None]
@@ -191,7 +141,7 @@ class Stack:
     def _advance(self, stop: int) -> None:
         """All steps up to `stop`, a part of the chunk at a time."""
         started = time.perf_counter()
-        sums = torch.zeros(len(self.slots), dtype=torch.float64)
+        sums = torch.zeros(len(self.rows), dtype=torch.float64)
         n_done = 0
         while self.step < stop and self._active():
             place, there = self.chunk.locate(self.step, remember=self._path is not None)
@@ -209,8 +159,9 @@ class Stack:
             self.step += n
             n_done += n
         self.seconds += time.perf_counter() - started
-        for member, total in zip(self.members, sums.tolist(), strict=False):
-            member.loss_sum += total
+        totals = sums.tolist()
+        for member in self._active():
+            member.loss_sum += totals[self._row(member)]
             member.loss_count += n_done
 
     def _calls(self, batch: Batch, place: int, n: int, table: Tensor) -> Tensor:
@@ -269,16 +220,18 @@ class Stack:
         lost = (~torch.isfinite(values) & self.alive).nonzero().flatten().tolist()
         for s in lost:
             self.alive[s] = False
-            if s < len(self.members) and self.members[s].final is None:
-                self.members[s].frozen = self.flat.detach()[s].clone()
+            member = self.members[self.rows[s]]
+            if member.final is None:
+                member.frozen = self._weights(member)
 
     def _check(self, losses: Tensor) -> None:
         """End the members whose loss [n, S] was not finite: at its first such step, with the weights of that step."""
         bad = ~torch.isfinite(losses)
         if not bool(bad.any()):
             return
-        for s, member in enumerate(self.members):
-            if member.final is not None or not bool(bad[:, s].any()):
+        for member in self._active():
+            s = self._row(member)
+            if not bool(bad[:, s].any()):
                 continue
             first = int(bad[:, s].to(torch.int8).argmax())
             recipe = member.task.recipe
@@ -294,7 +247,8 @@ class Stack:
 
     def _evaluate(self, members: list[Member]) -> None:
         """Measure, note, tell the callbacks, and see who stops."""
-        measured = self._measure(members)
+        index = torch.tensor([self._row(m) for m in members], dtype=torch.int64, device=self.flat.device)
+        measured = measure_members(self.architecture, self.flat.detach()[index], members)
         for member, values in zip(members, measured, strict=True):
             recipe, history = member.task.recipe, member.history
             mean = member.loss_sum / member.loss_count if member.loss_count else math.nan
@@ -315,40 +269,8 @@ class Stack:
                     if callback(event) is True and not history.stopped:
                         history.stopped = "callback"
 
-    @torch.no_grad()
-    def _measure(self, members: list[Member]) -> list[dict[str, float]]:
-        results: dict[int, dict[str, float]] = {}
-        groups: dict[Any, list[Member]] = {}
-        for member in members:
-            held = member.task.evaluator.held
-            if held is None:
-                results[member.number] = {}
-            else:
-                groups.setdefault(held.x.shape, []).append(member)
-        for shape, group in groups.items():
-            widest = max([shape[1:].numel(), *(s[0] for s in self.architecture.shapes)])
-            size = max(1, _EVALUATION_NUMBERS // (shape[0] * widest))
-            for start in range(0, len(group), size):
-                part = group[start : start + size]
-                for member, values in zip(part, self._measure_part(part), strict=True):
-                    results[member.number] = values
-        return [results[m.number] for m in members]
-
-    def _measure_part(self, part: list[Member]) -> list[dict[str, float]]:
-        evaluators = [m.task.evaluator for m in part]
-        held = [e.held for e in evaluators if e.held is not None]
-        x = held[0].x.unsqueeze(0)
-        if any(h.x is not held[0].x for h in held):
-            x = torch.stack([h.x for h in held])
-        index = torch.tensor([self.members.index(m) for m in part], device=self.flat.device)
-        pred = self.architecture.predict(self.flat.detach()[index], x)
-        rows = [e.rows for e in evaluators if e.rows is not None]
-        return evaluators[0].metrics.measure_stack(
-            pred, [h.y for h in held], [h.features for h in held], rows or None
-        )
-
     def _weights(self, member: Member) -> Tensor:
-        return self.flat.detach()[self.members.index(member)].clone()
+        return self.flat.detach()[self._row(member)].clone()
 
     def _network(self, member: Member) -> nn.Module:
         """The module of a member with its current weights."""
@@ -362,6 +284,34 @@ class Stack:
         member.final = member.best if restored else self._weights(member)
         member.best = None
 
+    def _shrink(self) -> None:
+        """Let go of members that are done, once they are half of the stack; compiled, only if that pays."""
+        active = self._active()
+        spare = len(self.rows) - len(active)
+        if not active or spare < len(active):
+            return
+        left = max(m.total for m in active) - self.step
+        if self.compiled and left * spare * REPLICA_SECONDS < COMPILE_SECONDS:
+            return
+        self._pick([self._row(member) for member in active])
+
+    def _pick(self, which: list[int]) -> None:
+        """Keep these rows of the stack."""
+        self.rows = [self.rows[i] for i in which]
+        self.recipes = [self.recipes[i] for i in which]
+        self.chunk.pick(which)
+        self.rates = self._rates()
+        self.first, self.second, self.alive = self.first[which], self.second[which], self.alive[which]
+        state = None if self.optimizer is None else self.optimizer.state_dict()
+        self.flat = self.flat.detach()[which]
+        if state is not None:
+            for kept in state["state"].values():
+                for name, tensor in kept.items():
+                    kept[name] = tensor[which] if isinstance(tensor, Tensor) and tensor.ndim == 2 else tensor
+            self.flat = nn.Parameter(self.flat)
+            self.optimizer = fused_optimizer(self.recipes[0], self.flat)
+            self.optimizer.load_state_dict(state)
+
     # Checkpoints
 
     def _describe(self, member: Member) -> dict[str, Any]:
@@ -372,6 +322,7 @@ class Stack:
         state = {
             "step": self.step,
             "seconds": self.seconds,
+            "rows": self.rows,
             "flat": self.flat.detach(),
             "first": self.first,
             "second": self.second,
@@ -389,6 +340,8 @@ class Stack:
         if state is None:
             return
         self.step, self.seconds = state["step"], state["seconds"]
+        if state["rows"] != self.rows:
+            self._pick([self.rows.index(i) for i in state["rows"]])
         with torch.no_grad():
             self.flat.copy_(state["flat"])
         self.first, self.second, self.alive = state["first"], state["second"], state["alive"]

@@ -1,0 +1,107 @@
+"""One replica of a fleet: what is its own while it trains in a stack, and how a stack is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlploss.feeds import Feed
+from rlploss.history import History
+from rlploss.monitors import Stopper
+from rlploss.stacking import Architecture
+from rlploss.tasks import Task
+
+_EVALUATION_NUMBERS = 2**24  # activations of one evaluation's forward pass; more replicas go in parts
+
+
+@dataclass
+class Member:
+    """One replica: its task, and what is its own while it trains."""
+
+    number: int  # in the fleet
+    task: Task
+    feed: Feed
+    evaluate_every: int
+    stopper: Stopper | None
+    history: History = field(init=False)
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    best: Tensor | None = None  # flat weights of the best evaluation
+    frozen: Tensor | None = None  # flat weights at the first step whose loss is not finite
+    final: Tensor | None = None  # flat weights at its end; set when it is done
+
+    def __post_init__(self) -> None:
+        self.history = History(self.task.recipe.describe(), model=self.task.model)
+
+    @property
+    def total(self) -> int:
+        """Steps in its budget."""
+        return self.task.recipe.total_steps
+
+    def next_stop(self, step: int) -> int:
+        """The next step at which it is evaluated or ends."""
+        return min(self.total, (step // self.evaluate_every + 1) * self.evaluate_every)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "best": self.best,
+            "final": self.final,
+            "stopper": None if self.stopper is None else self.stopper.state_dict(),
+            "columns": self.history.columns,
+            "stopped": self.history.stopped,
+            "best_step": self.history.best_step,
+            "message": self.history.message,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.loss_sum, self.loss_count = state["loss_sum"], state["loss_count"]
+        self.best, self.final = state["best"], state["final"]
+        if self.stopper is not None:
+            self.stopper.load_state_dict(state["stopper"])
+        history = self.history
+        history.columns, history.stopped = state["columns"], state["stopped"]
+        history.best_step, history.message = state["best_step"], state["message"]
+
+
+@torch.no_grad()
+def measure_members(
+    architecture: Architecture, flat: Tensor, members: list[Member]
+) -> list[dict[str, float]]:
+    """The metrics of each member on its validation rows; flat [len(members), P] are their weights."""
+    results: dict[int, dict[str, float]] = {}
+    groups: dict[Any, list[int]] = {}
+    for i, member in enumerate(members):
+        held = member.task.evaluator.held
+        if held is None:
+            results[i] = {}
+        else:
+            groups.setdefault(held.x.shape, []).append(i)
+    for shape, group in groups.items():
+        widest = max([shape[1:].numel(), *(s[0] for s in architecture.shapes)])
+        size = max(1, _EVALUATION_NUMBERS // (shape[0] * widest))
+        for start in range(0, len(group), size):
+            part = group[start : start + size]
+            measured = _measure_alike(architecture, flat[part], [members[i] for i in part])
+            results.update(zip(part, measured, strict=True))
+    return [results[i] for i in range(len(members))]
+
+
+def _measure_alike(architecture: Architecture, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
+    """The metrics of members whose validation rows have one shape: one forward pass for all."""
+    evaluators = [m.task.evaluator for m in members]
+    held = [e.held for e in evaluators if e.held is not None]
+    x = held[0].x.unsqueeze(0)
+    if any(h.x is not held[0].x for h in held):
+        x = torch.stack([h.x for h in held])
+    pred = architecture.predict(flat, x)
+    rows = [e.rows for e in evaluators if e.rows is not None]
+    return evaluators[0].metrics.measure_stack(
+        pred, [h.y for h in held], [h.features for h in held], rows or None
+    )
