@@ -132,6 +132,7 @@ def fit_fleet(
     }
     one_of("on_divergence", on_divergence, ("raise", "record"))
     tasks = []
+    known: dict[Any, Any] = {}
     for problem in problems:
         chosen, mine = settings_of(problem, objective, shared)
         task = make_task(
@@ -144,6 +145,7 @@ def fit_fleet(
             metrics=metrics,
             device=device,
             settings={**chosen, "optimizer": optimizer, "seed": problem.seed, "schedule": schedule},
+            known=known,
         )
         tasks.append(task)
     common = Common(

@@ -70,38 +70,54 @@ class Member:
         history.best_step, history.message = state["best_step"], state["message"]
 
 
-@torch.no_grad()
-def measure_members(
-    architecture: Architecture, flat: Tensor, members: list[Member]
-) -> list[dict[str, float]]:
-    """The metrics of each member on its validation rows; flat [len(members), P] are their weights."""
-    results: dict[int, dict[str, float]] = {}
-    groups: dict[Any, list[int]] = {}
-    for i, member in enumerate(members):
-        held = member.task.evaluator.held
-        if held is None:
-            results[i] = {}
-        else:
-            groups.setdefault(held.x.shape, []).append(i)
-    for shape, group in groups.items():
-        widest = max([shape[1:].numel(), *(s[0] for s in architecture.shapes)])
-        size = max(1, _EVALUATION_NUMBERS // (shape[0] * widest))
-        for start in range(0, len(group), size):
-            part = group[start : start + size]
-            measured = _measure_alike(architecture, flat[part], [members[i] for i in part])
-            results.update(zip(part, measured, strict=True))
-    return [results[i] for i in range(len(members))]
+class Gauge:
+    """Measures members of a stack, all that have validation rows of one shape in one forward pass."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+        self._held: dict[
+            tuple[int, ...], tuple[Tensor, Tensor, Tensor | None]
+        ] = {}  # x, y, rows of the metric
+
+    @torch.no_grad()
+    def measure(self, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
+        """The metrics of each member on its validation rows; flat [len(members), P] are their weights."""
+        results: dict[int, dict[str, float]] = {}
+        groups: dict[Any, list[int]] = {}
+        for i, member in enumerate(members):
+            held = member.task.evaluator.held
+            if held is None:
+                results[i] = {}
+            else:
+                groups.setdefault(held.x.shape, []).append(i)
+        for shape, group in groups.items():
+            widest = max([shape[1:].numel(), *(s[0] for s in self.architecture.shapes)])
+            size = max(1, _EVALUATION_NUMBERS // (shape[0] * widest))
+            for start in range(0, len(group), size):
+                part = group[start : start + size]
+                measured = self._measure_alike(flat[part], [members[i] for i in part])
+                results.update(zip(part, measured, strict=True))
+        return [results[i] for i in range(len(members))]
+
+    def _measure_alike(self, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
+        key = tuple(m.number for m in members)
+        if key not in self._held:
+            if len(self._held) > 8:  # members that end at different times leave many combinations behind
+                self._held.clear()
+            self._held[key] = _stack_held(members)
+        x, y, rows = self._held[key]
+        features = [m.task.evaluator.held.features for m in members if m.task.evaluator.held is not None]
+        return members[0].task.evaluator.metrics.measure_stack(
+            self.architecture.predict(flat, x), y, features, rows
+        )
 
 
-def _measure_alike(architecture: Architecture, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
-    """The metrics of members whose validation rows have one shape: one forward pass for all."""
+def _stack_held(members: list[Member]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Validation inputs, targets and rows of the RLP metric [S, n, ...], or [1, n, ...] where all share them."""
     evaluators = [m.task.evaluator for m in members]
     held = [e.held for e in evaluators if e.held is not None]
-    x = held[0].x.unsqueeze(0)
-    if any(h.x is not held[0].x for h in held):
-        x = torch.stack([h.x for h in held])
-    pred = architecture.predict(flat, x)
     rows = [e.rows for e in evaluators if e.rows is not None]
-    return evaluators[0].metrics.measure_stack(
-        pred, [h.y for h in held], [h.features for h in held], rows or None
-    )
+    if all(h is held[0] for h in held):
+        return held[0].x.unsqueeze(0), held[0].y.unsqueeze(0), rows[0].unsqueeze(0) if rows else None
+    x, y = torch.stack([h.x for h in held]), torch.stack([h.y for h in held])
+    return x, y, torch.stack(rows) if rows else None

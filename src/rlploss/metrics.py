@@ -100,33 +100,22 @@ class Metrics:
         self, pred: Tensor, target: Tensor, features: Tensor, rows: Tensor | None
     ) -> dict[str, float]:
         """All metrics of one network: pred and target [n, C]."""
-        values = self.measure_stack(pred.unsqueeze(0), [target], [features], None if rows is None else [rows])
-        return values[0]
+        return self.measure_stack(pred.unsqueeze(0), target, [features], rows)[0]
 
     def measure_stack(
-        self,
-        pred: Tensor,
-        targets: Sequence[Tensor],
-        features: Sequence[Tensor],
-        rows: Sequence[Tensor] | None,
+        self, pred: Tensor, target: Tensor, features: Sequence[Tensor], rows: Tensor | None
     ) -> list[dict[str, float]]:
-        """All metrics of S networks: pred [S, n, C]; the others one per network, possibly all the same tensor."""
-        target = _stacked(targets)
+        """All metrics of S networks: pred [S, n, C]; target and rows of the RLP metric stacked, or shared."""
         results: list[dict[str, float]] = [{} for _ in range(pred.shape[0])]
         for name, function in self._functions.items():
             if function is not None:
-                values = [float(function(pred[i], targets[i], features[i])) for i in range(pred.shape[0])]
+                each = target.expand_as(pred)
+                values = [float(function(pred[i], each[i], features[i])) for i in range(pred.shape[0])]
             elif name == "rlp":
                 assert rows is not None
-                values = rlp(pred, target, _stacked(rows)).tolist()
+                values = rlp(pred, target, rows).tolist()
             else:
                 values = _PLAIN[name](pred, target).tolist()
             for result, value in zip(results, values, strict=True):
                 result[name] = value
         return results
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor that broadcasts over the networks: not copied where all share it."""
-    first = tensors[0]
-    return first if all(t is first for t in tensors) else torch.stack(list(tensors))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlploss import checkpoints
 from rlploss.chunks import Chunk
 from rlploss.history import Event
-from rlploss.members import Member, measure_members
+from rlploss.members import Gauge, Member
 from rlploss.monitors import DivergenceError, divergence_message
 from rlploss.recipes import Schedule, learning_rate_factor
 from rlploss.runs import CHECKPOINT_SECONDS, Callback
@@ -62,6 +62,7 @@ class Stack:
             on_divergence,
             tell,
         )
+        self.gauge = Gauge(architecture)
         self.rows = [min(s, len(members) - 1) for s in range(width)]  # which member each row of the stack is
         recipe = members[0].task.recipe
         self.recipes = [members[i].task.recipe for i in self.rows]
@@ -248,7 +249,7 @@ class Stack:
     def _evaluate(self, members: list[Member]) -> None:
         """Measure, note, tell the callbacks, and see who stops."""
         index = torch.tensor([self._row(m) for m in members], dtype=torch.int64, device=self.flat.device)
-        measured = measure_members(self.architecture, self.flat.detach()[index], members)
+        measured = self.gauge.measure(self.flat.detach()[index], members)
         for member, values in zip(members, measured, strict=True):
             recipe, history = member.task.recipe, member.history
             mean = member.loss_sum / member.loss_count if member.loss_count else math.nan

@@ -94,8 +94,12 @@ def make_task(
     metrics: ChosenMetrics,
     device: str | torch.device | None,
     settings: dict[str, Any],
+    known: dict[Any, Evaluator] | None = None,
 ) -> Task:
-    """Move the model, read the data and decide the recipe; `settings` are the arguments of `make_recipe`."""
+    """Move the model, read the data and decide the recipe; `settings` are the arguments of `make_recipe`.
+
+    `known` lets the tasks of a fleet share validation rows that are the same objects.
+    """
     where = next(model.parameters()).device if device is None else torch.device(device)
     model.to(where)
     loss = objective.removesuffix("+mixup")
@@ -105,7 +109,13 @@ def make_task(
         what = "mixup" if objective.endswith("+mixup") else f'preset="{preset}"'
         raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
     recipe = make_recipe(objective, rows.x.shape[0], rows.features.shape[1], **settings)
+    key = (loss, rows.classes, None if validation is None else tuple(id(part) for part in validation))
+    if known is not None and key in known:
+        return Task(model, rows, recipe, known[key])
     held = None
     if validation is not None:
         held = read_rows(model, *validation, loss=loss, device=where, name="validation ")
-    return Task(model, rows, recipe, Evaluator(metrics, held, rows.classes))
+    evaluator = Evaluator(metrics, held, rows.classes)
+    if known is not None:
+        known[key] = evaluator
+    return Task(model, rows, recipe, evaluator)
