@@ -117,16 +117,16 @@ class Predictor(nn.Module):
         return out.squeeze(-1) if self.flat else out
 
 
-class MeanPredictor(nn.Module):
-    """The mean of several predictors."""
+class MeanNetwork(nn.Module):
+    """The mean of several networks."""
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.networks = nn.ModuleList(networks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Predict."""
-        return torch.stack([member(x) for member in self.members]).mean(0)
+        return torch.stack([network(x) for network in self.networks]).mean(0)
 
 
 @torch.no_grad()

@@ -7,22 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlploss._estimator_base import (  # tells what to install if scikit-learn is missing
-    RLPBase,
-    auto_subset_size,
-)
-from rlploss._predictor import Array
-from rlploss.history import History
-
-# isort: split
+# isort: split  (the first import above says what to install where scikit-learn is missing)
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
 
-__all__ = ["RLPClassifier", "RLPRegressor", "auto_subset_size"]
+from rlploss._estimator_base import RegressionTarget, auto_subset_size
+from rlploss._estimator_training import RLPBase
+from rlploss._predictor import Array
+from rlploss.estimators_cv import RLPRegressorCV
+from rlploss.history import History
+
+__all__ = ["RLPClassifier", "RLPRegressor", "RLPRegressorCV", "auto_subset_size"]
 
 
-class RLPRegressor(RegressorMixin, RLPBase):  # type: ignore[misc]
+class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):  # type: ignore[misc]
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
     Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
@@ -104,23 +103,6 @@ class RLPRegressor(RegressorMixin, RLPBase):  # type: ignore[misc]
         """Predictions (n,), or (n, C) if y had two dimensions."""
         return self._predict_rows(X)
 
-    def _head(self) -> str:
-        return "regression"
-
-    def _n_outputs(self) -> int:
-        return self.n_outputs_
-
-    def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
-        target = np.asarray(y, dtype=np.float64)
-        if first:
-            self._flat = target.ndim == 1
-        target = target.reshape(len(target), -1)
-        if first:
-            self.n_outputs_ = target.shape[1]
-        elif target.shape[1] != self.n_outputs_:
-            raise ValueError(f"y must have {self.n_outputs_} outputs as before, got {target.shape[1]}")
-        return target
-
     def _stratify(self, target: NDArray[Any]) -> NDArray[Any] | None:
         return None
 
@@ -128,11 +110,6 @@ class RLPRegressor(RegressorMixin, RLPBase):  # type: ignore[misc]
         """R² from the mean squared error of the standardised target, over all outputs."""
         variance = float(self.scaling_.targets(target).var(axis=0).mean())
         return [1 - float(error) / variance if variance > 0 else 0.0 for error in history["mse"][1:]]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class RLPClassifier(ClassifierMixin, RLPBase):  # type: ignore[misc]
