@@ -63,7 +63,7 @@ def train(cell: Cell, tell: Tell) -> CellResult:
         histories = _fit(cell, fleet, tell, _keeper(cell, fleet, kept))
     for index, history in enumerate(histories):
         if history.stopped == "diverged":
-            raise RuntimeError(f"seed {keys[index][1]}: {history.message}")
+            raise RuntimeError(f"seed {keys[index][1]}: {history.message.removeprefix(f'replica {index}: ')}")
     _keep_boundary(cell, histories, kept)
     runs = [
         Run(seed, variant, history.columns, float(history.last("seconds")), kept.get(index, {}))

@@ -100,11 +100,8 @@ def curve_figures(
     for suffix, protocol, axis, words in shown:
         if protocol not in grid.protocols():
             continue
-        names = tasks or grid.tasks()
-        if protocol.startswith("corrected"):
-            names = [t for t in names if any(grid.has(t, protocol, arm) for arm in arms)]
-        if not names:
-            continue
+        planned = {task for task, p, _ in grid.entries if p == protocol}
+        names = [t for t in tasks or grid.tasks() if t in planned]
         marks = levels if protocol == "released" and levels else {}
         panels = tuple(
             curve_panel(grid, t, protocol, arms, metric=metric, axis=axis, levels=marks.get(t, ()))

@@ -1,0 +1,117 @@
+import math
+
+import pytest
+from tests.lab.test_report import checked
+from tests.paper import world
+
+from rlploss.lab import report
+from rlploss.lab.figures import Panel
+from rlploss.lab.report import Report
+from rlploss.paper import published
+from rlploss.paper.catalog import CATALOG
+from rlploss.paper.request import Request
+
+REQUEST = Request("quick", seeds=3)
+IMAGES = ("mnist", "cifar10", "cifar10-released")
+
+
+@pytest.fixture(scope="module")
+def sections():
+    return {name: CATALOG[name].section(world.view(REQUEST, "gone")) for name in CATALOG}
+
+
+def test_every_name_has_a_section_with_something_in_it(sections):
+    for name, section in sections.items():
+        assert section.name == name
+        assert section.tables or section.figures
+        assert all(len(f.panels) for f in section.figures)
+
+
+def test_names_of_tables_and_figures_are_distinct(sections):
+    tables = [t.name for s in sections.values() for t in s.tables]
+    figures = [f.name for s in sections.values() for f in s.figures]
+    assert len(tables) == len(set(tables))
+    assert len(figures) == len(set(figures))
+
+
+def test_every_panel_of_curves_has_data_and_words(sections):
+    for section in sections.values():
+        for figure in section.figures:
+            for panel in figure.panels:
+                assert len(panel.describe()) > 20
+                if isinstance(panel, Panel):
+                    assert panel.lines, (figure.name, panel.title)
+
+
+def test_curves_are_drawn_on_the_epoch_axis_and_on_the_step_axis(sections):
+    axes = {f.name: {p.x_label for p in f.panels} for f in sections["fig-curves"].figures}
+    assert axes["fig-curves-epochs"] == {"epochs"}
+    assert axes["fig-curves-steps"] == {"optimiser steps"}
+    assert {p.title for p in sections["fig-curves"].figures[0].panels} == set(published.DATASETS.values())
+
+
+def test_table1_has_published_and_our_numbers_side_by_side(sections):
+    table = sections["table1"].tables[0]
+    assert table.header[:4] == ("dataset", "trained with", "measured with", "published")
+    assert {"released loop, equal epochs", "as printed", "equal steps"} <= set(table.header)
+    assert len(table.rows) == 6 * 3 * 2
+    row = next(r for r in table.rows if r[:3] == ("Linear", "RLP", "test MSE"))
+    assert row[3] == "2.60e-6 ± 1.70e-6"
+    data = [dict(zip(table.data_header, r, strict=True)) for r in table.data_rows]
+    mine = next(
+        d for d in data if (d["dataset"], d["trained_with"], d["measured_with"], d["protocol"])
+        == ("linear", "rlp", "mse", "released")
+    )  # fmt: skip
+    assert mine["published_mean"] == 2.6e-6
+    assert mine["mean"] == pytest.approx(2.6e-6, rel=0.1)
+    assert len(mine["cell"]) == 16
+
+
+def test_agreement_with_the_paper_is_judged_at_full_epochs_only(sections):
+    verdicts = {row[-1] for row in sections["table1"].tables[0].rows}
+    assert verdicts == {"not judged at this scale"}
+    full = CATALOG["table1"].section(world.view(Request("paper", seeds=3), "gone")).tables[0]
+    assert next(r for r in full.rows if r[:3] == ("Linear", "RLP", "test MSE"))[-1] == "same as published"
+    smoke = CATALOG["table2"].section(world.view(Request("smoke"), "gone")).tables[0]
+    assert {row[-1] for row in smoke.rows} == {"not judged at this scale"}
+
+
+def test_ratio_tables_say_which_way_it_goes(sections):
+    table = sections["table1"].tables[1]
+    at = table.header.index("equal steps")
+    for row in table.rows:
+        assert row[2].endswith("better")
+        assert row[at].endswith("worse")
+
+
+def test_missing_datasets_are_told_and_the_rest_is_shown():
+    section = CATALOG["table1"].section(world.view(REQUEST, "gone", without=IMAGES))
+    assert any("MNIST: not tested (dataset mnist cannot be had)" in text for text in section.lead)
+    rows = {r[0]: r for r in section.tables[0].rows}
+    assert rows["MNIST"][4] == "–"
+    assert rows["MNIST"][-1] == "not tested"
+    assert "±" in rows["Linear"][4]
+    curves = CATALOG["fig-curves"].section(world.view(REQUEST, "gone", without=IMAGES))
+    mnist = next(p for p in curves.figures[0].panels if p.title == "MNIST")
+    assert "cannot be had" in mnist.describe()
+
+
+def test_hyperparameters_are_those_of_the_cells(sections):
+    regression, classes = sections["tables-hyperparameters"].tables
+    assert len(regression.rows) + len(classes.rows) == len(published.hyper_rows())
+    row = next(r for r in regression.rows if r[:2] == ("California", "no ablations"))
+    assert row[2:] == ("adam", "0.0001", "0.0001", "0.25", "100", "1000", "100", "500")
+    mnist = next(r for r in regression.rows if r[:2] == ("MNIST", "no ablations"))
+    assert "paper: sgd_nesterov" in mnist[2]
+
+
+def test_propositions_show_the_infinite_floor(sections):
+    floor = sections["propositions"].tables[0]
+    assert floor.data_rows[0][1] == 1.0
+    assert math.isfinite(floor.data_rows[-1][3])
+
+
+def test_the_whole_page_is_well_formed(sections):
+    page = checked(report.html(Report("all", ("s",), tuple(sections.values()))))
+    assert page.loads == []
+    assert len(page.ids) == len(set(page.ids))
