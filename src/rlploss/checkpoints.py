@@ -34,7 +34,7 @@ def describe_model(model: nn.Module) -> str:
 def environment(device: torch.device, n_threads: int) -> dict[str, str]:
     """What bit-for-bit equality depends on beyond the run itself."""
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "device": str(device),
         "threads": str(n_threads),

@@ -81,9 +81,7 @@ class Feed:
                 self._forget()
                 draws["lam"] = self._draw_lambdas(self._n_subsets)
             if r.probe == "draw":
-                # with mixup a point comes from the rows themselves: mixed subsets have no rows outside
-                source = "train" if r.mixup else str(r.draw_from)
-                draws["points"] = draw_rows(draws["plan"], r.n_rows, source, self.streams["draw"])
+                draws["points"] = draw_rows(draws["plan"], r.n_rows, str(r.draw_from), self.streams["draw"])
         else:
             shuffle = self.streams["shuffle"]
             self._window = None
@@ -137,7 +135,7 @@ class Feed:
                 probe=str(r.probe),
                 intercept=self.intercept,
                 ridge=r.ridge,
-                draw_from="train" if r.mixup else str(r.draw_from),
+                draw_from=str(r.draw_from),
                 probe_points=pool,
                 generator=torch.Generator(),  # its own first points are replaced at once
                 check_finite=False,

@@ -180,6 +180,10 @@ def make_recipe(
         return Recipe(**common, batch_size=min(size, n_rows))
     _no_meaning(objective, batch_size=batch_size)
     chosen = _with_defaults(_with_preset(objective, preset, given))
+    if mixed and chosen["draw_from"] == "outside":
+        raise ValueError(
+            'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use draw_from="train"'
+        )
     chosen |= subset_sizes(
         n_rows,
         n_features + int(chosen["intercept"]),
