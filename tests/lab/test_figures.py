@@ -99,7 +99,11 @@ def test_a_panel_without_data_says_why():
 
 def test_legend_has_every_line_once():
     figure = Figure("f", "t", "c", (panel(), panel(levels=(("published", 0.2, "grey"),))))
-    assert figure.legend() == [("MSE", "blue"), ("RLP", "vermillion"), ("published", "grey")]
+    assert figure.legend() == [
+        ("MSE", "blue", False),
+        ("RLP", "vermillion", False),
+        ("published", "grey", True),
+    ]
     assert "stroke-dasharray" in legend_swatch("green")
 
 
@@ -114,7 +118,7 @@ def test_data_rows_hold_what_is_drawn():
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.0, "0"), (2.6e-6, "2.60e-6"), (0.2271, "0.227"), (12.345, "12.3"), (4100, "4,100"), (float("nan"), "–"),
-     (1e7, "1.00e7"), (-0.02, "-0.0200")],
+     (1e7, "1.00e7"), (-0.02, "-0.0200"), (0.99996, "1.00"), (999.9, "1,000")],
 )  # fmt: skip
 def test_number(value, text):
     assert number(value) == text

@@ -78,7 +78,7 @@ def test_missing_data_narrow_the_verdict_and_are_told():
 
 def test_fewer_epochs_narrow_the_verdict_and_leave_claims_about_epochs_unjudged():
     found = verdicts(Request("quick", "both", seeds=6), "right", names=("table1",))
-    assert "20 of 200 epochs" in found["table1-lower-mse"].scope
+    assert "20 of 200 to 500 epochs" in found["table1-lower-mse"].scope
     for name in ("linear-3e-6", "california-overfit", "california-sd", "mnist-autoencoder"):
         assert found[name].verdict == NOT_JUDGED
 

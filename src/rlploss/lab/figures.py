@@ -108,16 +108,12 @@ class Figure:
     panels: tuple[Panel | Drawing, ...]
     columns: int = 3
 
-    def legend(self) -> list[tuple[str, str]]:
-        """(label, style) of every line, each once, in order of appearance."""
-        seen: dict[str, str] = {}
-        for panel in self.panels:
-            if isinstance(panel, Panel):
-                for line in panel.lines:
-                    seen.setdefault(line.label, line.style)
-                for label, _, style in panel.levels:
-                    seen.setdefault(label, style)
-        return list(seen.items())
+    def legend(self) -> list[tuple[str, str, bool]]:
+        """(label, style, whether it is a level) of every line, each once, curves first."""
+        panels = [panel for panel in self.panels if isinstance(panel, Panel)]
+        curves = {line.label: (line.style, False) for panel in panels for line in panel.lines}
+        levels = {label: (style, True) for panel in panels for label, _, style in panel.levels}
+        return [(label, *rest) for label, rest in (curves | levels).items()]
 
 
 def number(value: float) -> str:
@@ -130,6 +126,7 @@ def number(value: float) -> str:
         return "–"
     if value == 0:
         return "0"
+    value = float(f"{value:.2e}")  # rounded first, or 0.9999 would have a digit more than 1.00
     magnitude = abs(value)
     if magnitude < 1e-3 or magnitude >= 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
@@ -285,9 +282,10 @@ def _svg(figure: MplFigure) -> str:
     return buffer.getvalue()
 
 
-def legend_swatch(style: str) -> str:
-    """A short sample of a line, for the legend of a page."""
+def legend_swatch(style: str, level: bool = False) -> str:
+    """A short sample of a line, for the legend of a page; levels are dotted."""
     colour, _, dash = STYLES[style]
+    dash = "dotted" if level else dash
     return (
         '<svg viewBox="0 0 26 8" width="26" height="8" aria-hidden="true">'
         f'<line x1="1" y1="4" x2="25" y2="4" stroke-width="2.4" stroke-dasharray="{DASHES[dash]}" '
@@ -316,7 +314,7 @@ def save(figure: Figure, directory: Path) -> list[Path]:
             _draw(axes, panel)
             handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         if legend:
-            shown = [label for label, _ in legend if label in handles]
+            shown = [label for label, _, _ in legend if label in handles]
             drawn.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
         FigureCanvasAgg(drawn)
         raster = io.BytesIO()

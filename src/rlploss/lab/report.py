@@ -74,6 +74,7 @@ class Claim:
     tone: str
     scope: str
     evidence: str
+    folded: bool = False  # listed below the others, closed
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ def _svg(panel: Panel | Drawing, figure: str, index: int) -> Markup:
     return Markup(figures.inline_svg(panel, f"{figure}-{index}"))
 
 
-def _swatch(style: str) -> Markup:
-    return Markup(figures.legend_swatch(style))
+def _swatch(style: str, level: bool) -> Markup:
+    return Markup(figures.legend_swatch(style, level))
 
 
 def html(report: Report) -> str:
@@ -130,8 +131,11 @@ def html(report: Report) -> str:
         light=figures.style_variables(dark=False), dark=figures.style_variables(dark=True)
     )
     counted = Counter((claim.verdict, claim.tone) for claim in report.claims)
+    shown = [claim for claim in report.claims if not claim.folded]
     return environment.get_template("report.html.j2").render(
         report=report,
+        shown=shown,
+        folded=[claim for claim in report.claims if claim.folded],
         css=Markup(css),
         tally=[(word, tone, count) for (word, tone), count in counted.items()],
         svg=_svg,

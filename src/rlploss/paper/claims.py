@@ -41,8 +41,12 @@ def all_claims(evidence: Evidence) -> list[Claim]:
     made = []
     for name, text in published.claims():
         verdict = RULES[name](evidence)
-        made.append(Claim(name, text, verdict.word, TONES[verdict.word], verdict.scope, verdict.evidence))
-    return made
+        folded = verdict.word == NOT_TESTED
+        made.append(
+            Claim(name, text, verdict.word, TONES[verdict.word], verdict.scope, verdict.evidence, folded)
+        )
+    # Judged claims first; within a verdict the paper's order.
+    return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
 
 
 def not_run(*names: str) -> Verdict:
@@ -273,7 +277,7 @@ def noise_asymptote(evidence: Evidence) -> Verdict:
             for protocol in ("released", "steps"):
                 ours, theirs = share(task, protocol, "rlp"), share(task, protocol, base)
                 compared.append(None if ours is None or theirs is None else _difference(ours, theirs))
-            found.append(Pair(f"{TASKS[task]} against {ARMS[base]}", *compared))
+            found.append(Pair(TASKS[task], *compared))
     return better_everywhere(
         found,
         judged=grid.view.request.at.judged,

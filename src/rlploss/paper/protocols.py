@@ -16,8 +16,8 @@ from rlploss.paper import published
 from rlploss.paper.request import Request
 
 PROTOCOLS = {
-    "released": "released loop, equal epochs",
-    "paper": "as printed",
+    "released": "released, equal epochs",
+    "paper": "paper, as printed",
     "steps": "equal steps",
     "corrected": "corrected, equal epochs",
     "corrected-steps": "corrected, equal steps",

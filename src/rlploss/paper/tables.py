@@ -35,18 +35,15 @@ def error_table(
     name: str,
     title: str,
     arms: Sequence[str],
-    metrics: Sequence[str],
+    metric: str,
     *,
-    lookup: Lookup | None = None,
-    full: Callable[[str], int] | None = None,
+    lookup: Lookup,
+    full: Callable[[str], int],
     notes: tuple[str, ...] = (),
 ) -> Table:
-    """Test error of every arm under every protocol, with the published number beside it where there is one."""
+    """Test error of every arm under every protocol, with the published number beside it."""
     protocols = columns(grid)
-    header = ["dataset", "trained with", "measured with"]
-    header += ["published"] if lookup else []
-    header += [PROTOCOLS[p] for p in protocols]
-    header += ["against published"] if lookup else []
+    header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")
     rows: list[tuple[str, ...]] = []
     data: list[tuple[Value, ...] | None] = []
     rules: set[int] = set()
@@ -55,26 +52,27 @@ def error_table(
         for arm in arms:
             if not any(key[0] == task and key[2] == arm for key in grid.entries):
                 continue
-            for metric in metrics:
-                value = lookup(task, arm, metric) if lookup else None
-                row: list[str] = [TASKS.get(task, task), ARMS[arm], METRICS[metric]]
-                if lookup:
-                    row.append("–" if value is None else f"{number(value.mean)} ± {number(value.sd)}")
-                row += [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
-                verdict = against_published(grid, task, arm, metric, value, full)
-                if lookup:
-                    row.append(verdict)
-                rows.append(tuple(row))
-                data += [_data_row(grid, task, p, arm, metric, value, verdict) for p in protocols]
+            value = lookup(task, arm, metric)
+            verdict = against_published(grid, task, arm, metric, value, full)
+            rows.append(
+                (
+                    TASKS.get(task, task),
+                    ARMS[arm],
+                    "–" if value is None else f"{number(value.mean)} ± {number(value.sd)}",
+                    *(mean_sd(grid.final(task, p, arm, metric)) for p in protocols),
+                    verdict,
+                )
+            )
+            data += [_data_row(grid, task, p, arm, metric, value, verdict) for p in protocols]
     return Table(
         name,
         title,
-        tuple(header),
+        header,
         tuple(rows),
         data_header=DATA,
         data_rows=tuple(row for row in data if row is not None),
         notes=notes,
-        text_columns=frozenset({1, 2, *([len(header) - 1] if lookup else [])}),
+        text_columns=frozenset({1, len(header) - 1}),
         rules=frozenset(rules - {0}),
     )
 
@@ -85,7 +83,7 @@ def against_published(
     arm: str,
     metric: str,
     value: published.Value | None,
-    full: Callable[[str], int] | None,
+    full: Callable[[str], int],
 ) -> Text:
     """Same as published (within its standard deviation), different, or why that cannot be said."""
     ours = grid.final(task, "released", arm, metric)
@@ -94,7 +92,7 @@ def against_published(
         return Text("nothing published", "calm")
     if ours is None or cell is None:
         return Text("not tested", "calm")
-    if not grid.view.request.at.judged or (full is not None and cell.budget.n < full(task)):
+    if not grid.view.request.at.judged or cell.budget.n < full(task):
         return Text(NOT_JUDGED, "calm")
     if stats.same_as_published(ours, value.mean, value.sd):
         return Text("same as published", "good")

@@ -10,6 +10,7 @@ epochs were run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -82,8 +83,7 @@ def pairs(
         for base in baselines:
             for variant in range(variants):
                 a, b = (grid.compare(task, p, ours, base, metric, variant) for p in protocols)
-                label = f"{TASKS.get(task, task)} against {ARMS[base]}"
-                found.append(Pair(label, a, b))
+                found.append(Pair(TASKS.get(task, task), a, b))
     return found
 
 
@@ -139,10 +139,13 @@ def tally(comparisons: Sequence[stats.Comparison], names: Sequence[str]) -> str:
         c = comparisons[0]
         text = f"RLP {c.word}, {c.scale} {number(c.effect)} [{number(c.low)}, {number(c.high)}]"
     for word in ("level", "worse"):
-        mine = list(dict.fromkeys(name for c, name in zip(comparisons, names, strict=True) if c.word == word))
+        mine = Counter(name for c, name in zip(comparisons, names, strict=True) if c.word == word)
         if mine and n > 1:
-            shown = ", ".join(mine[:4]) + (f" and {len(mine) - 4} more" if len(mine) > 4 else "")
-            text += f"; {word}: {shown}"
+            whole = Counter(names)
+            parts = [
+                f"{name} ({k} of {whole[name]})" if k < whole[name] else name for name, k in mine.items()
+            ]
+            text += f"; {word} on {', '.join(parts)}"
     return text
 
 
@@ -155,12 +158,15 @@ def scope_of(grid: Grid, wanted: Sequence[str], full: Callable[[str], int], arm:
     """`4 of 6 datasets, 20 of 200 epochs`; empty when the whole claim was tested in full."""
     there = run_tasks(grid, wanted, arm)
     parts = [] if len(there) == len(wanted) else [f"{len(there)} of {len(wanted)} datasets"]
-    short: dict[str, None] = {}
+    short: dict[int, list[int]] = {}
     for task in there:
         cell = grid.cell(task, "released", arm)
         if cell is not None and cell.budget.n < full(task):
-            short[f"{cell.budget.n} of {full(task)} epochs"] = None
-    return ", ".join(parts + list(short))
+            short.setdefault(cell.budget.n, []).append(full(task))
+    for n, whole in short.items():
+        span = f"{min(whole)}" if min(whole) == max(whole) else f"{min(whole)} to {max(whole)}"
+        parts.append(f"{n} of {span} epochs")
+    return ", ".join(parts)
 
 
 def missing_words(grid: Grid, wanted: Sequence[str]) -> str:
