@@ -313,6 +313,10 @@ def test_first_and_second_derivatives(way):
     assert torch.autograd.gradgradcheck(lambda p: bank.loss(p, target), (pred,))
     grad = torch.func.grad(lambda p: bank.loss(p, target))(pred.detach())
     assert_close(grad, torch.autograd.grad(bank.loss(pred, target), pred)[0])
+    rows = bank.subsets[1]
+    one = pred.detach()[rows].requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: bank.loss(p, target[rows], 1), (one,))
+    assert torch.autograd.gradgradcheck(lambda p: bank.loss(p, target[rows], 1), (one,))
     many = torch.stack([pred.detach(), target, 2 * target])
     values = torch.vmap(lambda p: bank.loss(p, target))(many)
     assert_close(values, torch.stack([bank.loss(p, target) for p in many]))

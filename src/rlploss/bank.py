@@ -31,7 +31,7 @@ from rlploss.planes import (
     rows_of,
     second_moment,
 )
-from rlploss.quadratic import add_form, quadratic_form
+from rlploss.quadratic import add_form, complement_form, quadratic_form
 
 
 class ProjectionBank(nn.Module):
@@ -280,16 +280,23 @@ class ProjectionBank(nn.Module):
         loss), by `reduction`. An int j: they hold the M rows `features[subsets[j]]`. A slice or int64 tensor of
         k subsets: the k·M rows of those subsets in plan order, `features[subsets[which].flatten()]`.
         """
-        value = self._at_once(pred, target, which) if isinstance(which, int) else None
-        if value is None:
-            _checks.pair(pred, target)
-            with without_autocast(pred):
-                if which is None:
-                    value = self._of_all(pred, target)
-                else:
-                    value = self._of_some(pred, target, which)
+        blind = traced()
+        if isinstance(which, int) and not blind:
+            at_once = self._at_once(pred, target, which)
+            if at_once is not None:
+                if self.check_finite and not math.isfinite(at_once.item()):
+                    _checks.finite(pred=pred, target=target)
+                return at_once
+        _checks.pair(pred, target)
+        with without_autocast(pred):
+            value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
         if self.check_finite:
-            self._finite(value, pred, target)
+            if torch.compiler.is_compiling():
+                torch._assert_async(
+                    torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf"
+                )
+            elif not blind and not math.isfinite(value.detach().sum()):
+                _checks.finite(pred=pred, target=target)
         return value
 
     forward = loss
@@ -311,10 +318,11 @@ class ProjectionBank(nn.Module):
         n, C = pred.shape
         if n != M or not -K <= which < K:
             return None
-        seen = rows[which] @ (pred - target)
-        value = (seen * seen).sum()
         if self.kind == "complement":
-            value = (mse_loss(pred, target, reduction="sum") / M - value).clamp_min(0)
+            value = complement_form(pred - target, rows[which])
+        else:
+            seen = rows[which] @ (pred - target)
+            value = (seen * seen).sum()
         return value if C == 1 else value / C
 
     def _of_some(self, pred: Tensor, target: Tensor, which: int | slice | Tensor) -> Tensor:
@@ -349,7 +357,9 @@ class ProjectionBank(nn.Module):
             total = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C)
         elif self._dense():
             form = self.form().to(residual.dtype)
-            total = quadratic_form(residual, form).clamp_min(0) * (K / C)
+            mean = quadratic_form(residual, form)
+            mean = mean if C == 1 else mean / C
+            return mean if self.reduction == "mean" else mean * K
         else:
             total = self._values(residual[self.subsets], slice(None)).sum()
         return total / K if self.reduction == "mean" else total
@@ -422,9 +432,3 @@ class ProjectionBank(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self._form = None  # it was made of the rows that have just been replaced
-
-    def _finite(self, value: Tensor, pred: Tensor, target: Tensor) -> None:
-        if torch.compiler.is_compiling():
-            torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-        elif not traced() and not math.isfinite(value.item() if value.ndim == 0 else value.detach().sum()):
-            _checks.finite(pred=pred, target=target)

@@ -121,33 +121,46 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
+    return _certain(low, n, tolerance) or bool(
+        _full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all()
+    )
+
+
+def _certain(low: float, n: int, tolerance: float) -> bool:
+    """Whether a triangle of n unit columns with no |r_ii| below `low` certainly has full rank."""
     # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
-    if n * math.log1p(1 / low) + 1.5 * math.log(n) < math.log(0.5 / tolerance):
-        return True
-    return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
+    return n * math.log1p(1 / low) + 1.5 * math.log(n) < math.log(0.5 / tolerance)
 
 
 def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where it is not that easy.
 
-    What a training step on a fresh batch costs is the number of calls, not arithmetic: this is all of them.
+    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest. The
+    triangle is looked at in plain Python, which is warm in the processor's cache where numpy is not.
     """
     M, d = x.shape
-    p = d + int(intercept)
-    if M <= p or M * p > _SMALL or x.device.type != "cpu" or x.dtype not in _NUMPY or dtype not in _NUMPY:
+    first = int(intercept)
+    p = d + first
+    if M <= p or M * p > _SMALL or p > _FEW or x.device.type != "cpu":
         return None
-    columns = np.ones((M, p))
-    columns[:, p - d :] = x.detach().numpy()
-    q, r = np.linalg.qr(columns)
-    if not _proves_full_rank(r[None], intercept, M * _EPS):
+    x = x.detach().to(torch.float64)
+    reflectors, scales = torch.geqrf(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
+    low = math.inf
+    for j, column in enumerate(reflectors[:p].mT.tolist()):
+        if j >= first:
+            norm = math.hypot(*column[first : j + 1])
+            if not norm > 0 or (intercept and not abs(column[0]) < 1e3 * norm):
+                return None
+            low = min(low, abs(column[j]) / norm)
+    if not low > 0 or not _certain(low, d, M * _EPS):
         return None
-    return torch.from_numpy((q.T / math.sqrt(M)).astype(_NUMPY[dtype]))
+    return torch.linalg.householder_product(reflectors, scales).mT.to(dtype) / math.sqrt(M)
 
 
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
 # microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
 _SMALL = 4096
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+_FEW = 32  # columns that plain Python may look at
 
 
 def _small(x: Tensor) -> bool:

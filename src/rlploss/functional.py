@@ -108,12 +108,20 @@ def compute(
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     blind = traced()
-    if subsets is None and probe == "subset" and ridge == 0 and not (blind or features_grad):
-        rows = easy_rows(x, intercept, pred.dtype)
-        if rows is not None and probe_points is None and pred.dtype is target.dtype:
-            with without_autocast(pred):
-                seen = rows @ as_residual(pred, target)
+    if (
+        subsets is None
+        and probe_points is None
+        and probe == "subset"
+        and ridge == 0
+        and not (blind or features_grad)
+    ):
+        with without_autocast(pred):
+            residual = as_residual(pred, target)
+            rows = easy_rows(x, intercept, residual.dtype)
+            if rows is not None:
+                seen = rows @ residual
                 value = (seen * seen).sum()
+        if rows is not None:
             if check_finite and not math.isfinite(value.item()):
                 _checks.finite(pred=pred, target=target)
             return reduce(value if seen.shape[1] == 1 else value / seen.shape[1], reduction)

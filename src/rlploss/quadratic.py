@@ -25,31 +25,66 @@ def quadratic_form(residual: Tensor, form: Tensor) -> Tensor:
     """tr(RᵀQR) for symmetric Q [N, N] and R [N, C]."""
     if traced():
         return (residual * (form @ residual)).sum()
-    value: Tensor = _QuadraticForm.apply(residual, form)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _Form.apply(residual, form)[0]  # type: ignore[no-untyped-call]
     return value
 
 
-class _QuadraticForm(torch.autograd.Function):
-    """tr(RᵀQR) for symmetric Q, and QR: the product is used again for the gradient 2QR."""
+def complement_form(residual: Tensor, rows: Tensor) -> Tensor:
+    """‖R‖²/M − ‖W R‖² for R [M, C] and rows W [q, M] that are orthonormal over √M: what W does not see."""
+    M = residual.shape[0]
+    if traced():
+        return (residual.square().sum() / M - (rows @ residual).square().sum()).clamp_min(0)
+    value: Tensor = _Complement.apply(residual, rows)[0]  # type: ignore[no-untyped-call]
+    return value
+
+
+class _Symmetric(torch.autograd.Function):
+    """tr(Rᵀ·AR) for a symmetric A, and AR: the product is kept for the gradient 2AR instead of made again.
+
+    AR is an output, so that a second derivative goes through it.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(residual: Tensor, form: Tensor) -> tuple[Tensor, Tensor]:
-        half = form @ residual
-        return (residual * half).sum(), half
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        # half is saved as an output, so that a second derivative goes through it
         ctx.save_for_backward(inputs[1], output[1])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_half: Tensor | None) -> tuple[Tensor | None, None]:
-        form, half = ctx.saved_tensors
-        result = None if grad is None else 2 * grad * half
-        if grad_half is not None:
-            through = form @ grad_half
-            result = through if result is None else result + through
-        return result, None
+    def _gradient(grad: Tensor | None, product: Tensor, through: Tensor | None) -> Tensor | None:
+        if grad is None:
+            return through
+        own = 2 * grad * product
+        return own if through is None else own + through
+
+
+class _Form(_Symmetric):
+    @staticmethod
+    def forward(residual: Tensor, form: Tensor) -> tuple[Tensor, Tensor]:
+        product = form @ residual
+        return (residual * product).sum().clamp_min(0), product
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None]:
+        form, product = ctx.saved_tensors
+        through = None if grad_product is None else form @ grad_product
+        return _Symmetric._gradient(grad, product, through), None
+
+
+class _Complement(_Symmetric):
+    @staticmethod
+    def forward(residual: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        product = _unseen(residual, rows)
+        # A is a projection over M, so that tr(RᵀAR) = M‖AR‖²: no difference of two large numbers
+        return product.square().sum() * residual.shape[0], product
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None]:
+        rows, product = ctx.saved_tensors
+        through = None if grad_product is None else _unseen(grad_product, rows)
+        return _Symmetric._gradient(grad, product, through), None
+
+
+def _unseen(residual: Tensor, rows: Tensor) -> Tensor:
+    return torch.addmm(residual, rows.mT, rows @ residual, beta=1 / residual.shape[0], alpha=-1)
