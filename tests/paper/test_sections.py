@@ -56,7 +56,7 @@ def test_table1_has_published_and_our_numbers_side_by_side(sections):
     assert {"released, equal epochs", "paper, as printed", "equal steps"} <= set(table.header)
     assert len(table.rows) == len(by_rlp.rows) == 6 * 3
     row = next(r for r in table.rows if r[:2] == ("Linear", "RLP"))
-    assert row[2] == "2.60e-6 ± 1.70e-6"
+    assert row[2] == "2.60e-6 ± 1.7e-6"
     data = [dict(zip(table.data_header, r, strict=True)) for r in table.data_rows]
     mine = next(
         d for d in data if (d["dataset"], d["trained_with"], d["measured_with"], d["protocol"])

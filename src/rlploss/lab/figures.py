@@ -116,8 +116,8 @@ class Figure:
         return [(label, *rest) for label, rest in (curves | levels).items()]
 
 
-def number(value: float) -> str:
-    """Three significant digits, short.
+def number(value: float, digits: int = 3) -> str:
+    """So many significant digits, short.
 
     >>> number(2.6e-6), number(0.2271), number(4100.0), number(0.5)
     ('2.60e-6', '0.227', '4,100', '0.500')
@@ -126,14 +126,14 @@ def number(value: float) -> str:
         return "–"
     if value == 0:
         return "0"
-    value = float(f"{value:.2e}")  # rounded first, or 0.9999 would have a digit more than 1.00
+    value = float(f"{value:.{digits - 1}e}")  # rounded first, or 0.9999 would have a digit more than 1.00
     magnitude = abs(value)
     if magnitude < 1e-3 or magnitude >= 1e6:
-        mantissa, exponent = f"{value:.2e}".split("e")
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     if magnitude >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(magnitude)))}f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(magnitude)))}f}"
 
 
 @contextmanager

@@ -26,6 +26,7 @@ METRICS = {
 }
 TASKS = {
     **published.DATASETS,
+    "wine-500": "Wine, 500 epochs",
     "mnist_classes": "MNIST, 5000 examples",
     "mnist_classes-small": "MNIST, 100 examples",
     "moons": "Moons",

@@ -168,8 +168,10 @@ class Maker:
         return cells
 
 
-def regression_sizes(request: Request, dataset: str, experiment: str) -> Sizes:
-    """K, M, batch and epochs of a regression experiment at the request's scale."""
+def regression_sizes(
+    request: Request, dataset: str, experiment: str, full_epochs: int | None = None
+) -> Sizes:
+    """K, M, batch and epochs of a regression experiment at the request's scale; `full_epochs` overrides the paper's."""
     scale = request.at
     n_subsets = min(published.subsets(experiment), scale.most_subsets)
     if experiment == "small":
@@ -182,6 +184,7 @@ def regression_sizes(request: Request, dataset: str, experiment: str) -> Sizes:
     family, full = {"mae": ("mae", published.protocol("mae")["epochs"])}.get(
         experiment, ("sweep" if experiment in ("shift", "noise") else "regression", published.epochs(dataset))
     )
+    full = full_epochs or full
     return Sizes(n_subsets, common["subset_size"], common["batch_size"], scale.epochs(family, full), full)
 
 
@@ -197,13 +200,14 @@ def regression_cells(
     metrics: str = "mse,rlp",
     corrected: bool = False,
     name: str | None = None,
+    full_epochs: int | None = None,
 ) -> list[Cell]:
     """All cells of one regression dataset in one experiment; `name` is the task's name, the dataset's if None."""
     arms = request.pick_arms(arms)
     sweep = variants != ((),)
     maker = Maker(
         request,
-        regression_sizes(request, dataset, experiment),
+        regression_sizes(request, dataset, experiment, full_epochs),
         published.hyper(dataset, experiment),
         request.seeds_for("sweep" if sweep else "regression"),
         points=250 if request.scale == "paper" else 50,

@@ -16,6 +16,7 @@ MIXUP = ("mse_mixup", "rlp", "rlp_mixup")
 THREE = ("california", "wine", "nonlinear")
 LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
 REGIONS = {"paper": "", "mahalanobis": " (half-and-half)"}
+WINE_LONGER, WINE_EPOCHS = "wine-500", 500
 HANDICAPPED = ("california", "wine")  # whose raw features differ in scale by orders of magnitude
 
 
@@ -29,6 +30,10 @@ def table1(request: Request) -> list[Cell]:
     cells = []
     for dataset in request.pick_datasets(REGRESSION):
         cells += regression_cells(request, dataset, "full", MAIN, corrected=dataset in HANDICAPPED)
+    if request.pick_datasets(("wine",)) and request.at.epochs("regression", WINE_EPOCHS) == WINE_EPOCHS:
+        # The paper's text and its Table 1 disagree about Wine after 200 epochs, so 500 are tried too.
+        longer = regression_cells(request, "wine", "full", MAIN, name=WINE_LONGER, full_epochs=WINE_EPOCHS)
+        cells += [cell for cell in longer if cell.arm.protocol == "released"]
     for dataset in request.pick_datasets(IMAGES):
         cells += autoencoder_cells(request, dataset, MAIN)
     return cells

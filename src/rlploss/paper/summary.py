@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlploss.lab import stats
 from rlploss.lab.figures import number
 from rlploss.lab.report import Claim
-from rlploss.paper import studies, verdicts
+from rlploss.paper import published, studies, verdicts
 from rlploss.paper.panels import TASKS
 from rlploss.paper.verdicts import Evidence
 from rlploss.paper.view import Grid
@@ -32,7 +32,7 @@ def _table1_words(grid: Grid) -> list[str]:
     words = []
     counts = {}
     for protocol in ("released", "steps"):
-        found = [(t, grid.compare(t, protocol, "rlp", "mse")) for t in grid.tasks()]
+        found = [(t, grid.compare(t, protocol, "rlp", "mse")) for t in published.DATASETS]
         kept = [(t, c) for t, c in found if c is not None]
         corrected = stats.holm([c for _, c in kept])
         counts[protocol] = [(t, c) for (t, _), c in zip(kept, corrected, strict=True)]
@@ -65,7 +65,7 @@ def _listed(names: Sequence[str]) -> str:
 def _steps_ratio(grid: Grid) -> str:
     """How many steps an epoch gives to either loss."""
     ratios = []
-    for task in grid.tasks():
+    for task in published.DATASETS:
         ours, theirs = (grid.stored(task, "released", arm) for arm in ("rlp", "mse"))
         if ours is not None and theirs is not None:
             ratios.append(float(ours.axis("step")[-1] / theirs.axis("step")[-1]))

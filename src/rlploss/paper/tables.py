@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlploss.lab import stats
-from rlploss.lab.figures import number
 from rlploss.lab.files import Value
 from rlploss.lab.report import Table, Text
 from rlploss.lab.study import Cell
 from rlploss.paper import published
 from rlploss.paper.panels import METRICS, TASKS
 from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
-from rlploss.paper.view import TONES, Grid, effect, mean_sd
+from rlploss.paper.view import TONES, Grid, effect, mean_sd, plus_minus
 
 Lookup = Callable[[str, str, str], published.Value | None]  # task, arm, metric
 DATA = (
@@ -58,7 +57,7 @@ def error_table(
                 (
                     TASKS.get(task, task),
                     ARMS[arm],
-                    "–" if value is None else f"{number(value.mean)} ± {number(value.sd)}",
+                    "–" if value is None else plus_minus(value.mean, value.sd),
                     *(mean_sd(grid.final(task, p, arm, metric)) for p in protocols),
                     verdict,
                 )

@@ -29,7 +29,7 @@ GONE = "reproduced, but gone at equal steps"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTED = "not tested"
 NOT_JUDGED = "not judged at this scale"
-TONES = {REPRODUCED: "good", GONE: "warn", NOT_REPRODUCED: "bad", NOT_TESTED: "calm", NOT_JUDGED: "calm"}
+TONES = {REPRODUCED: "good", GONE: "warn", NOT_REPRODUCED: "bad", NOT_JUDGED: "calm", NOT_TESTED: "calm"}
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,12 @@ def mean_sd(values: Array | None) -> str:
     if values is None or not len(values):
         return "–"
     s = stats.summary(np.asarray(values))
-    return number(s.mean) if s.n == 1 else f"{number(s.mean)} ± {number(s.sd)}"
+    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
+
+
+def plus_minus(mean: float, sd: float) -> str:
+    """`0.197 ± 0.11`."""
+    return f"{number(mean)} ± {number(sd, 2)}"
 
 
 def effect(comparison: stats.Comparison | None) -> str:
