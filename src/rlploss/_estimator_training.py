@@ -69,7 +69,7 @@ class RLPBase(RowReader):  # type: ignore[misc]
         learning_rate_init: float = 1e-3,
         max_iter: int = 200,
         tol: float = 1e-4,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 20,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         warm_start: bool = False,

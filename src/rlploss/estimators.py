@@ -55,9 +55,9 @@ class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):  # type: ignore[m
     learning_rate_init : float, default=1e-3
         Learning rate of Adam.
     max_iter : int, default=200
-    tol, n_iter_no_change : float, default=1e-4; int, default=10
+    tol, n_iter_no_change : float, default=1e-4; int, default=20
         Stop when the loss (with `early_stopping` the validation score) has not improved by `tol` for this many
-        iterations.
+        iterations. (`MLPRegressor` waits for 10; the loss of random subsets is noisier.)
     early_stopping, validation_fraction : bool, default=False; float, default=0.1
         Hold rows out, and keep the weights that score best on them.
     warm_start : bool, default=False
