@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +21,8 @@ from rlploss.stepping import compiler_missing
 from rlploss.tasks import Task, evaluation_interval
 
 # Measured on two cores; they decide how a fleet is run, never what it computes.
-STACK_PRODUCTS = (
-    3_000_000  # beyond so many multiplications per step a network keeps the processor busy by itself
-)
-CACHE_BYTES = 2**21  # activations of one stack that stay near the processor
+STACK_PRODUCTS = 3_000_000  # multiplications per step with which a network keeps the processor busy by itself
+CACHE_BYTES = 2**20  # activations of one stack that stay near the processor
 CALL_SECONDS = 2e-4  # saved per step by not calling torch's operators one by one
 NUMBER_SECONDS = 6e-10  # saved per activation by fusing what is done to it
 
@@ -55,25 +54,20 @@ def train_fleet(
     found: list[tuple[str, Member]] = []
     alone = []
     for number, task in enumerate(tasks):
-        mode = None
-        if _worth_stacking(task, architecture, stack):
-            feed = Feed(task.recipe, task.rows)
-            mode = mode_of(feed)
-        if mode is None:
+        made = _member(number, task, common) if _worth_stacking(task, architecture, stack) else None
+        if made is None:
             alone.append(number)
-            continue
-        stopper = make_stopper(common.early_stopping, task.evaluator.names)
-        every = evaluation_interval(common.evaluate_every, task.recipe)
-        found.append((mode, Member(number, task, feed, every, stopper)))
+        else:
+            found.append(made)
     done = 0
 
     def tell(steps: int) -> None:
         reporter.tell(done + steps)
 
     histories: dict[int, History] = {}
-    for made in _stacks(architecture, found, common, compile, tell):
-        made.go()
-        for member in made.members:
+    for together in _stacks(architecture, found, common, compile, tell):
+        together.go()
+        for member in together.members:
             histories[member.number] = member.history
             done += member.total
     for number in alone:
@@ -97,24 +91,89 @@ def _stacks(
         compiled = _compiles(architecture, mode, members, width, n_stacks, compile)
         for start in range(0, len(members), width):
             part = members[start : start + width]
-            recipe = part[0].task.recipe
-            every = 0
-            if common.checkpoint_every is not None:
-                every = as_budget("checkpoint_every", common.checkpoint_every).steps(recipe.steps_per_epoch)
-            yield Stack(
-                architecture,
-                part,
-                mode,
-                width=width if compiled else len(part),
-                compiled=compiled,
-                schedule=common.schedule,
-                callbacks=common.callbacks,
-                on_divergence=common.on_divergence,
-                tell=tell,
-                checkpoint=None if common.folder is None else common.folder / f"stack-{count:04}.pt",
-                save_every=every,
+            path = None if common.folder is None else common.folder / f"stack-{count:04}.pt"
+            yield _stack(
+                architecture, part, mode, width if compiled else len(part), compiled, common, path, tell
             )
             count += 1
+
+
+def _member(number: int, task: Task, common: Common) -> tuple[str, Member] | None:
+    """The task as a member of a stack, and how it is scored there; None if it has to be trained on its own."""
+    feed = Feed(task.recipe, task.rows)
+    mode = mode_of(feed)
+    if mode is None:
+        return None
+    stopper = make_stopper(common.early_stopping, task.evaluator.names)
+    return mode, Member(number, task, feed, evaluation_interval(common.evaluate_every, task.recipe), stopper)
+
+
+def _stack(
+    architecture: Architecture,
+    members: list[Member],
+    mode: str,
+    width: int,
+    compiled: bool,
+    common: Common,
+    path: Path | None,
+    tell: Callable[[int], None],
+) -> Stack:
+    every = 0
+    if common.checkpoint_every is not None:
+        per_epoch = members[0].task.recipe.steps_per_epoch
+        every = as_budget("checkpoint_every", common.checkpoint_every).steps(per_epoch)
+    return Stack(
+        architecture,
+        members,
+        mode,
+        width=width,
+        compiled=compiled,
+        schedule=common.schedule,
+        callbacks=common.callbacks,
+        on_divergence=common.on_divergence,
+        tell=tell,
+        checkpoint=path,
+        save_every=every,
+    )
+
+
+def compiled_run(
+    task: Task, common: Common, *, compile: bool | str, path: Path | None, reporter: Reporter
+) -> Stack | None:
+    """One network as a compiled stack of one, where that is possible and asked for or predicted to pay."""
+    _check_switch("compile", compile)
+    if compile is False:
+        return None
+    model, recipe = task.model, task.recipe
+    reason = why_not_stackable(model)
+    if not all(type(module).forward.__module__.startswith("torch.nn") for module in model.modules()):
+        reason = (
+            "only networks made of torch's own modules are compiled, since others would have to be traced"
+        )
+    elif recipe.lr is None:
+        reason = "the optimizer is a function"
+    made = None
+    if reason is None:
+        architecture = Architecture(model, task.rows.x.shape[1:])
+        too_large = architecture.products(recipe.rows_per_step) > STACK_PRODUCTS
+        if compile == "auto" and (common.callbacks or architecture.layers is None or too_large):
+            return None  # a callback may want to touch the network itself
+        if compile is True or _pays(architecture, recipe.rows_per_step, 1, recipe.total_steps):
+            made = _member(0, task, common)
+            reason = "its subsets are not scored by kept factors" if made is None else None
+    if made is None:
+        if compile is True:
+            raise not_compiled(str(reason))
+        return None
+    mode, member = made
+    if not _compiles(architecture, mode, [member], 1, 1, compile):
+        return None
+    return _stack(architecture, [member], mode, 1, True, common, path, reporter.tell)
+
+
+def not_compiled(reason: str) -> ValueError:
+    """The error of compile=True where nothing can be compiled."""
+    return ValueError(f'compile=True is not possible here: {reason}; use compile="auto" or compile=False')
 
 
 def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Member]]]:
@@ -156,18 +215,10 @@ def _close(group: list[Member], member: Member, mode: str) -> bool:
 
 def stack_width(architecture: Architecture, mode: str, members: list[Member]) -> tuple[int, int]:
     """Replicas per stack, and how many stacks: few enough for the cache, and evenly spread."""
-    numbers = max(_activations(architecture, m, mode) for m in members)
+    numbers = max(math.prod(cells_of(m.feed, mode)) for m in members) * sum(architecture.widths)
     largest = min(64, max(8, CACHE_BYTES // (4 * numbers)))
     n_stacks = -(-len(members) // largest)
     return -(-len(members) // n_stacks), n_stacks
-
-
-def _activations(architecture: Architecture, member: Member, mode: str) -> int:
-    """Numbers that one step of one network makes on its way forward."""
-    k, m = cells_of(member.feed, mode)
-    widths = [member.feed.features.shape[1]]
-    widths += [layer.n_out for layer in architecture.layers or ()]
-    return k * m * sum(widths)
 
 
 def _compiles(
@@ -190,9 +241,14 @@ def _compiles(
         return True
     if compile is False or architecture.layers is None or missing is not None or not on_cpu:
         return False
-    numbers = width * max(_activations(architecture, m, mode) for m in members)
-    steps = n_stacks * max(m.total for m in members)
-    return steps * (CALL_SECONDS + NUMBER_SECONDS * numbers) > COMPILE_SECONDS
+    rows = max(math.prod(cells_of(m.feed, mode)) for m in members)
+    return _pays(architecture, rows, width, n_stacks * max(m.total for m in members))
+
+
+def _pays(architecture: Architecture, n_rows: int, width: int, n_steps: int) -> bool:
+    """Whether so many steps save more time than compiling takes."""
+    numbers = width * n_rows * sum(architecture.widths)
+    return n_steps * (CALL_SECONDS + NUMBER_SECONDS * numbers) > COMPILE_SECONDS
 
 
 def _worth_stacking(task: Task, architecture: Architecture, stack: bool | str) -> bool:
@@ -230,12 +286,12 @@ def _check_switch(name: str, value: bool | str) -> None:
 
 
 def _train_alone(number: int, task: Task, common: Common, tell: Callable[[int], None]) -> History:
-    """One replica by itself, as `fit` would."""
+    """One replica by itself, as `fit` does without compiling."""
 
     def numbered(callback: Callback) -> Callback:
         return lambda event: callback(replace(event, replica=number))
 
-    def progress(now: Progress) -> None:
+    def forward(now: Progress) -> None:
         tell(now.step)
 
     run = Run(
@@ -246,7 +302,7 @@ def _train_alone(number: int, task: Task, common: Common, tell: Callable[[int], 
         callbacks=tuple(numbered(callback) for callback in common.callbacks),
         early_stopping=common.early_stopping,
         on_divergence=common.on_divergence,
-        progress=progress,
+        reporter=Reporter(forward, task.recipe.total_steps),
         checkpoint=None if common.folder is None else common.folder / f"replica-{number:04}.pt",
         checkpoint_every=common.checkpoint_every,
     )

@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from rlploss import checkpoints
-from rlploss._checks import one_of
 from rlploss.feeds import Feed, stream
 from rlploss.history import Budget, Event, History, as_budget
 from rlploss.monitors import (
     DivergenceError,
     EarlyStopping,
-    ProgressFunction,
     Reporter,
     divergence_message,
     make_stopper,
@@ -68,7 +66,7 @@ class Run:
         callbacks: tuple[Callback, ...],
         early_stopping: EarlyStopping | int | None,
         on_divergence: str,
-        progress: bool | ProgressFunction,
+        reporter: Reporter,
         checkpoint: Path | None,
         checkpoint_every: Budget | tuple[int, str] | None,
     ) -> None:
@@ -83,8 +81,8 @@ class Run:
         self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
         self.feed = Feed(recipe, task.rows)
         self.stopper = make_stopper(early_stopping, evaluator.names)
-        self.on_divergence = one_of("on_divergence", on_divergence, ("raise", "record"))
-        self.reporter = Reporter(progress, recipe.total_steps)
+        self.on_divergence = on_divergence
+        self.reporter = reporter
         self.step = 0
         self.seconds = 0.0
         self.loss_sum, self.loss_count = 0.0, 0
@@ -96,8 +94,6 @@ class Run:
         self._path = checkpoint
         self._save_every = 0  # steps; 0 goes by the clock
         if checkpoint_every is not None:
-            if checkpoint is None:
-                raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
             self._save_every = as_budget("checkpoint_every", checkpoint_every).steps(recipe.steps_per_epoch)
         self._saved_at = time.perf_counter()
 
@@ -243,7 +239,12 @@ class Run:
     def _describe(self) -> dict[str, Any]:
         """What makes this run this run."""
         rule = None if self.stopper is None else str(self.stopper.rule)
-        return {**self.task.describe(), "evaluate_every": self._evaluate_every, "early_stopping": rule}
+        return {
+            **self.task.describe(),
+            "evaluate_every": self._evaluate_every,
+            "early_stopping": rule,
+            "path": "plain",
+        }
 
     def _save(self, path: Path) -> None:
         state = {

@@ -76,6 +76,13 @@ class Architecture:
         self._model = model
         self._constants: dict[str, Tensor] = {}
 
+    @property
+    def widths(self) -> list[int]:
+        """Numbers per row that go into and come out of each layer; one guess where the layers are not known."""
+        if self.layers is None:
+            return [self.n_parameters]
+        return [self.layers[0].n_in, *(layer.n_out for layer in self.layers)]
+
     def describe(self) -> tuple[Any, ...]:
         """What must agree between replicas: names and shapes of parameters and the chain of layers."""
         return (tuple(self.names), tuple(self.shapes), self.layers)
@@ -209,7 +216,9 @@ def _activate(name: str, z: Tensor) -> Tensor:
 def _deactivate(name: str, h: Tensor, back: Tensor) -> Tensor:
     """Gradient before the activation from the gradient after it; h is the activation's output."""
     if name == "relu":
-        masked: Tensor = torch.ops.aten.threshold_backward(back, h, 0)  # a product with a mask takes four times as long
+        masked: Tensor = torch.ops.aten.threshold_backward(
+            back, h, 0
+        )  # a product with a mask takes four times as long
         return masked
     if name == "tanh":
         return back * (1 - h * h)

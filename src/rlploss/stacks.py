@@ -101,8 +101,8 @@ class Stack:
             self._spec = {
                 f"replica {m.number}: {k}": v for m in self.members for k, v in self._describe(m).items()
             }
-            where = checkpoints.environment(self.flat.device, torch.get_num_threads())
-            self._environment = {**where, "path": "compiled" if self.compiled else "plain"}
+            self._spec["path"] = "compiled" if self.compiled else "stacked"
+            self._environment = checkpoints.environment(self.flat.device, torch.get_num_threads())
             self._load(self._path)
         if self.step == 0 and not self.members[0].history.columns:
             self._evaluate(self.members)

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlploss._checks import one_of
+from rlploss.grouping import Common, compiled_run
 from rlploss.history import Budget, History
 from rlploss.inputs import Array
-from rlploss.monitors import EarlyStopping, ProgressFunction
+from rlploss.monitors import EarlyStopping, ProgressFunction, Reporter
 from rlploss.recipes import OptimizerFactory, Schedule
 from rlploss.runs import Callback, Run, make_optimizer
 from rlploss.tasks import ChosenMetrics, make_task
@@ -54,6 +56,7 @@ def fit(
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: Budget | tuple[int, str] | None = None,
+    compile: bool | str = "auto",
 ) -> History:
     """Train `model` in place and return its curves.
 
@@ -97,6 +100,9 @@ def fit(
         device: where to train; default where the model is.
         checkpoint: a file. If it exists the run continues from it, to the very bits of an uninterrupted run.
         checkpoint_every: `Epochs(n)` or `Steps(n)`; default every 30 seconds. Always written at the end.
+        compile: chains of linear layers can train in compiled calls of five steps, on a CPU ten times as fast after
+            about ten seconds of compiling. `"auto"` does so where that is predicted to pay and there are no
+            callbacks. Rounding differs between the two ways, so a checkpoint belongs to one of them.
 
     Returns:
         The `History`, with the settings in force and the model.
@@ -141,6 +147,24 @@ def fit(
         device=device,
         settings=settings,
     )
+    common = Common(
+        schedule=schedule,
+        evaluate_every=evaluate_every,
+        callbacks=tuple(callbacks),
+        early_stopping=early_stopping,
+        on_divergence=one_of("on_divergence", on_divergence, ("raise", "record")),
+        folder=None,
+        checkpoint_every=checkpoint_every,
+    )
+    path = None if checkpoint is None else Path(checkpoint)
+    if checkpoint_every is not None and path is None:
+        raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
+    reporter = Reporter(progress, task.recipe.total_steps)
+    stack = compiled_run(task, common, compile=compile, path=path, reporter=reporter)
+    if stack is not None:
+        stack.go()
+        reporter.tell(stack.step, last=True)
+        return stack.members[0].history
     run = Run(
         task,
         optimizer=make_optimizer(task.recipe, optimizer, model),
@@ -149,8 +173,8 @@ def fit(
         callbacks=tuple(callbacks),
         early_stopping=early_stopping,
         on_divergence=on_divergence,
-        progress=progress,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
+        reporter=reporter,
+        checkpoint=path,
         checkpoint_every=checkpoint_every,
     )
     return run.go()
