@@ -170,7 +170,7 @@ def _style() -> Iterator[None]:
 
 # Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a small
 # figure.
-LEFT, RIGHT, TOP, BOTTOM = 0.58, 0.06, 0.28, 0.44
+LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.06, 0.28, 0.44
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -219,7 +219,12 @@ def _draw(axes: Axes, panel: Panel | Drawing) -> None:
             _log_axis(axes, axis)
         else:
             axis.set_major_locator(ticker.MaxNLocator(5))
-            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
+
+
+def _short(value: float) -> str:
+    """A tick label that fits the margin."""
+    return number(value, 1) if 0 < abs(value) < 1e-3 else f"{value:,g}"
 
 
 def _log_axis(axes: Axes, axis: Axis) -> None:
@@ -232,7 +237,7 @@ def _log_axis(axes: Axes, axis: Axis) -> None:
         axis.set_major_locator(
             ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10)))
         )
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
     else:
         axis.set_major_locator(ticker.LogLocator(numticks=6))
         axis.set_major_formatter(ticker.FuncFormatter(_power))

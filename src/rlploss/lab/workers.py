@@ -130,7 +130,7 @@ class LocalProcesses:
                         continue
                     yield outcome
                     if not worker.process.is_alive():
-                        _stop(worker)
+                        _stop([worker])
                         team.remove(worker)
                         if not waiting:
                             continue
@@ -138,8 +138,7 @@ class LocalProcesses:
                         team.append(worker)
                     _give(worker, waiting)
         finally:
-            for worker in team:
-                _stop(worker)
+            _stop(team)
 
 
 def _start(train: Train) -> _Worker:
@@ -182,13 +181,17 @@ def _died(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _stop(worker: _Worker) -> None:
-    worker.pipe.close()
-    worker.process.terminate()
-    worker.process.join(1.0)
-    if worker.process.is_alive():
-        worker.process.kill()
-        worker.process.join()
+def _stop(team: Sequence[_Worker]) -> None:
+    """End the processes of a team: all are asked at once, and those that do not go within a second are killed."""
+    for worker in team:
+        worker.pipe.close()
+        worker.process.terminate()
+    deadline = time.monotonic() + 1.0
+    for worker in team:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
 
 
 def _work(pipe: Connection, train: Train) -> None:

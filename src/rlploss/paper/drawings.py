@@ -35,10 +35,10 @@ def plane_drawings() -> tuple[Drawing, ...]:
         return (x > 0.75).astype(np.float64)
 
     shown: list[tuple[str, Callable[[Array], Array], Callable[[Array], Array]]] = [
-        ("Regression: another function, other lines", smooth, bent),
-        ("Regression: the same function, the same lines", smooth, smooth),
-        ("Classes: another border, other lines", step, late),
-        ("Classes: the same border, the same lines", step, step),
+        ("Another function, other lines", smooth, bent),
+        ("The same function, the same lines", smooth, smooth),
+        ("Another border, other lines", step, late),
+        ("The same border, the same lines", step, step),
     ]
     return tuple(_planes(title, true, predicted) for title, true, predicted in shown)
 

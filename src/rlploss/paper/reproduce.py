@@ -46,11 +46,12 @@ def reproduce(
     cells = distinct(cells_of(chosen, request))
     command = f"rlploss reproduce {' '.join(names)} {request.arguments()} --out {shlex.quote(str(out))}"
     with open_store(out) as store:
-        unavailable = missing_data(cells, console)
-        ready = [c for c in cells if str(c.task.get("dataset")) not in unavailable]
-        for cell in cells:
-            if str(cell.task.get("dataset")) in unavailable and not store.has(cell):
-                store.write_failure(cell, unavailable[str(cell.task.get("dataset"))])
+        missing = [cell for cell in cells if not store.has(cell)]
+        unavailable = missing_data(missing, console)
+        for cell in missing:
+            if _data(cell) in unavailable:
+                store.write_failure(cell, unavailable[_data(cell)])
+        ready = [cell for cell in cells if _data(cell) not in unavailable]
         for name in chosen:
             store.write_request(name, request.options())
         todo = plan(ready, store, cost=expected_seconds, workers=workers)
@@ -95,11 +96,14 @@ def render_again(out: Path, *, console: Console) -> None:
         render(store, out, console=console, show=list(store.requests()))
 
 
+def _data(cell: Cell) -> str:
+    return str(cell.task.get("dataset", ""))
+
+
 def missing_data(cells: Sequence[Cell], console: Console) -> dict[str, str]:
     """Datasets that cannot be had, with the reason; the others are in the cache when this returns."""
-    wanted = dict.fromkeys(str(c.task.get("dataset")) for c in cells if c.task.get("dataset") is not None)
     found: dict[str, str] = {}
-    for name in wanted:
+    for name in filter(None, dict.fromkeys(_data(cell) for cell in cells)):
         try:
             datasets.load(name)
         except (datasets.DatasetUnavailable, datasets.CacheError) as error:
