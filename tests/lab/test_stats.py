@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from rlploss.lab import stats
 
@@ -122,3 +123,20 @@ def test_spread_is_compared_by_a_paired_test():
     assert stats.variance_ratio(np.ones(2), np.ones(2)).p == 1.0
     same = rng(2).normal(size=10)
     assert stats.variance_ratio(same, same).word == "level"
+
+
+def test_overlapping_splits_widen_the_interval_and_the_p_value():
+    draw = rng(3)
+    theirs = draw.uniform(1.0, 2.0, 12)
+    ours = theirs * np.exp(draw.normal(-0.05, 0.05, 12))
+    plain, corrected = (stats.compare(ours, theirs, overlap=overlap) for overlap in (0.0, 1 / 3))
+    assert corrected.effect == plain.effect
+    assert corrected.p > plain.p
+    assert corrected.low < plain.low < plain.high < corrected.high
+    # the interval is that of the test: 1 lies on its edge exactly when p is 5 %
+    d = np.log(ours) - np.log(theirs)
+    error = d.std(ddof=1) * np.sqrt(1 / 12 + 1 / 3)
+    shifted = stats.compare(
+        np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3
+    )
+    np.testing.assert_allclose([shifted.low, shifted.p], [1.0, 0.05], rtol=1e-9)

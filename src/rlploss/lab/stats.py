@@ -90,8 +90,13 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
     return mean, mean - half, mean + half
 
 
-def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True) -> Comparison:
-    """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores."""
+def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0) -> Comparison:
+    """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores.
+
+    Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to training
+    rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio, in the test and in the
+    interval, which becomes that of the test.
+    """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
         raise ValueError(f"paired arms need the same seeds, got shapes {ours.shape} and {theirs.shape}")
@@ -99,8 +104,14 @@ def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True) -> Comp
     differences = np.log(ours) - np.log(theirs) if ratio else ours - theirs
     n = len(differences)
     mean = float(differences.mean())
-    p = _paired_p(differences)
-    low, high = np.quantile(_resampled_means(differences), [0.025, 0.975]) if n > 1 else (-math.inf, math.inf)
+    p = _paired_p(differences, overlap)
+    if n < 2:
+        low, high = -math.inf, math.inf
+    elif overlap:
+        half = float(scipy_stats.t.ppf(0.975, n - 1)) * _standard_error(differences, overlap)
+        low, high = mean - half, mean + half
+    else:
+        low, high = np.quantile(_resampled_means(differences), [0.025, 0.975])
     back = math.exp if ratio else float
     with np.errstate(over="ignore"):
         limits = (float(np.exp(low)), float(np.exp(high))) if ratio else (float(low), float(high))
@@ -108,13 +119,17 @@ def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True) -> Comp
     return Comparison(back(mean), *limits, p, n, better, "ratio" if ratio else "difference")
 
 
-def _paired_p(differences: Array) -> float:
+def _standard_error(differences: Array, overlap: float) -> float:
+    return float(differences.std(ddof=1)) * math.sqrt(1.0 / len(differences) + overlap)
+
+
+def _paired_p(differences: Array, overlap: float = 0.0) -> float:
     """Two-sided p of the paired t-test; 1 where it says nothing (one seed, NaN, all equal)."""
     if len(differences) < 2 or not np.isfinite(differences).all() or not differences.any():
         return 1.0
-    n = len(differences)
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    return _two_sided(abs(float(differences.mean())) / error, n - 1) if error > 0.0 else 0.0
+    error = _standard_error(differences, overlap)
+    freedom = len(differences) - 1
+    return _two_sided(abs(float(differences.mean())) / error, freedom) if error > 0.0 else 0.0
 
 
 def _two_sided(t: float, freedom: int) -> float:
