@@ -1,7 +1,7 @@
 """Train with MSE and with RLP on the Nonlinear data, and print the test error of both against optimiser steps.
 
-The paper compares at equal epochs. An epoch of RLP is one pass over K subsets, an epoch of MSE one pass over the rows: with
-K = 1000 subsets and 3000 rows in batches of 100 that is 1000 steps against 30. Here both take the same steps.
+The paper compares at equal epochs: one pass over K subsets for RLP, one pass over the rows for MSE. With
+K = 1000 subsets, and 3000 rows in batches of 100, that is 1000 steps against 30. Here both take the same steps.
 """
 
 import numpy as np
