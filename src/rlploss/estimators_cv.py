@@ -54,7 +54,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
     ensemble : bool, default=True
         Predict with the mean of the fold models of the `n_best` settings, which are trained already; False trains one
         network on all rows with the best setting.
-    n_best : int, default=4
+    n_best : int, default=8
     max_iter, learning_rate_init : int, default=60; float, default=3e-3
         The longest training to choose from (see `RLPRegressor` for what an iteration is), and the rate of Adam.
 
@@ -80,7 +80,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         alphas: Sequence[float] = (1e-4, 1e-2, 1e-1),
         cv: Any = 5,
         ensemble: bool = True,
-        n_best: int = 4,
+        n_best: int = 8,
         probe: str = "subset",
         intercept: bool = True,
         ridge: float = 0.0,

@@ -298,34 +298,41 @@ def legend_swatch(style: str, level: bool = False) -> str:
     )
 
 
-def save(figure: Figure, directory: Path) -> list[Path]:
-    """Write NAME.svg and NAME.png: all panels side by side over one legend; files that are right already stay."""
-    svg, png = (directory / f"{figure.name}{suffix}" for suffix in (".svg", ".png"))
-    mark = _mark(figure)
-    if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
-        return [svg, png]
+def drawn(figure: Figure) -> MplFigure:
+    """The panels of a figure side by side over one legend, as a figure of matplotlib."""
     columns = min(figure.columns, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
     width, height = (max(size_of(panel)[k] for panel in figure.panels) for k in (0, 1))
     legend = figure.legend()
     foot = 0.35 if legend else 0.0
     with _style():
-        drawn = MplFigure(figsize=(columns * width, rows * height + foot))
+        made = MplFigure(figsize=(columns * width, rows * height + foot))
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             row, column = divmod(index, columns)
             top = (rows - row) * height + foot
-            axes = _add_axes(drawn, panel, column * width, top - size_of(panel)[1])
+            axes = _add_axes(made, panel, column * width, top - size_of(panel)[1])
             _draw(axes, panel)
             handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         if legend:
             shown = [label for label, _, _ in legend if label in handles]
-            drawn.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
-        FigureCanvasAgg(drawn)
+            made.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
+        FigureCanvasAgg(made)
+    return made
+
+
+def save(figure: Figure, directory: Path) -> list[Path]:
+    """Write NAME.svg and NAME.png: all panels side by side over one legend; files that are right already stay."""
+    svg, png = (directory / f"{figure.name}{suffix}" for suffix in (".svg", ".png"))
+    mark = _mark(figure)
+    if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
+        return [svg, png]
+    with _style():
+        made = drawn(figure)
         raster = io.BytesIO()
-        drawn.savefig(raster, format="png", dpi=160, metadata={"Software": None})
+        made.savefig(raster, format="png", dpi=160, metadata={"Software": None})
         write_bytes_atomic(png, raster.getvalue())
-        write_text_atomic(svg, _svg(drawn) + mark)  # last, since its mark vouches for both
+        write_text_atomic(svg, _svg(made) + mark)  # last, since its mark vouches for both
     return [svg, png]
 
 

@@ -1,0 +1,328 @@
+"""From the columns of a frame to numbers: what each column is, what becomes of it, and the target."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rlploss._checks import one_of
+from rlploss._compare_read import TableError
+
+Array = NDArray[np.float64]
+
+MOST_LEVELS = 20  # of a category; the rest share one column
+MOST_CLASSES = 20
+FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
+TASKS = ("auto", "regression", "classification")
+
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
+_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
+_SPACED = re.compile(r"[+-]?\d{1,3}([  ']\d{3})+(\.\d+)?")
+_SIGNS = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")
+_IDENTIFIER = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|rowid|row|nr|no)($|[_\W])|Id$|ID$")
+_YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column is and what becomes of it: `names` are the columns of numbers it gives."""
+
+    name: str
+    kind: str  # number, category, yes/no, date, constant, identifier, text, empty
+    does: str  # in words
+    n_missing: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target: real numbers, or class numbers with the classes they stand for."""
+
+    name: str
+    task: str
+    y: NDArray[Any]
+    classes: tuple[str, ...] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A table as numbers. X may hold NaN; `n_dropped` rows had no target."""
+
+    X: Array
+    target: Target
+    columns: tuple[Column, ...]
+    n_rows: int  # in the file
+    n_dropped: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of X."""
+        return tuple(name for column in self.columns for name in column.names)
+
+
+def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: Sequence[str] = ()) -> Design:
+    """Decide what every column is; the target by name, some columns left out by name."""
+    one_of("task", task, TASKS)
+    for name in (target, *drop):
+        if name not in frame.columns:
+            raise TableError(
+                _no_such_column(name, list(frame.columns), "target" if name == target else "drop")
+            )
+    if target in drop:
+        raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
+    raw = frame[target]
+    if raw.isna().all():
+        raise TableError(f"the target {target!r} has no values; choose another column")
+    known = raw.notna().to_numpy()
+    read = read_target(raw[known], task)
+    rest = [name for name in frame.columns if name != target and name not in drop]
+    columns, parts = [], []
+    for name in rest:
+        column, numbers = read_column(frame[name][known])
+        columns.append(column)
+        parts.append(numbers)
+    columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
+    X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
+    if X.shape[1] == 0:
+        raise TableError(
+            f"no column but the target {target!r} can be used; add columns with numbers, categories or dates"
+        )
+    return Design(X, read, tuple(columns), len(frame), int((~known).sum()))
+
+
+def _no_such_column(name: str, names: list[str], option: str) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    lower = [other for other in names if other.lower() == name.lower()]
+    hint = (
+        f"did you mean {(lower or near)[0]!r}?"
+        if lower or near
+        else f"the columns are {', '.join(names[:12])}"
+    )
+    return f"there is no column {name!r} for --{option}; {hint}"
+
+
+# One column
+
+
+def as_numbers(values: pd.Series) -> tuple[Array, str] | None:
+    """A column as floats with NaN for missing values, and how it was written; None if it is not numbers."""
+    if pd.api.types.is_bool_dtype(values.dtype):
+        return None
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        return np.where(np.isfinite(floats), floats, np.nan), ""
+    if pd.api.types.is_datetime64_any_dtype(values.dtype):
+        return None
+    some = values.dropna()
+    if len(some) == 0 or not all(isinstance(v, str) for v in some):
+        if len(some) and all(
+            isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in some
+        ):
+            return np.array([np.nan if pd.isna(v) else float(v) for v in values]), ""
+        return None
+    bare = [_SIGNS.sub(r"\1", v.strip()) for v in some]
+    for pattern, clean, said in (
+        ((_PLAIN,), lambda v: v, ""),
+        ((_THOUSANDS, _PLAIN), lambda v: v.replace(",", ""), "commas between thousands"),
+        ((_SPACED, _PLAIN), lambda v: re.sub("[  ']", "", v), "spaces between thousands"),
+        ((_COMMA, _PLAIN), lambda v: v.replace(".", "").replace(",", "."), "decimal commas"),
+    ):
+        if all(any(p.fullmatch(v) for p in pattern) for v in bare):
+            numbers = np.full(len(values), np.nan)
+            numbers[values.notna().to_numpy()] = [float(clean(v)) for v in bare]
+            signs = "signs of currency or percent" if bare != [v.strip() for v in some] else ""
+            return numbers, " and ".join(word for word in (said, signs) if word)
+    return None
+
+
+def as_dates(values: pd.Series) -> pd.Series | None:
+    """A column as timestamps, or None; plain numbers are not dates."""
+    if pd.api.types.is_datetime64_any_dtype(values.dtype):
+        return values.dt.tz_localize(None) if getattr(values.dt, "tz", None) is not None else values
+    some = values.dropna()
+    if len(some) == 0:
+        return None
+    if not all(isinstance(v, str) for v in some):
+        if all(hasattr(v, "isoformat") for v in some):
+            return pd.to_datetime(values, errors="coerce")
+        return None
+    if not all(re.search(r"\d", v) and re.search(r"[-/.: ]|[A-Za-z]", v) for v in some.iloc[:200]):
+        return None
+    for style in (
+        "ISO8601",
+        "%d.%m.%Y",
+        "%d/%m/%Y",
+        "%m/%d/%Y",
+        "%Y/%m/%d",
+        "%d-%m-%Y",
+        "%d %b %Y",
+        "%b %d, %Y",
+    ):
+        try:
+            found = pd.to_datetime(some, format=style, errors="raise", utc=True)
+        except (ValueError, TypeError, OverflowError):
+            continue
+        return found.dt.tz_localize(None).reindex(values.index)
+    return None
+
+
+def read_column(values: pd.Series) -> tuple[Column, Array]:
+    """What one column is, and its numbers [n, k] (NaN where they are missing)."""
+    name, n = str(values.name), len(values)
+    missing = int(values.isna().sum())
+    nothing = np.empty((n, 0))
+    if missing == n:
+        return Column(name, "empty", "left out: no values", missing), nothing
+    found = as_numbers(values)
+    if found is not None:
+        return _number_column(name, *found)
+    dates = as_dates(values)
+    if dates is not None:
+        return _date_column(name, dates)
+    texts = values.map(lambda v: None if pd.isna(v) else str(v).strip())
+    return _text_column(name, texts, missing)
+
+
+def _number_column(name: str, numbers: Array, said: str) -> tuple[Column, Array]:
+    n_missing = int(np.isnan(numbers).sum())
+    some = numbers[~np.isnan(numbers)]
+    n = len(numbers)
+    if len(some) == 0:
+        return Column(name, "empty", "left out: no values", n_missing), np.empty((n, 0))
+    different = np.unique(some)
+    if len(different) == 1 and n_missing == 0:
+        return Column(name, "constant", f"left out: always {different[0]:g}", 0), np.empty((n, 0))
+    if len(different) == n > 10 and np.equal(some, np.round(some)).all():
+        consecutive = different[-1] - different[0] == n - 1
+        if consecutive or _IDENTIFIER.search(name):
+            why = "counts the rows" if consecutive else "a different whole number in every row"
+            return Column(name, "identifier", f"left out: {why}", 0), np.empty((n, 0))
+    does = "a number" + (f", written with {said}" if said else "")
+    return _with_missing(name, "number", does, numbers[:, None], (name,))
+
+
+def _with_missing(
+    name: str, kind: str, does: str, numbers: Array, names: tuple[str, ...]
+) -> tuple[Column, Array]:
+    """Missing values are filled in from the training rows; a column says where they were."""
+    gone = np.atleast_1d(np.isnan(numbers).any(axis=1))
+    n_missing = int(gone.sum())
+    if n_missing:
+        does += f"; {n_missing} missing filled with the median, and a column that says where"
+        numbers = np.concatenate([numbers, gone[:, None].astype(np.float64)], axis=1)
+        names = (*names, f"{name} is missing")
+    return Column(name, kind, does, n_missing, names), numbers
+
+
+def _date_column(name: str, dates: pd.Series) -> tuple[Column, Array]:
+    days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
+    if np.nanmax(days) == 0:
+        return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty(
+            (len(days), 0)
+        )
+    does, parts = "days since the first date", [days]
+    names: tuple[str, ...] = (f"{name} days",)
+    if np.nanmax(days) > 366:
+        turn = 2 * np.pi * dates.dt.dayofyear.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
+        parts += [np.sin(turn), np.cos(turn)]
+        names += (f"{name} season sin", f"{name} season cos")
+        does += ", and the season as a sine and a cosine"
+    return _with_missing(name, "date", does, np.column_stack(parts), names)
+
+
+def _text_column(name: str, texts: pd.Series, n_missing: int) -> tuple[Column, Array]:
+    n = len(texts)
+    counts = texts.value_counts()
+    levels = sorted(counts.index)
+    none = np.empty((n, 0))
+    if len(levels) == 1 and n_missing == 0:
+        return Column(name, "constant", f"left out: always {levels[0]!r}", 0), none
+    if len(levels) == len(texts) - n_missing > 10:
+        return Column(name, "identifier", "left out: a different text in every row", n_missing), none
+    if len(levels) > max(MOST_LEVELS, 0.5 * (n - n_missing)):
+        return Column(name, "text", f"left out: free text, {len(levels)} different values", n_missing), none
+    if {level.lower() for level in levels} in _YES_NO and n_missing == 0 and len(levels) == 2:
+        high = levels[1]
+        return (
+            Column(name, "yes/no", f"1 for {high!r}", 0, (f"{name} = {high}",)),
+            (texts == high).to_numpy(dtype=np.float64)[:, None],
+        )
+    kept = list(counts.sort_index().sort_values(ascending=False, kind="stable").index[:MOST_LEVELS])
+    kept = sorted(kept)
+    parts = [(texts == level).to_numpy(dtype=np.float64) for level in kept]
+    names = [f"{name} = {level}" for level in kept]
+    does = f"one column for each of {len(kept)} categories"
+    if len(levels) > len(kept):
+        parts.append((texts.notna() & ~texts.isin(kept)).to_numpy(dtype=np.float64))
+        names.append(f"{name} = other")
+        does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
+    if n_missing:
+        parts.append(texts.isna().to_numpy(dtype=np.float64))
+        names.append(f"{name} is missing")
+        does += f"; {n_missing} missing are a category of their own"
+    elif len(levels) == len(kept) == 2:  # the second says the same as the first
+        parts, names = parts[1:], names[1:]
+        does = f"1 for {kept[1]!r}, 0 for {kept[0]!r}"
+    return Column(name, "category", does, n_missing, tuple(names)), np.column_stack(parts)
+
+
+# The target
+
+
+def read_target(values: pd.Series, task: str) -> Target:
+    """Numbers to predict, or classes; `values` has no missing ones."""
+    name = str(values.name)
+    found = as_numbers(values)
+    numbers = None if found is None else found[0]
+    if numbers is not None and np.isnan(numbers).any():
+        raise TableError(
+            f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values"
+        )
+    n_different = values.astype(str).nunique() if numbers is None else len(np.unique(numbers))
+    if n_different == 1:
+        word = "one class only" if task == "classification" or numbers is None else "constant"
+        raise TableError(f"the target {name!r} is {word}, always {values.iloc[0]!s}; choose another column")
+    whole = numbers is not None and bool(np.equal(numbers, np.round(numbers)).all())
+    if task == "auto":
+        few = numbers is None or (whole and n_different <= FEW_INTEGERS)
+        task, why = ("classification", "few different values") if few else ("regression", "numbers")
+        if numbers is None:
+            why = "text"
+        said = f"recognised as {task} ({why}); --task overrides"
+    else:
+        said = f"{task}, as asked"
+    if task == "regression":
+        if numbers is None:
+            raise TableError(
+                f"the target {name!r} must be numbers for regression, got {values.iloc[0]!r}; pass --task "
+                "classification or choose another column"
+            )
+        return Target(name, task, numbers, said=said)
+    labels = values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: f"{v:g}")
+    classes = sorted(set(labels), key=_natural)
+    if len(classes) > MOST_CLASSES:
+        raise TableError(
+            f"the target {name!r} has {len(classes)} classes, more than {MOST_CLASSES}; choose another column, or "
+            "--task regression if it is numbers"
+        )
+    place = {label: i for i, label in enumerate(classes)}
+    return Target(
+        name, task, np.array([place[label] for label in labels], dtype=np.int64), tuple(classes), said
+    )
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label

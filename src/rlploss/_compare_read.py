@@ -1,0 +1,134 @@
+"""A table somebody else wrote: CSV, TSV or Parquet to a frame, or one sentence on why not."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
+DELIMITERS = ",;\t|"
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "--", "#n/a", "missing", "<na>"})
+
+
+class TableError(ValueError):
+    """The table cannot be used; the message is one sentence for the user."""
+
+
+def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
+    """Read a file. Columns of CSV and TSV are text or missing; Parquet keeps its types."""
+    path = Path(path)
+    if path.is_dir():
+        raise TableError(f"{path} is a directory, not a table; give a CSV, TSV or Parquet file")
+    if not path.exists():
+        raise TableError(f"there is no file {path}; check the path")
+    if path.suffix.lower() not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise TableError(f"a table must end in one of {known}, got {path.name!r}; convert or rename it")
+    if path.stat().st_size == 0:
+        raise TableError(f"{path} is empty; give a table with a header and rows")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return check_frame(_read_parquet(path), str(path))
+    return check_frame(_read_text(path, encoding), str(path))
+
+
+def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Refuse what is no table: no rows, no columns, names that occur twice, columns of lists."""
+    if frame.shape[1] == 0 or frame.shape[0] == 0:
+        raise TableError(
+            f"{name} is empty: it has {frame.shape[1]} columns and {frame.shape[0]} rows; add rows"
+        )
+    frame.columns = [str(column) for column in frame.columns]
+    twice = [column for column, times in Counter(frame.columns).items() if times > 1]
+    if twice:
+        raise TableError(
+            f"column names must be different, but {twice[0]!r} occurs twice in {name}; rename one"
+        )
+    for column in frame.columns:
+        if frame[column].dtype == object or isinstance(frame[column].dtype, pd.ArrowDtype | pd.StringDtype):
+            some = frame[column].dropna()
+            if len(some) and _is_list(some.iloc[0]) and all(_is_list(value) for value in some.iloc[:100]):
+                raise TableError(
+                    f"column {column!r} holds lists such as {str(some.iloc[0])[:40]}; spread them over columns of "
+                    "their own, or leave the column out with --drop"
+                )
+    return frame
+
+
+def _is_list(value: object) -> bool:
+    if isinstance(value, str):
+        text = value.strip()
+        return len(text) > 1 and (text[0], text[-1]) in (("[", "]"), ("{", "}"))
+    return not isinstance(value, bytes) and hasattr(value, "__len__")
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise TableError(
+            f"reading {path.name} needs pyarrow; install it (pip install pyarrow) or save the table as CSV"
+        ) from None
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except Exception as error:  # pyarrow has a class for each way of being broken
+        raise TableError(f"{path} is not a Parquet table ({_first_line(error)}); check the file") from error
+
+
+def _read_text(path: Path, encoding: str) -> pd.DataFrame:
+    data = path.read_bytes()
+    if encoding == "utf-8" and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
+        raise TableError(f"{path} is UTF-16, not UTF-8; pass --encoding utf-16")
+    if b"\0" in data[:4096] and not encoding.startswith("utf-16"):
+        raise TableError(f"{path} is not a table but binary data; give a CSV, TSV or Parquet file")
+    try:
+        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except LookupError:
+        raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
+    except UnicodeDecodeError as error:
+        raise TableError(
+            f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position {error.start}); "
+            "pass its encoding, for instance --encoding latin-1"
+        ) from error
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if not first:
+        raise TableError(f"{path} is empty; give a table with a header and rows")
+    if first.lstrip()[:1] in ("<", "{"):
+        raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet")
+    delimiter = SUFFIXES[path.suffix.lower()] or ","
+    if delimiter == ",":
+        delimiter = max(DELIMITERS, key=lambda d: (first.count(d), -DELIMITERS.index(d)))
+    return _parse(text, delimiter, path)
+
+
+def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
+    """Rows of the same length as the header; blank lines are skipped."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str | None]] = []
+    header: list[str] | None = None
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells) and len(cells) <= 1:
+                continue
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                continue
+            if len(cells) != len(header):
+                raise TableError(
+                    f"{path} is not a table: line {reader.line_num} has {len(cells)} fields and the header has "
+                    f"{len(header)}; check quotes and delimiters there"
+                )
+            rows.append([None if cell.strip().lower() in MISSING else cell.strip() for cell in cells])
+    except csv.Error as error:
+        raise TableError(
+            f"{path} is not a table (line {reader.line_num}: {_first_line(error)}); check quotes there"
+        ) from error
+    header = [name or f"column {i + 1}" for i, name in enumerate(header or [])]
+    return pd.DataFrame(rows, columns=pd.Index(header, dtype=object), dtype=object)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
