@@ -58,14 +58,10 @@ class Feed:
         per_row = (self.x[0].numel() + n_outputs) * self.x.element_size()
         self._window_steps = max(1, window_bytes // (per_row * recipe.rows_per_step))
         self._window: tuple[int, Tensor, Tensor] | None = None  # first step, x, y
-
-    @property
-    def all_rows(self) -> bool:
-        """Whether a step runs the network on all N rows once, because its subsets hold at least as many."""
-        r = self.recipe
-        if r.subsets_per_step in (None, 1) or r.mixup:
-            return False
-        return r.rows_per_step >= r.n_rows
+        self._short = recipe.subsets_per_step == 1 and recipe.preset != "released-autoencoder"
+        # whether a step runs the network on all N rows once, because its subsets hold at least as many
+        several = recipe.subsets_per_step not in (None, 1) and not recipe.mixup
+        self.all_rows = several and recipe.rows_per_step >= recipe.n_rows
 
     # Drawing
 
@@ -205,20 +201,25 @@ class Feed:
 
     def inputs(self, step: int) -> Tensor:
         """The rows that the network is run on in this step."""
-        return self.x if self.all_rows else self._at(step)[0]
+        if self.all_rows:
+            return self.x
+        x, self._target = self._at(step)
+        return x
 
     def score(self, step: int, pred: Tensor) -> tuple[Tensor, Tensor]:
-        """Value (a scalar) and gradient [b, C] for predictions [b, C] on `inputs(step)`."""
-        r = self.recipe
+        """Value (a scalar) and gradient [b, C] for predictions [b, C] on the latest `inputs(step)`."""
         if self.all_rows:
             return self._score_all_rows(step, pred)
-        target, root = self._at(step)[1], self.roots(step, step + 1)
-        if r.loss != "rlp" or self.kind == "mse":
-            loss = "mse" if r.loss == "rlp" else r.loss
+        target, loss = self._target, self.recipe.loss
+        root = None if self.root is None else self.roots(step, step + 1)
+        if loss != "rlp" or self.kind == "mse":
+            loss = "mse" if loss == "rlp" else loss
             each = row_weight(loss, pred.shape[0], self.n_outputs)
             return pointwise(loss, pred, target, each if root is None else each * root.square())
         residual = pred - target
         if root is None:
+            if self._short and self.sight is not None:
+                return projected(residual, self.sight[step], 1 / self.n_outputs, self.whole)
             return self._score_subsets(self._which(step), residual)
         value, back = self._score_subsets(self._which(step), residual * root)
         return value, back * root
@@ -239,12 +240,9 @@ class Feed:
         if self.sight is None:
             return self._score_by_autograd(which, residual)
         scale = 1 / (k * self.n_outputs)
-        if k == 1:
-            value, back = projected(residual, self.sight[which.start], scale, self.whole)
-        else:
-            stack = residual.view(k, -1, self.n_outputs)
-            values, back = projected(stack, self.sight[which], scale, self.whole)
-            value, back = values.sum(), back.view(residual.shape)
+        stack = residual.view(k, -1, self.n_outputs)
+        values, back = projected(stack, self.sight[which], scale, self.whole)
+        value, back = values.sum(), back.view(residual.shape)
         if self.offset is not None:
             value = value + self.offset[which].mean()
         return value, back

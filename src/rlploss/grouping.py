@@ -14,11 +14,12 @@ from rlploss.history import Budget, History, as_budget
 from rlploss.members import Member
 from rlploss.monitors import EarlyStopping, Progress, Reporter, make_stopper
 from rlploss.recipes import Schedule
-from rlploss.runs import Callback, Run, make_optimizer
+from rlploss.runs import Callback, Run
 from rlploss.stacking import Architecture, why_not_stackable
 from rlploss.stacks import COMPILE_SECONDS, Stack
 from rlploss.stepping import compiler_missing
 from rlploss.tasks import Task, evaluation_interval
+from rlploss.updates import make_optimizer
 
 # Measured on two cores; they decide how a fleet is run, never what it computes.
 STACK_PRODUCTS = 3_000_000  # multiplications per step with which a network keeps the processor busy by itself

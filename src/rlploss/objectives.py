@@ -29,8 +29,8 @@ def pointwise(loss: str, pred: Tensor, target: Tensor, weight: Tensor | float) -
         return -(weight * target * logs).sum((-2, -1)), weight * (logs.exp() - target)
     gap = pred - target
     if loss == "mse":
-        scaled = gap * weight
-        return (scaled * gap).sum((-2, -1)), scaled * 2
+        back = gap * (2 * weight)
+        return (back * gap).sum((-2, -1)) / 2, back
     if loss == "mae":
         return (gap.abs() * weight).sum((-2, -1)), gap.sign() * weight
     clipped = gap.clamp(-HUBER_DELTA, HUBER_DELTA)
@@ -45,12 +45,13 @@ def projected(residual: Tensor, rows: Tensor, scale: float, whole: float = 0.0) 
     see, which is the shorter way when the planes see most of the residual.
     """
     seen = rows @ residual
-    value = (seen * seen).sum((-2, -1))
-    back = rows.mT @ seen
+    value, back = (seen * seen).sum((-2, -1)), rows.mT @ (seen * (2 * scale))
+    if scale != 1:  # every operation counts: a step of a small network is little else
+        value = value * scale
     if whole:
-        value = (residual * residual).sum((-2, -1)) * whole - value
-        back = residual * whole - back
-    return value * scale, back * (2 * scale)
+        rest = residual * (2 * scale * whole)
+        return (residual * rest).sum((-2, -1)) / 2 - value, rest - back
+    return value, back
 
 
 def quadratic(residual: Tensor, form: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -75,24 +76,24 @@ class Recipe:
     subsets_per_step: int | None = None
     mixup_alpha: float | None = None
 
-    @property
+    @cached_property
     def loss(self) -> str:
         """The objective without its mixup."""
         return self.objective.removesuffix("+mixup")
 
-    @property
+    @cached_property
     def mixup(self) -> bool:
         """Whether rows are mixed in pairs."""
         return self.objective.endswith("+mixup")
 
-    @property
+    @cached_property
     def rows_per_epoch(self) -> int:
         """Rows read in one epoch: N, or K·M for RLP."""
         if self.n_subsets is not None and self.subset_size is not None:
             return self.n_subsets * self.subset_size
         return self.n_rows
 
-    @property
+    @cached_property
     def rows_per_step(self) -> int:
         """Rows read in one step (the last step of an epoch may have fewer)."""
         if self.subsets_per_step is not None and self.subset_size is not None:
@@ -100,12 +101,12 @@ class Recipe:
         assert self.batch_size is not None  # one of the two is always set
         return self.batch_size
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch."""
         return -(-self.rows_per_epoch // self.rows_per_step)
 
-    @property
+    @cached_property
     def total_steps(self) -> int:
         """Optimiser steps in the whole budget."""
         return self.budget.steps(self.steps_per_epoch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from rlploss import checkpoints
 from rlploss.feeds import Feed, stream
@@ -23,34 +23,12 @@ from rlploss.monitors import (
     divergence_message,
     make_stopper,
 )
-from rlploss.recipes import OptimizerFactory, Recipe, Schedule, learning_rate_factor
+from rlploss.recipes import Schedule, learning_rate_factor
 from rlploss.tasks import Task, evaluation_interval
+from rlploss.updates import Stepper
 
 Callback = Callable[[Event], object]
 CHECKPOINT_SECONDS = 30.0
-
-
-def make_optimizer(recipe: Recipe, optimizer: str | OptimizerFactory, model: nn.Module) -> Optimizer:
-    """The optimiser of a run, with torch's fused kernels where there are any."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if callable(optimizer):
-        made = optimizer(parameters)
-        if not isinstance(made, Optimizer):
-            raise TypeError(f"an optimizer factory must return a torch Optimizer, got {type(made).__name__}")
-        return made
-    assert recipe.lr is not None
-    fused = parameters[0].device.type in ("cpu", "cuda", "mps")
-    if recipe.optimizer in ("adam", "adamw"):
-        kind = Adam if recipe.optimizer == "adam" else AdamW
-        return kind(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
-    return SGD(
-        parameters,
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.optimizer == "sgd_nesterov",
-        fused=fused,
-    )
 
 
 class Run:
@@ -79,6 +57,7 @@ class Run:
             evaluator,
         )
         self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
+        self.stepper = Stepper(optimizer, recipe)
         self.feed = Feed(recipe, task.rows)
         self.stopper = make_stopper(early_stopping, evaluator.names)
         self.on_divergence = on_divergence
@@ -178,25 +157,26 @@ class Run:
 
     def _steps(self, first: int, last: int, deadline: float) -> bool:
         """Steps first..last of the current epoch; False if the deadline passed on the way."""
-        model, feed, optimizer, parameters = self.model, self.feed, self.optimizer, self._parameters
+        model, feed, stepper, parameters = self.model, self.feed, self.stepper, self._parameters
         clip, timed = self.recipe.clip_grad, deadline < math.inf
         for position in range(first, last):
             if self.schedule is not None:
                 self._set_lr()
             pred = model(feed.inputs(position))
-            # [b, C] for the objective, whatever the network's own output shape
-            flat = pred.detach().reshape(pred.shape[0], -1)
+            flat = pred.detach()
+            if flat.ndim != 2:  # [b, C] for the objective, whatever the network's own output shape
+                flat = flat.reshape(flat.shape[0], -1)
             value, back = feed.score(position, flat)
             number = value.item()
             if not math.isfinite(number):
-                lr = float(optimizer.param_groups[0]["lr"])
+                lr = float(self.optimizer.param_groups[0]["lr"])
                 raise DivergenceError(divergence_message(self.recipe, self.rows, number, self.step, lr))
             for parameter in parameters:
                 parameter.grad = None
-            pred.backward(back.reshape(pred.shape))
+            pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
             if clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
-            optimizer.step()
+            stepper.step()
             self.step += 1
             self.loss_sum += number
             self.loss_count += 1
@@ -274,6 +254,7 @@ class Run:
         self.model.load_state_dict(state["model"])
         self.best = state["best"]
         self.optimizer.load_state_dict(state["optimizer"])
+        self.stepper.forget()
         self.history.columns = state["columns"]
         self.history.stopped, self.history.best_step = state["stopped"], state["best_step"]
         if self.stopper is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from rlploss import checkpoints
 from rlploss.chunks import Chunk
@@ -27,11 +28,11 @@ from rlploss.stepping import (
     StepKind,
     clip_stack,
     compiled_steps,
-    fused_optimizer,
     rate_table,
     score_stack,
     update_stack,
 )
+from rlploss.updates import Stepper, named_optimizer
 
 COMPILE_SECONDS = 12.0  # measured, like the next: they decide how a stack is run, never what it computes
 REPLICA_SECONDS = 3e-6  # one replica in one compiled step
@@ -74,11 +75,12 @@ class Stack:
         self.rates = self._rates()
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.alive = torch.ones(width, dtype=torch.bool, device=self.flat.device)
-        self.optimizer = None
+        self.optimizer: Optimizer | None = None
         shared = {(r.lr, r.weight_decay, r.momentum) for r in self.recipes}
         if not compiled and len(shared) == 1 and schedule is None:
             self.flat = nn.Parameter(self.flat)
-            self.optimizer = fused_optimizer(recipe, self.flat)
+            self.optimizer = named_optimizer(recipe, [self.flat])
+            self.stepper = Stepper(self.optimizer, recipe)
         self.step, self.seconds = 0, 0.0
         self._path, self._save_every, self._saved_at = checkpoint, save_every, time.perf_counter()
         self._valid = {n: (torch.arange(UNROLL, device=self.flat.device) < n) for n in range(1, UNROLL + 1)}
@@ -205,7 +207,7 @@ class Stack:
                 gradient = clip_stack(gradient, self.rates.clip)
             if self.optimizer is not None:
                 self.flat.grad = gradient
-                self.optimizer.step()
+                self.stepper.step()
                 continue
             state = (self.first, self.second)
             fresh, renewed = update_stack(
@@ -310,8 +312,9 @@ class Stack:
                 for name, tensor in kept.items():
                     kept[name] = tensor[which] if isinstance(tensor, Tensor) and tensor.ndim == 2 else tensor
             self.flat = nn.Parameter(self.flat)
-            self.optimizer = fused_optimizer(self.recipes[0], self.flat)
+            self.optimizer = named_optimizer(self.recipes[0], [self.flat])
             self.optimizer.load_state_dict(state)
+            self.stepper = Stepper(self.optimizer, self.recipes[0])
 
     # Checkpoints
 
@@ -348,6 +351,7 @@ class Stack:
         self.first, self.second, self.alive = state["first"], state["second"], state["alive"]
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
+            self.stepper.forget()
         for member, kept in zip(self.members, state["members"], strict=True):
             member.load_state_dict(kept)
         if state["feeds"] is not None and self._active():

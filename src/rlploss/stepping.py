@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch import Tensor
 
 from rlploss.objectives import pointwise, projected, quadratic
 from rlploss.recipes import Recipe, Schedule, learning_rate_factor
@@ -128,23 +127,6 @@ def update_stack(
     first = first * rates.momentum + gradient
     ahead = gradient + rates.momentum * first if optimizer == "sgd_nesterov" else first
     return flat - lr * ahead, (first, second)
-
-
-def fused_optimizer(recipe: Recipe, flat: nn.Parameter) -> Optimizer:
-    """The fused optimiser of torch over the whole stack, for replicas that share every setting of it."""
-    assert recipe.lr is not None
-    if recipe.optimizer in ("adam", "adamw"):
-        kind = Adam if recipe.optimizer == "adam" else AdamW
-        return kind([flat], lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
-    nesterov = recipe.optimizer == "sgd_nesterov"
-    return SGD(
-        [flat],
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=nesterov,
-        fused=True,
-    )
 
 
 # Several steps in one compiled call

@@ -15,8 +15,9 @@ from rlploss.history import Budget, History
 from rlploss.inputs import Array
 from rlploss.monitors import EarlyStopping, ProgressFunction, Reporter
 from rlploss.recipes import OptimizerFactory, Schedule
-from rlploss.runs import Callback, Run, make_optimizer
+from rlploss.runs import Callback, Run
 from rlploss.tasks import ChosenMetrics, make_task
+from rlploss.updates import make_optimizer
 
 
 def fit(
