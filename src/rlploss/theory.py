@@ -19,6 +19,7 @@ from torch import Tensor
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning
 from rlploss.functional import rlp_loss
+from rlploss.subsets import balanced_subsets
 
 DISTRIBUTIONS = ("gaussian", "uniform", "skewed")
 Function = Callable[[Tensor], Tensor]  # features [n, d] -> values [n]
@@ -242,7 +243,7 @@ def empirical_error(
     subset_size: int,
     *,
     noise: float = 1.0,
-    n_subsets: int = 500,
+    subsets_per_row: int = 4,
     n_samples: int = 30,
     generator: torch.Generator,
 ) -> float:
@@ -258,9 +259,7 @@ def empirical_error(
     for _ in range(_checks.count("n_samples", n_samples)):
         x = draw_features("gaussian", n_rows, n_features, generator=generator)
         residual = noise * torch.randn(n_rows, generator=generator, dtype=torch.float64)
-        plan = torch.stack(
-            [torch.randperm(n_rows, generator=generator)[:subset_size] for _ in range(n_subsets)]
-        )
+        plan = balanced_subsets(n_rows, subset_size, subsets_per_row * n_rows, generator=generator)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HeavyTailWarning)
             value = rlp_loss(

@@ -44,7 +44,7 @@ def measured(cell, variant):
             "same": 1.0, "different": 2.0 * skewed, "different_error": 0.1, "threshold": 1.0, "holds": skewed,
             "curvature_rlp": 9.0, "curvature_mse": 1.0, "nearer": 1.0, "good_step": 0.1, "convergent_step": 0.11,
         },
-        "empirical": {"error": 1.0 / (variant + 1), "defined_at_smallest": 0.0},
+        "empirical": {"error": 1.0 / (variant + 1)},
         "coverage": {"missing": 2.0 * (values.get("method") == "paper"), "equal": 0.0, "least": 0.0, "most": 2.0},
         "planes": {"nullity": [0.0, 1.0, 6.0][min(variant, 2)]},
     }[str(cell.task.get("measure"))]  # fmt: skip
