@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlploss.bank import ProjectionBank
 from rlploss.feeds import Feed
 from rlploss.objectives import row_weight
 from rlploss.planes import probe_rows
@@ -15,11 +16,12 @@ from rlploss.stepping import UNROLL, Batch
 
 CHUNK_BYTES = 2**24  # small enough to be read while still in the processor's cache
 STATIC_BYTES = 2**30  # an epoch that never changes is laid out once, if it takes no more than this
+FACTOR_BYTES = 2**30  # what a bank keeps at most
 FORM_ROWS = 4096
 
 
 def mode_of(feed: Feed) -> str | None:
-    """How a stack would score this replica, or None if it has to be trained on its own. Draws the first epoch.
+    """How a stack would score this replica, or None if it has to be trained on its own.
 
     "pointwise": weights of rows; "rows": ‖W R‖²; "complement": what is left when W spans what planes do not see;
     "form": all subsets in one step as one quadratic form.
@@ -29,6 +31,8 @@ def mode_of(feed: Feed) -> str | None:
         return "pointwise"
     if r.preset == "released-autoencoder":
         return None
+    if not feed.all_rows and keeps_rows(feed):
+        return "rows"
     feed.begin_epoch()
     kind = feed.kind
     if kind == "chunks":
@@ -40,6 +44,17 @@ def mode_of(feed: Feed) -> str | None:
     if is_static(feed):
         return {"mse": "pointwise", "complement": "complement"}.get(kind, "rows")
     return "rows"
+
+
+def keeps_rows(feed: Feed) -> bool:
+    """Whether the bank will certainly keep rows W, which can be known before it is made."""
+    r, p = feed.recipe, feed.features.shape[1] + int(feed.intercept)
+    assert r.subset_size is not None
+    assert r.n_subsets is not None
+    need = ProjectionBank.bytes_for(
+        r.n_subsets, r.subset_size, p, probe=str(r.probe), intercept=False, dtype=feed.x.dtype
+    )
+    return 2 * p <= r.subset_size and need <= FACTOR_BYTES
 
 
 def is_static(feed: Feed) -> bool:
@@ -113,6 +128,8 @@ class Chunk:
         if self.static:
             if self.start < 0:
                 self._fill(0, 1 if self.constant else self.n_steps)
+                for feed in self.feeds:
+                    feed.release()  # everything that it holds is laid out now
             if self.constant:
                 return 0, 2**62
             place = step % self.n_steps

@@ -72,9 +72,9 @@ class Feed:
             if "plan" not in draws or r.plan == "each-epoch":
                 for name in ("plan", "plan_b") if r.mixup else ("plan",):
                     draws[name] = self._draw_plan()
-                self._forget()
+                self.release()
             if r.mixup:
-                self._forget()
+                self.release()
                 draws["lam"] = self._draw_lambdas(self._n_subsets)
             if r.probe == "draw":
                 draws["points"] = draw_rows(draws["plan"], r.n_rows, str(r.draw_from), self.streams["draw"])
@@ -106,7 +106,8 @@ class Feed:
 
     # From draws to tensors
 
-    def _forget(self) -> None:
+    def release(self) -> None:
+        """Let go of what can be made again from the draws."""
         self.bank = self.sight = self._window = None
 
     def _prepare(self) -> None:
@@ -289,7 +290,7 @@ class Feed:
         for name, generator in self.streams.items():
             generator.set_state(state["streams"][name])
         self.draws = dict(state["draws"])
-        self._forget()
+        self.release()
         if self.draws:
             self._prepare()
 

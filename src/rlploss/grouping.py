@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlploss.checkpoints import describe_model
 from rlploss.chunks import cells_of, mode_of
 from rlploss.feeds import Feed
 from rlploss.history import Budget, History, as_budget
@@ -49,8 +50,8 @@ def train_fleet(
     _check_switch("compile", compile)
     if not tasks:
         return []
+    _check_same(tasks)
     architecture = Architecture(tasks[0].model, tasks[0].rows.x.shape[1:])
-    _check_same(tasks, architecture)
     _check_stackable(tasks[0], stack)
     found: list[tuple[str, Member]] = []
     alone = []
@@ -270,14 +271,17 @@ def _check_stackable(task: Task, stack: bool | str) -> None:
         )
 
 
-def _check_same(tasks: list[Task], architecture: Architecture) -> None:
-    """All replicas must be the same architecture, and on the same device."""
+def _check_same(tasks: list[Task]) -> None:
+    """All replicas must be the same architecture: the same layers as printed, the same parameters and inputs."""
+
+    def look(task: Task) -> tuple[object, ...]:
+        return repr(task.model), describe_model(task.model), task.rows.x.shape[1:], task.rows.y.shape[1:]
+
     for number, task in enumerate(tasks):
-        theirs = Architecture(task.model, task.rows.x.shape[1:]).describe()
-        if theirs != architecture.describe() or task.rows.x.shape[1:] != tasks[0].rows.x.shape[1:]:
+        if look(task) != look(tasks[0]):
             raise ValueError(
                 f"all replicas must have the same architecture and input shape, but replica {number} differs from "
-                f"replica 0; train different architectures in fleets of their own"
+                "replica 0; train different architectures in fleets of their own"
             )
 
 
