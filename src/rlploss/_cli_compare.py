@@ -63,7 +63,9 @@ def compare(
     found = compare_design(
         design,
         arms=_names(arms),
-        train_size=_numbers("train-size", train_size, int),
+        train_size=None
+        if train_size is None
+        else [int(n) for n in _numbers("train-size", train_size, int) or ()],
         noise=_numbers("noise", noise, float),
         shift=_numbers("shift", shift, float),
         n_splits=splits,

@@ -1,7 +1,8 @@
 """The arms of a comparison, and the settings that each of them tries: the same number for all.
 
-Every network arm has two learning rates times four values of what is its own: the batch size of a plain loss, the
-weight decay of L2, the shape of mixup, the subset size of RLP. What they all share is in `NETWORK`.
+A network arm tries two learning rates times four values of what is its own: the batch size of a plain loss, the weight
+decay of L2, the shape of mixup, the subset size of RLP (both ends of the dial among them); RLP+L2 tries four subset
+sizes times two weight decays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ RATES = (1e-3, 3e-3)
 N_SETTINGS = 8
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
 DIALS = AUTO
-MIDDLE = DIALS[1:3]
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def network_settings(arm: Arm) -> list[Setting]:
         own = [{"dial": dial} for dial in DIALS]
     elif arm.name == "rlp+mixup":
         own = [{"dial": dial, "shape": 0.25} for dial in DIALS]
-    elif arm.name == "rlp+l2":
-        own = [{"dial": dial, "decay": decay} for dial in MIDDLE for decay in (1e-2, 1e-1)]
+    elif arm.name == "rlp+l2":  # two things of its own, so one rate
+        return [Setting(RATES[0], dial=dial, decay=decay) for dial in DIALS for decay in (1e-2, 1e-1)]
     elif arm.name.endswith("+l2"):
         own = [{"decay": decay} for decay in (1e-3, 1e-2, 3e-2, 1e-1)]
     elif arm.name.endswith("+mixup"):

@@ -88,9 +88,9 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     rest = [name for name in frame.columns if name != target and name not in drop]
     columns, parts = [], []
     for name in rest:
-        column, numbers = read_column(frame[name][known])
+        column, numbers = read_column(frame[name])
         columns.append(column)
-        parts.append(numbers)
+        parts.append(numbers[known])
     columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
@@ -128,7 +128,8 @@ def as_numbers(values: pd.Series) -> tuple[Array, str] | None:
         if len(some) and all(
             isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in some
         ):
-            return np.array([np.nan if pd.isna(v) else float(v) for v in values]), ""
+            floats = np.array([np.nan if pd.isna(v) else float(v) for v in values])
+            return np.where(np.isfinite(floats), floats, np.nan), ""
         return None
     bare = [_SIGNS.sub(r"\1", v.strip()) for v in some]
     for pattern, clean, said in (
@@ -233,7 +234,7 @@ def _date_column(name: str, dates: pd.Series) -> tuple[Column, Array]:
     does, parts = "days since the first date", [days]
     names: tuple[str, ...] = (f"{name} days",)
     if np.nanmax(days) > 366:
-        turn = 2 * np.pi * dates.dt.dayofyear.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
+        turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
         parts += [np.sin(turn), np.cos(turn)]
         names += (f"{name} season sin", f"{name} season cos")
         does += ", and the season as a sine and a cosine"

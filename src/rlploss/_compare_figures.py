@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rlploss._compare_arms import Arm
 from rlploss._compare_train import Array
@@ -37,6 +38,8 @@ def arms_drawing(found: Comparison) -> Drawing:
         axes.set_yticks([])
         axes.set_ylim(-0.6, len(order))
         axes.set_xlabel(f"{WORDS[first]} on test rows")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     said = "; ".join(f"{arm.label} {number(means[arm.name].mean)}" for arm in reversed(order))
     return Drawing(
@@ -114,6 +117,9 @@ def scatter_drawing(found: Comparison, arm: Arm) -> Drawing:
             axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=2.5, alpha=0.5, markeredgewidth=0)
             axes.set_xlabel("truth")
             axes.set_ylabel("predicted")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(5))
+                axis.set_major_formatter(EngFormatter(sep=""))
 
         r = float(np.corrcoef(truth, predicted[:, 0])[0, 1]) if predicted.std() > 0 else math.nan
         return Drawing(arm.label, draw, f"Predictions of {arm.label} against truth, correlation {number(r)}.")

@@ -95,8 +95,8 @@ def result_table(found: Comparison, condition: str) -> Table:
         data_rows=tuple(data),
         notes=(
             f"Against {verdict.ours.label}: {how}, paired over splits. Interval and p-value allow for the overlap of "
-            f"the splits (variance times 1/n + test/training rows); p-values are Holm-corrected over the arms. "
-            f"They speak of other splits of this table, not of other tables. Seconds are for all splits and settings.",
+            "the splits (variance times 1/n + test/training rows) and are Holm-corrected over the arms. They speak of "
+            "other splits of this table, not of other tables. Seconds are for all splits and settings.",
         ),
         text_columns=frozenset({5}),
     )

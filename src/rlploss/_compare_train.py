@@ -158,6 +158,7 @@ class Trainer:
     # Networks
 
     def _networks(self, arm: Arm, cell: Cell, rows: list[Rows], tell: Tell) -> list[Run]:
+        started = time.perf_counter()
         settings = network_settings(arm)
         d = self.X.shape[1]
         every = evaluation_steps(len(rows[0].X), cell.budget.n)
@@ -194,9 +195,8 @@ class Trainer:
             mine = curves[at : at + count].reshape(len(settings), len(one.folds), points)
             chosen.append(_choice(mine, steps))
             at += count
-        started = time.perf_counter()
         predictions = self._refit(arm, cell, rows, settings, chosen, tell)
-        share = (sum(h.last("seconds") for h in histories) + time.perf_counter() - started) / len(rows)
+        share = (time.perf_counter() - started) / len(rows)
         return [
             Run(
                 seed,

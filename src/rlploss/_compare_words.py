@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import stats as scipy_stats
 
 from rlploss._compare_arms import Arm
 from rlploss.lab import stats
@@ -53,7 +55,7 @@ class Answer:
         if self.beats_nothing:
             text += f"; it is not shown to be better than predicting {self._trivial()}"
         elif self.stays and self.of:
-            text += f"; its dial stayed at MSE in {self.stays} of {self.of} splits"
+            text += f"; RLP's dial stayed at MSE in {self.stays} of {self.of} splits"
         text += "."
         return text[0].upper() + text[1:]
 
@@ -78,7 +80,7 @@ def answer(
         stats.compare(values[ours.name], values[arm.name], lower_is_better=lower_is_better, overlap=overlap)
         for arm in others
     ]
-    against = {arm.name: c for arm, c in zip(others, stats.holm(made), strict=True)}
+    against = {arm.name: corrected(c) for arm, c in zip(others, stats.holm(made), strict=True)}
     sign = 1.0 if lower_is_better else -1.0
 
     def rank(arm: Arm) -> float:
@@ -99,6 +101,24 @@ def answer(
         of,
         any(not c.better or c.p >= stats.ALPHA for c in trivial),
     )
+
+
+def corrected(c: stats.Comparison) -> stats.Comparison:
+    """The same comparison with the interval that goes with its corrected p-value: it holds 1 (or 0) exactly if p ≥ 5 %.
+
+    Holm multiplied p by some m, so the interval is that of level 1 − 0.05/m, on the scale of the test.
+    """
+    if c.n < 2 or not 0 < c.p < c.p_holm:
+        return c
+    wide, usual = (
+        float(scipy_stats.t.ppf(1 - level / 2, c.n - 1))
+        for level in (stats.ALPHA * c.p / c.p_holm, stats.ALPHA)
+    )
+    if c.scale == "ratio":
+        half = math.log(c.high / c.effect) * wide / usual
+        return replace(c, low=c.effect * math.exp(-half), high=c.effect * math.exp(half))
+    half = (c.high - c.effect) * wide / usual
+    return replace(c, low=c.effect - half, high=c.effect + half)
 
 
 def _by(c: stats.Comparison, *, self_better: bool) -> str:

@@ -1,0 +1,318 @@
+"""Reading a table that nobody here wrote, and what becomes of its columns."""
+
+import builtins
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlploss._compare_columns import as_numbers, make_design, read_column
+from rlploss._compare_read import TableError, check_frame, read_table
+
+
+def column(values, name="c"):
+    return read_column(pd.Series(values, name=name, dtype=object))
+
+
+def written(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def rows(n=30, **columns):
+    base = {"a": np.arange(n) * 0.5 + 0.1, "y": np.sin(np.arange(n))}
+    return pd.DataFrame({**base, **columns})
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "a,b\n1,x\n2,y\n"),
+        ("t.csv", "a;b\n1;x\n2;y\n"),
+        ("t.tsv", "a\tb\n1\tx\n2\ty\n"),
+        ("t.csv", "a|b\r\n1|x\r\n2|y\r\n"),
+        ("t.csv", "\ufeffa,b\n\n1,x\n\n2,y\n"),
+        ("t.CSV", '"a","b"\n"1","x"\n"2","y"\n'),
+    ],
+)
+def test_delimiters_line_ends_and_marks(tmp_path, name, text):
+    frame = read_table(written(tmp_path / name, text))
+    assert frame.columns.tolist() == ["a", "b"]
+    assert frame.to_numpy().tolist() == [["1", "x"], ["2", "y"]]
+
+
+def test_quoted_fields_may_hold_delimiters_and_line_ends(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", 'a,b\n"1,5","two\nlines"\n2,y\n'))
+    assert frame["b"].tolist() == ["two\nlines", "y"]
+
+
+def test_missing_values_and_nameless_columns(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", "a,,c\n1,NA,x\n?,-,\n3,n/a,z\n"))
+    assert frame.columns.tolist() == ["a", "column 2", "c"]
+    assert frame.isna().to_numpy().tolist() == [[False, True, False], [True] * 3, [False, True, False]]
+
+
+def test_other_encodings_by_name(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        path = written(tmp_path / "t.csv", "città,y\n1,2\n3,4\n", encoding)
+        assert read_table(path, encoding=encoding).columns.tolist() == ["città", "y"]
+
+
+def test_parquet_keeps_types(tmp_path):
+    frame = rows(d=pd.date_range("2020-01-01", periods=30), t=["x", "y", None] * 10)
+    frame.to_parquet(tmp_path / "t.parquet")
+    back = read_table(tmp_path / "t.parquet")
+    assert pd.api.types.is_datetime64_any_dtype(back["d"])
+    assert back["t"].isna().sum() == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.csv", b"", "is empty; give a table with a header and rows"),
+        ("t.csv", b"\n\n", "is empty; give a table with a header and rows"),
+        ("t.csv", b"a,b\n", "is empty: it has 2 columns and 0 rows"),
+        ("t.csv", b"a,b\n1,2\n3\n", "is not a table: line 3 has 1 fields and the header has 2"),
+        ("t.csv", b'a,b\n1,"2\n3,4\n', "is not a table .*check quotes"),
+        ("t.csv", b"a,b\n\xe9,2\n", r"is not utf-8 text \(byte 0xe9 at position 4\); pass its encoding"),
+        ("t.csv", b"PNG\x00\x01\x02", "is not a table but binary data"),
+        ("t.csv", b"\xff\xfea\x00", "is UTF-16, not UTF-8; pass --encoding utf-16"),
+        ("t.csv", b"<html><body>", "looks like HTML, XML or JSON"),
+        ("t.csv", b"a,b,a\n1,2,3\n", "column names must be different, but 'a' occurs twice"),
+        ("t.csv", b'a,b\n1,"[1, 2]"\n2,"[3]"\n', r"column 'b' holds lists such as \[1, 2\]; spread them"),
+        ("t.xlsx", b"PK", r"a table must end in one of .csv, .*got 't.xlsx'; convert or rename"),
+        ("t.parquet", b"not parquet", "is not a Parquet table"),
+    ],
+)
+def test_what_is_no_table(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TableError, match=message) as told:
+        read_table(tmp_path / name)
+    assert "\n" not in str(told.value)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    with pytest.raises(TableError, match=r"there is no file .*nothing.csv; check the path"):
+        read_table(tmp_path / "nothing.csv")
+    with pytest.raises(TableError, match="is a directory, not a table"):
+        read_table(tmp_path)
+    path = written(tmp_path / "t.csv", "a,b\n1,2\n")
+    with pytest.raises(TableError, match="there is no encoding 'klingon'; try latin-1"):
+        read_table(path, encoding="klingon")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    rows().to_parquet(tmp_path / "t.parquet")
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "pyarrow":
+            raise ImportError
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(TableError, match=r"needs pyarrow; install it \(pip install pyarrow\)"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_a_column_of_lists_in_a_frame(tmp_path):
+    frame = rows(tags=[[1, 2]] * 30)
+    with pytest.raises(TableError, match=r"column 'tags' holds lists such as \[1, 2\]"):
+        check_frame(frame, "X")
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(TableError, match="column 'tags' holds lists"):
+        read_table(tmp_path / "t.parquet")
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["1", "-2.5", "+3e2", ".5"], [1, -2.5, 300, 0.5]),
+        (["1,234", "12", "-1,234,567.5"], [1234, 12, -1234567.5]),
+        (["1.234,5", "2,5", "7"], [1234.5, 2.5, 7]),
+        (["1 234", "56"], [1234, 56]),
+        (["$1,200", "-$30.5", "$7"], [1200, -30.5, 7]),
+        (["12%", "3.5 %"], [12, 3.5]),
+        (["1'234.5", "6"], [1234.5, 6]),
+    ],
+)
+def test_ways_to_write_numbers(texts, numbers):
+    found = as_numbers(pd.Series([*texts, None], dtype=object))
+    assert found is not None
+    np.testing.assert_array_equal(found[0], [*numbers, np.nan])
+
+
+@pytest.mark.parametrize("texts", [["1", "two"], ["1,23,4", "x"], ["2020-01-02"], ["1.2.3"], ["--", "1-2"]])
+def test_what_is_no_number(texts):
+    assert as_numbers(pd.Series(texts, dtype=object)) is None
+
+
+def test_infinite_values_are_missing():
+    made, numbers = column([1.0, np.inf, 2.0, -np.inf, 3.0])
+    assert made.n_missing == 2
+    assert np.isfinite(numbers[:, 1]).all()
+
+
+# Columns
+
+
+def test_numbers_with_missing_values_say_where():
+    made, numbers = column(["1", None, "3", "4"] * 5)
+    assert made.kind == "number"
+    assert made.names == ("c", "c is missing")
+    assert np.isnan(numbers[1, 0])
+    assert numbers[:4, 1].tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "kind"),
+    [
+        (["7"] * 30, "c", "constant"),
+        (["x"] * 30, "c", "constant"),
+        ([None] * 30, "c", "empty"),
+        (list(range(30)), "row", "identifier"),
+        (list(range(100, 130)), "anything", "identifier"),
+        ([i * i + 7 for i in range(30)], "customer_id", "identifier"),
+        ([i * i + 7 for i in range(30)], "population", "number"),
+        ([f"AB{i}" for i in range(30)], "c", "identifier"),
+        ([f"text {i % 25}" for i in range(30)], "c", "text"),
+        (["2020-01-01"] * 30, "c", "constant"),
+    ],
+)
+def test_columns_that_say_nothing(values, name, kind):
+    made, numbers = column(values, name)
+    assert made.kind == kind
+    if kind != "number":
+        assert numbers.shape == (30, 0)
+        assert made.does.startswith("left out")
+        assert made.names == ()
+
+
+def test_categories():
+    made, numbers = column(["red", "blue", "green"] * 10)
+    assert made.kind == "category"
+    assert made.names == ("c = blue", "c = green", "c = red")
+    assert numbers[:3].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    made, numbers = column(["m", "f"] * 10)
+    assert made.names == ("c = m",)
+    made, numbers = column(["m", "f", None] * 10)
+    assert made.names == ("c = f", "c = m", "c is missing")
+    assert (numbers.sum(1) == 1).all()
+
+
+def test_rare_categories_share_a_column():
+    values = [f"level {i % 40}" for i in range(200)] + ["often"] * 200
+    made, numbers = column(values)
+    assert len(made.names) == 21
+    assert made.names[-1] == "c = other"
+    assert "c = often" in made.names
+    assert (numbers.sum(1) == 1).all()
+    assert "20 most frequent of 41" in made.does
+
+
+def test_yes_no_and_bools():
+    made, numbers = column(["yes", "no", "no"] * 5)
+    assert (made.kind, made.names) == ("yes/no", ("c = yes",))
+    assert numbers[:3, 0].tolist() == [1, 0, 0]
+    made, numbers = read_column(pd.Series([True, False] * 5, name="c"))
+    assert numbers[:2, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "style", ["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d", "%Y-%m-%dT%H:%M:%S", "%d %b %Y", "%Y-%m-%d %H:%M:%S+00:00"]
+)
+def test_dates(style):
+    days = [datetime.date(2020, 1, 31) + datetime.timedelta(days=i) for i in (0, 13, 500)]
+    made, numbers = column([day.strftime(style) for day in days] * 5)
+    assert made.kind == "date"
+    assert numbers[:3, 0].tolist() == [0, 13, 500]
+    assert len(made.names) == 3  # more than a year: the season too
+    np.testing.assert_allclose(numbers[:, 1] ** 2 + numbers[:, 2] ** 2, 1.0)
+
+
+def test_dates_with_gaps_and_objects():
+    made, numbers = column([datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 11)] * 4)
+    assert made.kind == "date"
+    assert made.names == ("c days", "c is missing")
+    assert numbers[2, 0] == 10
+
+
+# The whole table
+
+
+def test_a_design_says_what_became_of_every_column():
+    frame = rows(
+        constant="k",
+        number=range(30),
+        city=["Rome", "Oslo", None] * 10,
+        when=pd.date_range("2020-01-01", periods=30, freq="W"),
+    )
+    frame.loc[3, "y"] = np.nan
+    design = make_design(frame, "y")
+    assert design.X.shape == (29, len(design.names))
+    assert design.n_dropped == 1
+    assert {c.name: c.kind for c in design.columns} == {
+        "a": "number", "constant": "constant", "number": "identifier", "city": "category", "when": "date",
+    }  # fmt: skip
+    assert design.target.task == "regression"
+    without = make_design(frame, "y", drop=["city"])
+    assert {c.name: c.does for c in without.columns}["city"] == "left out, as asked"
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        (np.linspace(0, 1, 30), "regression", 0),
+        ([0, 1] * 15, "classification", 2),
+        ([1.0, 2.0, 3.0] * 10, "classification", 3),
+        (list(range(30)), "regression", 0),
+        (["b", "a", "c"] * 10, "classification", 3),
+        (["1,000.5", "2,000", "30"] * 10, "regression", 0),
+        ([True, False] * 15, "classification", 2),
+    ],
+)
+def test_the_task_is_recognised(values, task, classes):
+    target = make_design(rows(y=values), "y").target
+    assert (target.task, len(target.classes)) == (task, classes)
+    assert "recognised" in target.said
+
+
+def test_the_task_can_be_overridden():
+    target = make_design(rows(y=[10, 2] * 15), "y", task="regression").target
+    assert target.y.tolist()[:2] == [10.0, 2.0]
+    target = make_design(rows(y=[10, 2] * 15), "y", task="classification").target
+    assert target.classes == ("2", "10")
+    assert target.y.tolist()[:2] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("frame", "target", "options", "message"),
+    [
+        (rows(price=1.5), "prise", {}, "there is no column 'prise' for --target; did you mean 'price'?"),
+        (rows(), "Y", {}, "did you mean 'y'?"),
+        (rows(), "zzzz", {}, "there is no column 'zzzz' for --target; the columns are a, y"),
+        (rows(), "y", {"drop": ["b"]}, "there is no column 'b' for --drop"),
+        (rows(), "y", {"drop": ["y"]}, "the target 'y' cannot be dropped too"),
+        (rows(y=3.0), "y", {}, "the target 'y' is constant, always 3.0; choose another"),
+        (rows(y=None), "y", {}, "the target 'y' has no values"),
+        (rows(y="cat"), "y", {}, "the target 'y' is one class only, always cat"),
+        (rows(y=2), "y", {"task": "classification"}, "the target 'y' is one class only, always 2"),
+        (rows(y=["a", "b"] * 15), "y", {"task": "regression"}, "must be numbers for regression, got 'a'"),
+        (rows(y=np.arange(30)), "y", {"task": "classification"}, "has 30 classes, more than 20"),
+        (rows(y=[np.inf, *range(29)]), "y", {}, "the target 'y' must be finite, got 1 infinite"),
+        (rows(a=1.0), "y", {}, "no column but the target 'y' can be used"),
+        (rows(), "y", {"task": "ranking"}, 'task must be one of "auto", "regression", "classification"'),
+    ],
+)
+def test_bad_targets(frame, target, options, message):
+    with pytest.raises(ValueError) as told:  # noqa: PT011 - the message is compared below, without patterns
+        make_design(frame, target, **options)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
