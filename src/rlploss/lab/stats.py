@@ -93,9 +93,9 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
 def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0) -> Comparison:
     """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores.
 
-    Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to training
-    rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio, in the test and in the
-    interval, which becomes that of the test.
+    Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to
+    training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio, in the
+    test and in the interval, which becomes that of the test.
     """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:

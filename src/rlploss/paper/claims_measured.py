@@ -41,11 +41,12 @@ def _proposition_1(cell: Cell, stored: StoredCell) -> tuple[bool, str, str]:
     bent = _mean(stored, "bent", generic)
     error = _mean(stored, "bent_error", generic)
     free = _mean(stored, "at_zero", atom)
+    cost = "nothing" if free < 1e-12 else number(free)
     holds = bent > 4 * error and bool((stored.final("bent", generic) >= 0).all())
     words = (
         f"A deviation from E[Y|X] raises RLP by {number(bent)} (standard error {number(error)}): it is the minimiser. "
         f"But the minimum is not 0 with noisy labels: it is σ²d/(M − d − 1), infinite at the smallest M = d + 1; and "
-        f"with rows at x = 0 a deviation there costs {number(free)}, so the minimiser is then not unique."
+        f"with rows at x = 0 a deviation there costs {cost}, so the minimiser is then not unique."
     )
     return holds, words, "if P(X = 0) = 0 and M > d + 1"
 

@@ -51,7 +51,7 @@ def _classifiers(view: View, cells: list[Cell], name: str, title: str, tasks: tu
         "Both released networks end in a soft-max, so cross entropy there takes a soft-max twice. “Corrected” is cross "
         "entropy on logits, as the paper describes it, and RLP after the paper's sigmoid.",
     )
-    return build(grid, name, title, name.removeprefix("fig-"), lead, tables, tuple(figures))
+    return build(grid, name, title, title.split(" ")[0], lead, tables, tuple(figures))
 
 
 def mnist_classes(view: View) -> Section:
