@@ -66,7 +66,7 @@ class Run:
         self.seconds = 0.0
         self.loss_sum, self.loss_count = 0.0, 0
         self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
-        self.history = History(recipe.describe(), model=model)
+        self.history = History({**recipe.describe(), "path": "plain"}, model=model)
         self._evaluate_every = evaluation_interval(evaluate_every, recipe)
         self._base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]

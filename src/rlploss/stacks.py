@@ -34,6 +34,7 @@ from rlploss.stepping import (
 )
 from rlploss.updates import Stepper, named_optimizer
 
+STRETCH = 8192  # steps after which progress is told and a checkpoint may be written, evaluation or not
 COMPILE_SECONDS = 12.0  # measured, like the next: they decide how a stack is run, never what it computes
 REPLICA_SECONDS = 3e-6  # one replica in one compiled step
 
@@ -82,6 +83,9 @@ class Stack:
             self.optimizer = named_optimizer(recipe, [self.flat])
             self.stepper = Stepper(self.optimizer, recipe)
         self.step, self.seconds = 0, 0.0
+        self.path_name = "compiled" if compiled else "stacked"
+        for member in members:
+            member.history.settings["path"] = self.path_name
         self._path, self._save_every, self._saved_at = checkpoint, save_every, time.perf_counter()
         self._valid = {n: (torch.arange(UNROLL, device=self.flat.device) < n) for n in range(1, UNROLL + 1)}
 
@@ -103,14 +107,14 @@ class Stack:
             self._spec = {
                 f"replica {m.number}: {k}": v for m in self.members for k, v in self._describe(m).items()
             }
-            self._spec["path"] = "compiled" if self.compiled else "stacked"
+            self._spec["path"] = self.path_name
             self._environment = checkpoints.environment(self.flat.device, torch.get_num_threads())
             self._load(self._path)
         if self.step == 0 and not self.members[0].history.columns:
             self._evaluate(self.members)
         with torch.no_grad():
             while active := self._active():
-                stop = min(m.next_stop(self.step) for m in active)
+                stop = min(self.step + STRETCH, *(m.next_stop(self.step) for m in active))
                 if self._save_every:
                     stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
                 self._advance(stop)
