@@ -108,23 +108,12 @@ def compute(
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     blind = traced()
-    if (
-        subsets is None
-        and probe_points is None
-        and probe == "subset"
-        and ridge == 0
-        and not (blind or features_grad)
-    ):
-        with without_autocast(pred):
-            residual = as_residual(pred, target)
-            rows = easy_rows(x, intercept, residual.dtype)
-            if rows is not None:
-                seen = rows @ residual
-                value = (seen * seen).sum()
-        if rows is not None:
+    if subsets is None and probe_points is None and probe == "subset" and ridge == 0 and not features_grad:
+        value = _fresh_value(pred, target, x, intercept) if not blind else None
+        if value is not None:
             if check_finite and not math.isfinite(value.item()):
                 _checks.finite(pred=pred, target=target)
-            return reduce(value if seen.shape[1] == 1 else value / seen.shape[1], reduction)
+            return reduce(value, reduction)
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not blind)
     _check_points(x, subsets, probe, probe_points, draw_from)
@@ -153,6 +142,19 @@ def compute(
     ):
         _checks.finite(pred=pred, target=target, features=x, probe_points=probe_points)
     return reduce(values, reduction)
+
+
+def _fresh_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool) -> Tensor | None:
+    """The subset probe of one small batch in few calls, where it is as simple as that."""
+    if torch.is_autocast_enabled(pred.device.type):
+        return None
+    residual = as_residual(pred, target)
+    rows = easy_rows(x, intercept, residual.dtype)
+    if rows is None:
+        return None
+    seen = rows @ residual
+    value = (seen * seen).sum()
+    return value if residual.shape[1] == 1 else value / residual.shape[1]
 
 
 def as_residual(pred: Tensor, target: Tensor) -> Tensor:
