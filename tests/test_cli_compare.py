@@ -1,0 +1,126 @@
+"""The commands compare and inspect: what they print, what they write, how they refuse."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlploss.cli import run
+
+QUICK = ["--splits", "2", "--steps", "20", "--arms", "mse,rlp,mean", "--workers", "inline"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def houses(path="houses.csv", n=40, **columns):
+    rng = np.random.default_rng(0)
+    size = rng.uniform(50, 200, n).round(1)
+    frame = pd.DataFrame(
+        {
+            "house": [f"H{i:03}" for i in range(n)],
+            "size": size,
+            "city": rng.choice(["Rome", "Oslo"], n),
+            "sold": pd.date_range("2021-03-01", periods=n, freq="11D").strftime("%Y-%m-%d"),
+            "price": [f"{v:,.0f}" for v in 2000 * size + 1e4 * rng.normal(size=n)],
+            **columns,
+        }
+    )
+    frame.to_csv(path, index=False)
+    return frame
+
+
+def test_compare_from_file_to_report(capsys, tmp_path):
+    houses()
+    assert run(["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK, "--noise", "0.5"]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "houses.csv: 40 rows, target 'price': recognised as regression",
+        "| house | identifier | left out: a different text in every row",
+        "| size | number |",
+        "3 arms × 2 splits × 2 conditions: about",
+        "[6/6]",
+        "Noise of 0.5 standard deviations",
+        "Report: out/report.html",
+    ):
+        assert words in said
+    data = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert data["summary"] in said
+    assert data["target"] == "price"
+    assert (tmp_path / "out/report.html").exists()
+
+
+def test_the_same_directory_resumes(capsys):
+    houses()
+    command = ["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK]
+    assert run(command) == 0
+    capsys.readouterr()
+    assert run(command) == 0
+    assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().out
+
+
+def test_inspect(capsys):
+    houses(when=[None, *["2020-01-01"] * 39])
+    assert run(["inspect", "houses.csv", "--target", "price"]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task overrides.",
+        "| city | category | 1 for 'Rome', 0 for 'Oslo' |",
+        "The dial: p = 6 (5 columns of numbers and the intercept)",
+        'subset_size="auto" is 34 rows of 40; up to 6 rows RLP is MSE, at 40 linear regression.',
+    ):
+        assert words in said
+    assert run(["inspect", "houses.csv", "--target", "city"]) == 0
+    assert "Classes: Oslo (" in capsys.readouterr().out
+
+
+def test_inspect_of_a_wide_table(capsys):
+    pd.DataFrame(np.random.default_rng(0).normal(size=(10, 30)), columns=[f"c{i}" for i in range(30)]).to_csv(
+        "wide.csv", index=False
+    )
+    assert run(["inspect", "wide.csv", "--target", "c0"]) == 0
+    assert "10 rows are too few for subsets of more than p rows: RLP is MSE here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.csv", "--target", "price"], "there is no file nothing.csv"),
+        (["houses.csv", "--target", "prices"], "did you mean 'price'?"),
+        (["houses.csv", "--target", "price", "--task", "ranking"], "task must be one of"),
+        (["houses.csv", "--target", "price", "--drop", "garden"], "there is no column 'garden' for --drop"),
+        (["houses.csv", "--target", "constant"], "the target 'constant' is constant"),
+        (["houses.csv", "--target", "nothing"], "the target 'nothing' has no values"),
+        (["houses.csv", "--target", "price", "--encoding", "ascii"], "is not ascii text"),
+        (["few.csv", "--target", "price"], "a comparison needs at least 24 rows to split, got 12"),
+        (["houses.csv", "--target", "price", "--arms", "mse,rpl"], 'did you mean "rlp"?'),
+        (["houses.csv", "--target", "price", "--train-size", "ten"], "--train-size takes whole numbers"),
+        (
+            ["houses.csv", "--target", "price", "--noise", "x"],
+            "--noise takes numbers separated by commas, got 'x'",
+        ),
+        (["houses.csv", "--target", "price", "--workers", "many"], 'workers must be "inline" or "local:N"'),
+        (
+            ["houses.csv", "--target", "price", "--out", "theirs"],
+            "theirs is not empty and was not made by rlploss",
+        ),
+        (["houses.csv", "--target", "price", "--out", "houses.csv"], "is a file, not a directory"),
+        (["houses.csv", "--target", "house"], "classes, more than 20"),
+        (["houses.csv"], "--target"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path):
+    houses(constant=7, nothing=None, näme="ü")
+    houses("few.csv", n=12)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["compare", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("rlploss: ")
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before  # nothing half-written
