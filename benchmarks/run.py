@@ -11,6 +11,7 @@ import json
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +20,11 @@ from benchmarks.common import Row
 SUITES = ("core", "subsets", "training", "estimators")
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
+
+
+def load(name: str) -> Any:
+    """The module of one suite."""
+    return importlib.import_module(f"benchmarks.bench_{name}")
 
 
 def table(rows: list[Row]) -> str:
@@ -43,7 +49,7 @@ def put(text: str, name: str, body: str) -> str:
     return f"{head}{begin}\n{body}\n{end}{rest.split(end, 1)[1]}"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write; exit code 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes; writes nothing")
@@ -52,7 +58,7 @@ def main() -> int:
         "--only", default=",".join(SUITES), help="suites, comma-separated: " + ", ".join(SUITES)
     )
     parser.add_argument("--keep-readme", action="store_true", help="do not write benchmarks/README.md")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     machine = (
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
         f"{platform.machine()}"
@@ -62,7 +68,7 @@ def main() -> int:
     for name in options.only.split(","):
         if name not in SUITES:
             parser.error(f"--only takes {', '.join(SUITES)}, got {name!r}")
-        suite = importlib.import_module(f"benchmarks.bench_{name}")
+        suite = load(name)
         print(f"{name} ...", file=sys.stderr, flush=True)
         results[name] = suite.measure(quick=options.quick)
         body = table(results[name])

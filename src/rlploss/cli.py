@@ -14,7 +14,7 @@ try:
 except ImportError:
     raise SystemExit("rlploss: the command line needs more packages: pip install 'rlploss[lab]'") from None
 
-from rlploss import __version__, _cli_compare, _cli_data
+from rlploss import __version__, _cli_bench, _cli_compare, _cli_data
 from rlploss.datasets import CacheError, DatasetUnavailable
 from rlploss.lab.errors import LabError
 from rlploss.paper import command
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.add_typer(_cli_data.app, name="data")
 command.register(app)
 _cli_compare.register(app)
+_cli_bench.register(app)
 
 
 @app.callback(invoke_without_command=True)
