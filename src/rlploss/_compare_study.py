@@ -133,15 +133,15 @@ def make_cell(trainer: Trainer, arm: Arm, condition: Condition, seeds: tuple[int
 def expected_seconds(trainer: Trainer, cell: Cell) -> float:
     """A rough cost on one core, for the time left; stored cells correct it."""
     n, d = trainer.X.shape
-    n_train = int(cell.task.get("train_size") or round((1 - TEST_SHARE) * n))  # type: ignore[arg-type]
+    n_train = int(str(cell.task.get("train_size") or round((1 - TEST_SHARE) * n)))
     fits = len(cell.seeds) * (N_SETTINGS * (FOLDS if n_train <= FOLD_ROWS else 1) + 1)
     if cell.arm.objective in ("mean", "prior"):
         return 0.1
     if cell.arm.objective in ("ridge", "logistic"):
-        return 0.5 + fits * 2e-7 * n_train * d
+        return float(0.5 + fits * 2e-7 * n_train * d)
     if cell.arm.objective == "boosting":
-        return 1.0 + fits * (0.1 + 3e-5 * n_train * min(d, 30) ** 0.5)
+        return float(1.0 + fits * (0.1 + 3e-5 * n_train * min(d, 30) ** 0.5))
     rows = min(n_train, 100.0)
     if cell.arm.objective.startswith("rlp"):
         rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.55
-    return 1.0 + fits * cell.budget.n * (5e-6 + 2.5e-9 * rows * (d + 10) * 10)
+    return float(1.0 + fits * cell.budget.n * (5e-6 + 2.5e-9 * rows * (d + 10) * 10))

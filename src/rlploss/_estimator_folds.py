@@ -37,7 +37,8 @@ class Dial:
         assert self.place is not None
         if n_rows <= n_columns:
             return n_rows
-        return round(n_columns * (n_rows / n_columns) ** self.place)
+        size: float = n_columns * (n_rows / n_columns) ** self.place
+        return round(size)
 
 
 MSE_END, LINEAR_END = Dial(place=0.0), Dial(place=1.0)

@@ -45,11 +45,12 @@ class Watch:
         return self.stops and self.waited > self.patience
 
 
-class RLPBase(RowReader):  # type: ignore[misc]
+class RLPBase(RowReader):
     """Settings, training and export; subclasses read the target and name the losses."""
 
     _losses: tuple[str, ...]
     network_: nn.Sequential
+    loss_curve_: list[float]
 
     def __init__(
         self,

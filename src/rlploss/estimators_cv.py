@@ -222,8 +222,16 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         if size <= p:
             return {"objective": "mse", "batch_size": self._batch(n_rows)}
         plan = min(n_subsets, auto_n_subsets(n_rows, p, size))
-        options = {"probe": self.probe, "intercept": self.intercept, "ridge": self.ridge}
-        return {"objective": "rlp", **subset_settings(n_rows, d, size, n_subsets=plan, **options)}
+        chosen = subset_settings(
+            n_rows,
+            d,
+            size,
+            n_subsets=plan,
+            probe=self.probe,
+            intercept=self.intercept,
+            ridge=self.ridge,
+        )
+        return {"objective": "rlp", **chosen}
 
     def _splits(self, X: Array, target: Array, seed: int) -> list[Split]:
         if isinstance(self.cv, int | np.integer):
@@ -289,7 +297,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         n_rows = sum(len(part) for part in splits[0])
         chosen = dial.subset_size(n_rows, p)
         steps = int(results["n_steps"][self.best_index_])
-        self.best_params_ = {
+        self.best_params_: dict[str, Any] = {
             "subset_size": chosen if chosen > p else None,
             "alpha": alpha,
             "n_steps": steps,

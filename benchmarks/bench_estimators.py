@@ -1,0 +1,67 @@
+"""What the estimators and `compare` promise about time and error."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+
+import numpy as np
+from sklearn.neural_network import MLPRegressor
+
+from benchmarks.common import Row, at_most, paired, timed
+from rlploss.compare import compare
+from rlploss.estimators import RLPRegressor, RLPRegressorCV
+
+
+def table(n: int, d: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with offsets and scales, a target that is half linear, half not, and noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = X[:, 0] - 2 * X[:, 1] + 2 * np.sin(2 * X[:, 2]) + X[:, 3] * X[:, 4] + rng.normal(size=n)
+    return X * np.geomspace(0.1, 100.0, d) + np.linspace(-50, 50, d), 1000 + 200 * y
+
+
+def cross_validation(quick: bool) -> Row:
+    """Five folds × twelve settings against one fit, both with their defaults."""
+    X, y = table(500)
+    ratio, ours, one = paired(
+        lambda: RLPRegressorCV(random_state=0).fit(X, y),
+        lambda: RLPRegressor(random_state=0).fit(X, y),
+        rounds=1 if quick else 5,
+        warm_up=0 if quick else 1,
+    )
+    detail = f"60 networks in {timed(ours)}, one RLPRegressor in {timed(one)}, 500 rows × 10 columns"
+    return at_most("RLPRegressorCV, 5 folds × 12 settings / one RLPRegressor", ratio, 10, detail)
+
+
+def first_fit(quick: bool) -> Row:
+    """The error of a first fit on 1,000 rows, out of the box, against MLPRegressor out of the box."""
+    ratios, seconds = [], []
+    for seed in range(1 if quick else 5):
+        X, y = table(3000, seed=seed)
+        started = time.perf_counter()
+        ours = RLPRegressor(random_state=seed).fit(X[:1000], y[:1000])
+        seconds.append(time.perf_counter() - started)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says itself that it has not converged
+            theirs = MLPRegressor(random_state=seed).fit(X[:1000], y[:1000])
+        errors = [np.mean((m.predict(X[1000:]) - y[1000:]) ** 2) for m in (ours, theirs)]
+        ratios.append(float(errors[0] / errors[1]))
+    detail = f"1,000 rows × 10 columns, defaults; RLPRegressor takes {timed(statistics.median(seconds))}"
+    return at_most("test error RLPRegressor / MLPRegressor", statistics.median(ratios), 1, detail)
+
+
+def whole_comparison() -> Row:
+    """`compare` with its defaults on 1,000 rows × 10 columns, against three minutes."""
+    X, y = table(1000)
+    started = time.perf_counter()
+    compare(X, y, workers="local:2")
+    seconds = time.perf_counter() - started
+    return at_most("compare, 1,000 rows × 10 columns / 3 minutes", seconds / 180, 1, timed(seconds))
+
+
+def measure(quick: bool = False) -> list[Row]:
+    """All claims; the whole comparison, which takes minutes, not with `quick`."""
+    rows = [cross_validation(quick), first_fit(quick)]
+    return rows if quick else [*rows, whole_comparison()]
