@@ -188,17 +188,16 @@ class Chunk:
             self._write_form(s, feed)
             return
         k, m = self._cells[s]
-        whole = n * k * m
-        if self._plain[s] and (first + n) * k * m <= feed.recipe.rows_per_epoch:
-            # most steps of most fleets: whole batches, gathered to where they are read
-            x, y = self._x[s, at : at + n], self._y[s, at : at + n]
-            feed.gather_into(first, first + n, x.view(whole, *x.shape[3:]), y.view(whole, -1))
+        roots = feed.roots(first, first + n)
+        full = min(n, feed.recipe.rows_per_epoch // (k * m) - first) if self._plain[s] else 0
+        if full:  # most steps of most fleets: whole batches, gathered to where they are read
+            x, y = self._x[s, at : at + full], self._y[s, at : at + full]
+            rows = full * k * m
+            feed.gather_into(first, first + full, x.view(rows, *x.shape[3:]), y.view(rows, -1))
             if self._weight is not None and not (self._even[s] and self.start >= 0):
-                self._weight[s, at : at + n] = row_weight(self._loss, k * m, feed.n_outputs)
-            roots = None
-        else:
-            roots = feed.roots(first, first + n)
-            self._write_parts(s, at, feed, *feed.gather(first, first + n), roots)
+                self._weight[s, at : at + full] = row_weight(self._loss, k * m, feed.n_outputs)
+        if full < n:
+            self._write_parts(s, at + full, feed, *feed.gather(first + full, first + n), roots)
         if self._sight is not None:
             self._put_sight(s, at, feed, first, n, roots)
 

@@ -58,6 +58,9 @@ class Feed:
         per_row = (self.x[0].numel() + n_outputs) * self.x.element_size()
         self._window_steps = max(1, window_bytes // (per_row * recipe.rows_per_step))
         self._window: tuple[int, Tensor, Tensor] | None = None  # first step, x, y
+        self._blend: Tensor | None = (
+            None  # mixed inputs of the whole epoch, where the planes are fitted to them too
+        )
         self._short = recipe.subsets_per_step == 1 and recipe.preset != "released-autoencoder"
         # whether a step runs the network on all N rows once, because its subsets hold at least as many
         several = recipe.subsets_per_step not in (None, 1) and not recipe.mixup
@@ -108,7 +111,7 @@ class Feed:
 
     def release(self) -> None:
         """Let go of what can be made again from the draws."""
-        self.bank = self.sight = self._window = None
+        self.bank = self.sight = self._window = self._blend = None
 
     def _prepare(self) -> None:
         """Build what the steps of this epoch use from what was drawn."""
@@ -123,6 +126,7 @@ class Feed:
         plan, features, pool = draws["plan"].to(self.x.device), self.features, None
         if r.mixup:
             features = self._mixed(self.features, 0, plan.numel())
+            self._blend = features if self.x.ndim == 2 else None
             pool = self.features if r.probe in ("draw", "expected") else None
             plan = torch.arange(plan.numel(), device=plan.device).view(plan.shape)
         if self.bank is None:
@@ -152,8 +156,9 @@ class Feed:
             return a
         each = r.subset_size if r.loss == "rlp" else r.batch_size
         assert each is not None
-        lam = self.draws["lam"].to(table).repeat_interleave(each)[low:high]
-        return mixup(a, table[second], lam)
+        skip = low // each  # λ of what comes before
+        lam = self.draws["lam"][skip : -(-high // each)].to(table).repeat_interleave(each)
+        return mixup(a, table[second], lam[low - skip * each : high - skip * each])
 
     def _index(self, low: int, high: int) -> tuple[Tensor | None, Tensor | None]:
         """Row numbers low..high of the epoch (None: all rows in order), and of their partners (None: no mixup)."""
@@ -169,7 +174,8 @@ class Feed:
         """Inputs and targets of steps first..last of this epoch, one after another."""
         each = self.recipe.rows_per_step
         low, high = first * each, min(last * each, self.recipe.rows_per_epoch)
-        return self._mixed(self.x, low, high), self._mixed(self.y, low, high)
+        x = self._mixed(self.x, low, high) if self._blend is None else self._blend[low:high]
+        return x, self._mixed(self.y, low, high)
 
     def gather_into(self, first: int, last: int, x: Tensor, y: Tensor) -> None:
         """`gather` without mixup, to where the rows are wanted."""

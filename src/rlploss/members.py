@@ -14,7 +14,9 @@ from rlploss.monitors import Stopper
 from rlploss.stacking import Architecture
 from rlploss.tasks import Task
 
-_EVALUATION_NUMBERS = 2**24  # activations of one evaluation's forward pass; more replicas go in parts
+_EVALUATION_NUMBERS = (
+    2**19
+)  # activations of a layer in one forward pass: more rows go in parts that stay in the cache
 
 
 @dataclass
@@ -90,13 +92,10 @@ class Gauge:
                 results[i] = {}
             else:
                 groups.setdefault(held.x.shape, []).append(i)
-        for shape, group in groups.items():
-            widest = max([shape[1:].numel(), *(s[0] for s in self.architecture.shapes)])
-            size = max(1, _EVALUATION_NUMBERS // (shape[0] * widest))
-            for start in range(0, len(group), size):
-                part = group[start : start + size]
-                measured = self._measure_alike(flat[part], [members[i] for i in part])
-                results.update(zip(part, measured, strict=True))
+        for group in groups.values():
+            results.update(
+                zip(group, self._measure_alike(flat[group], [members[i] for i in group]), strict=True)
+            )
         return [results[i] for i in range(len(members))]
 
     def _measure_alike(self, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
@@ -106,10 +105,11 @@ class Gauge:
                 self._held.clear()
             self._held[key] = _stack_held(members)
         x, y, rows = self._held[key]
+        widest = max(x[0, 0].numel(), *self.architecture.widths)
+        size = max(1, _EVALUATION_NUMBERS // (len(members) * widest))
+        parts = [self.architecture.predict(flat, part) for part in torch.split(x, size, dim=1)]
         features = [m.task.evaluator.held.features for m in members if m.task.evaluator.held is not None]
-        return members[0].task.evaluator.metrics.measure_stack(
-            self.architecture.predict(flat, x), y, features, rows
-        )
+        return members[0].task.evaluator.metrics.measure_stack(torch.cat(parts, dim=1), y, features, rows)
 
 
 def _stack_held(members: list[Member]) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -6,6 +6,7 @@ can fuse; anything else that can be stacked goes through `torch.func.vmap`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +79,9 @@ class Architecture:
 
     @property
     def widths(self) -> list[int]:
-        """Numbers per row that go into and come out of each layer; one guess where the layers are not known."""
+        """Numbers per row that go into and come out of each layer; a guess where the layers are not known."""
         if self.layers is None:
-            return [self.n_parameters]
+            return [math.prod(shape) for shape in self.shapes]
         return [self.layers[0].n_in, *(layer.n_out for layer in self.layers)]
 
     def describe(self) -> tuple[Any, ...]:
