@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlploss import Epochs, MoonsNet, Problem, RegressionNet, Steps, fit, fit_fleet, seeded
+from rlploss import (
+    Autoencoder,
+    Epochs,
+    LeNet5,
+    MoonsNet,
+    Problem,
+    RegressionNet,
+    Steps,
+    fit,
+    fit_fleet,
+    seeded,
+)
 
 D = 4
 
@@ -270,6 +281,52 @@ def test_other_architectures_stacked_or_one_after_another(factory: Any, stack: A
         return seeded(factory, seed).double()
 
     check_against_fit(make, replicas(2), "rlp", budget=Steps(20), lr=0.01, stack=stack, **RLP)
+
+
+@pytest.mark.parametrize("stack", [True, "auto"])
+def test_the_papers_larger_networks(stack: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(12, 1, 32, 32, generator=generator, dtype=torch.float64)
+    labels = torch.randint(10, (12,), generator=generator)
+    pixels = torch.rand(30, 9, generator=generator, dtype=torch.float64)
+    digits = [Problem(images, labels, seed=s, validation=(images, labels)) for s in range(2)]
+    check_against_fit(
+        lambda seed: seeded(LeNet5, seed).double(),
+        digits,
+        "cross_entropy",
+        budget=Steps(3),
+        batch_size=6,
+        stack=stack,
+    )
+    copies = [Problem(pixels, None, seed=s, validation=(pixels, None)) for s in range(2)]
+    check_against_fit(
+        lambda seed: seeded(lambda: Autoencoder(9, latent=3), seed).double(),
+        copies,
+        "rlp",
+        budget=Steps(12),
+        subset_size=20,
+        n_subsets=6,
+        optimizer="sgd",
+        momentum=0.99,
+        stack=stack,
+    )
+
+
+def test_single_precision_stays_close() -> None:
+    problems = [Problem(X.float(), y.float(), seed=i) for i, (X, y) in enumerate(data(i) for i in range(2))]
+    fleet = fit_fleet(lambda s: build()(s).float(), problems, "rlp", budget=Steps(200), lr=0.01, **RLP)
+    for problem, ours in zip(problems, fleet, strict=True):
+        alone = fit(
+            build()(problem.seed).float(),
+            problem.X,
+            problem.y,
+            "rlp",
+            budget=Steps(200),
+            lr=0.01,
+            seed=problem.seed,
+            **RLP,
+        )
+        np.testing.assert_allclose(ours["loss"], alone["loss"], rtol=0.02)
 
 
 def test_mixed_objectives_share_a_fleet() -> None:

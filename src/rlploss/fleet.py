@@ -101,10 +101,27 @@ def fit_fleet(
     stack: bool | str = "auto",
     compile: bool | str = "auto",
 ) -> list[History]:
-    """Train one replica per problem and return their histories, in order; `history.model` is the trained network.
+    """Train one replica per problem, together, and return their histories in order.
 
-    Arguments are those of `fit`, shared by all replicas; a `Problem` overrides what it names. `build_model(seed)` is
-    called once per replica and must give the same architecture each time; `checkpoint` is a folder.
+    Each replica ends where `fit` with the same seed would end, up to rounding; `history.model` is its network.
+
+    Args:
+        build_model: called with the seed of each problem; the same architecture each time, see `seeded`.
+        problems: the replicas; what a `Problem` does not set is shared and comes from the arguments below.
+        objective, budget, ...: as in `fit`. An optimiser by name; rates may differ between replicas.
+        on_divergence: `"record"` ends the replica whose loss is not finite and lets the others go on.
+        checkpoint: a folder, with one file per stack.
+        stack: `"auto"` trains small chains of linear layers as one tensor and everything else one after another,
+            `True` stacks whatever can be stacked, `False` nothing.
+        compile: `"auto"` compiles five steps into one call where that is predicted to pay for the compiling.
+
+    Example:
+        >>> from rlploss import RegressionNet, Steps, seeded
+        >>> X = torch.linspace(-1, 1, 60).view(20, 3)
+        >>> fleet = [Problem(X, X.sum(1), seed=s, lr=lr) for s in range(2) for lr in (1e-3, 1e-2)]
+        >>> done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(3), seed), fleet, "mse", budget=Steps(4))
+        >>> [int(h.last("step")) for h in done]
+        [4, 4, 4, 4]
     """
     problems = list(problems)
     if callable(optimizer):
