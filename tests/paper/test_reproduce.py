@@ -200,14 +200,13 @@ def test_the_real_thing_in_a_process_of_its_own(tmp_path):
         "--arms", "mse,rlp", "--workers", "local:1", "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    cut = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    for line in cut.stdout:
-        if line.startswith("[1/"):
-            break
-    cut.send_signal(signal.SIGINT)
-    _, errors = cut.communicate(timeout=20)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as cut:
+        for line in cut.stdout:
+            if line.startswith("[1/"):
+                break
+        cut.send_signal(signal.SIGINT)
+        _, errors = cut.communicate(timeout=60)
     if cut.returncode != 0:  # it may have been too quick for us
         assert cut.returncode == 130
         assert "this goes on: rlploss reproduce table1" in errors
