@@ -1,6 +1,7 @@
 """The commands compare and inspect: what they print, what they write, how they refuse."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -60,6 +61,12 @@ def test_the_same_directory_resumes(capsys):
     capsys.readouterr()
     assert run(command) == 0
     assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().out
+    page = Path("out/report.html").read_bytes()
+    assert (
+        run(["report", "out"]) == 2
+    )  # that is for directories of `reproduce`, and must not overwrite this one
+    assert "if `rlploss compare` made it, run the same command again" in capsys.readouterr().err
+    assert Path("out/report.html").read_bytes() == page
 
 
 def test_inspect(capsys):

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss._compare_read import TableError
+from rlploss._compare_read import TableError, refuse_lists
 
 Array = NDArray[np.float64]
 
@@ -84,10 +84,12 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
     known = raw.notna().to_numpy()
+    refuse_lists(raw)
     read = read_target(raw[known], task)
     rest = [name for name in frame.columns if name != target and name not in drop]
     columns, parts = [], []
     for name in rest:
+        refuse_lists(frame[name])
         column, numbers = read_column(frame[name])
         columns.append(column)
         parts.append(numbers[known])

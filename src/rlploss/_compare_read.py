@@ -36,7 +36,7 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
 
 
 def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Refuse what is no table: no rows, no columns, names that occur twice, columns of lists."""
+    """Refuse what is no table: no rows, no columns, names that occur twice."""
     if frame.shape[1] == 0 or frame.shape[0] == 0:
         raise TableError(
             f"{name} is empty: it has {frame.shape[1]} columns and {frame.shape[0]} rows; add rows"
@@ -47,15 +47,19 @@ def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         raise TableError(
             f"column names must be different, but {twice[0]!r} occurs twice in {name}; rename one"
         )
-    for column in frame.columns:
-        if frame[column].dtype == object or isinstance(frame[column].dtype, pd.ArrowDtype | pd.StringDtype):
-            some = frame[column].dropna()
-            if len(some) and _is_list(some.iloc[0]) and all(_is_list(value) for value in some.iloc[:100]):
-                raise TableError(
-                    f"column {column!r} holds lists such as {str(some.iloc[0])[:40]}; spread them over columns of "
-                    "their own, or leave the column out with --drop"
-                )
     return frame
+
+
+def refuse_lists(values: pd.Series) -> None:
+    """A column of lists is several columns, and which ones only its owner knows."""
+    if values.dtype != object and not isinstance(values.dtype, pd.ArrowDtype | pd.StringDtype):
+        return
+    some = values.dropna()
+    if len(some) and all(_is_list(value) for value in some.iloc[:100]):
+        raise TableError(
+            f"column {values.name!r} holds lists such as {str(some.iloc[0])[:40]}; spread them over columns of their "
+            "own, or leave the column out with --drop"
+        )
 
 
 def _is_list(value: object) -> bool:

@@ -16,7 +16,7 @@ from rlploss.lab import provenance, report
 from rlploss.lab.report import Claim, Report, Section, Table
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import duration, execute, plan
-from rlploss.lab.store import Store
+from rlploss.lab.store import Store, StoreError
 from rlploss.lab.study import Cell, distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, training
@@ -88,6 +88,11 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
 def render_again(out: Path, *, console: Console) -> None:
     """Render the report of a directory from what is stored; trains nothing."""
     with open_store(out, create=False) as store:
+        if not any(name in CATALOG for name in store.requests()):
+            raise StoreError(
+                f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
+                "again: what is stored is not trained again"
+            )
         engines = store.engines()
         if engines and store.engine not in engines:
             # Rows of other code are shown when they are all there is, and never together with ours.
