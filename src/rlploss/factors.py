@@ -145,14 +145,13 @@ def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
         return None
     x = (x.detach() if x.requires_grad else x).to(torch.float64)
     reflectors, scales = torch.geqrf(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
-    norms = torch.linalg.vector_norm(x, dim=0).tolist()
-    if intercept:  # of the centred columns: what the first reflection leaves of each
-        offsets = reflectors[0].tolist()[1:]
-        norms = [math.sqrt(max(n * n - o * o, 0.0)) for n, o in zip(norms, offsets, strict=True)]
-        if not all(abs(o) < 1e3 * n for n, o in zip(norms, offsets, strict=True)):
-            return None
-    diagonal = reflectors.diagonal().tolist()[first:]
-    low = min([abs(r) / n if n > 0 else 0.0 for n, r in zip(norms, diagonal, strict=True)])
+    low = math.inf
+    for j, column in enumerate(reflectors[:p].mT.tolist()):
+        if j >= first:
+            norm = math.hypot(*column[first : j + 1])
+            if not norm > 0 or (intercept and not abs(column[0]) < 1e3 * norm):
+                return None
+            low = min(low, abs(column[j]) / norm)
     if not low > 0 or not _certain(low, d, M * _EPS):
         return None
     basis = torch.linalg.householder_product(reflectors, scales)

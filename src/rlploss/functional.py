@@ -109,10 +109,8 @@ def compute(
     x = _checks.feature_matrix(features, pred.shape[0])
     blind = traced()
     if subsets is None and probe_points is None and probe == "subset" and ridge == 0 and not features_grad:
-        value = _fresh_value(pred, target, x, intercept) if not blind else None
+        value = fresh_value(pred, target, x, intercept, check_finite) if not blind else None
         if value is not None:
-            if check_finite and not math.isfinite(value.item()):
-                _checks.finite(pred=pred, target=target)
             return reduce(value, reduction)
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not blind)
@@ -144,7 +142,9 @@ def compute(
     return reduce(values, reduction)
 
 
-def _fresh_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool) -> Tensor | None:
+def fresh_value(
+    pred: Tensor, target: Tensor, x: Tensor, intercept: bool, check_finite: bool
+) -> Tensor | None:
     """The subset probe of one small batch in few calls, where it is as simple as that."""
     if torch.is_autocast_enabled(pred.device.type):
         return None
@@ -154,6 +154,8 @@ def _fresh_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool) -> Te
         return None
     seen = rows @ residual
     value = (seen * seen).sum()
+    if check_finite and not math.isfinite(value.item()):
+        _checks.finite(pred=pred, target=target)
     return value if residual.shape[1] == 1 else value / residual.shape[1]
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.functional import compute, tell_from_options
+from rlploss.factors import traced
+from rlploss.functional import compute, fresh_value, reduce, tell_from_options
 from rlploss.planes import PROBES
 from rlploss.subsets import balanced_subsets
 
@@ -56,6 +57,7 @@ class RLPLoss(nn.Module):
         self.ridge = _checks.options(probe, ridge, reduction, draw_from, PROBES)
         self.probe, self.intercept, self.reduction, self.draw_from = probe, intercept, reduction, draw_from
         self.features_grad, self.generator, self.check_finite = features_grad, generator, check_finite
+        self._whole = subset_size is None and probe == "subset" and self.ridge == 0 and not features_grad
         self._told: set[type[Warning]] = set()
         self._handle = _register(self)
         tell_from_options(probe, intercept, self._tell)
@@ -64,6 +66,12 @@ class RLPLoss(nn.Module):
         self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None
     ) -> Tensor:
         """The loss of one batch; `probe_points` as in `rlp_loss`."""
+        if self._whole and probe_points is None and not traced():  # the short way of the training loop
+            _checks.pair(pred, target)
+            x = _checks.feature_matrix(features, pred.shape[0])
+            value = fresh_value(pred, target, x, self.intercept, self.check_finite)
+            if value is not None:
+                return reduce(value, self.reduction)
         subsets = None
         if self.subset_size is not None:
             _checks.pair(pred, target)
