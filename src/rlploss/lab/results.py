@@ -75,12 +75,3 @@ class StoredCell:
         points = np.flatnonzero(self.axis(axis, variant) <= value)
         matrix = self.matrix(metric, variant)
         return matrix[:, points[-1]] if points.size else np.full(len(matrix), np.nan)
-
-    def first_reach(
-        self, metric: str, target: float, axis: str, variant: int = 0, *, lower_is_better: bool = True
-    ) -> Array:
-        """[seeds]: the axis value at which the metric first reaches the target; inf where it never does."""
-        matrix = self.matrix(metric, variant)
-        reached = matrix <= target if lower_is_better else matrix >= target
-        first = self.axis(axis, variant)[reached.argmax(axis=1)]
-        return np.where(reached.any(axis=1), first, np.inf)

@@ -11,7 +11,7 @@ from rlploss.lab import stats
 from rlploss.lab.figures import number
 from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.run import duration
-from rlploss.lab.study import Cell, distinct
+from rlploss.lab.study import Cell
 from rlploss.paper.request import Request
 
 Key = tuple[str, str, str]  # task, protocol, arm
@@ -145,8 +145,3 @@ def effect(comparison: stats.Comparison | None) -> str:
 
 
 TONES = {"better": "good", "worse": "bad", "level": "calm"}
-
-
-def all_cells(groups: Iterable[Iterable[Cell]]) -> list[Cell]:
-    """Every cell once."""
-    return distinct(cell for group in groups for cell in group)
