@@ -201,7 +201,7 @@ def table_1_run() -> Row:
 def measure(quick: bool = False) -> list[Row]:
     """All claims about training."""
     rows = one_network(rounds=7 if quick else 21)
-    rows += fleets(rounds=2 if quick else 3, epochs=2 if quick else 20)
+    rows += fleets(rounds=2 if quick else 3, epochs=10 if quick else 20)
     if not quick:
         rows.append(table_1_run())
     return rows

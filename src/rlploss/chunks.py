@@ -74,7 +74,12 @@ class Chunk:
     at zero, which adds nothing to their loss. `UNROLL` − 1 steps of padding let a compiled call run past the end.
     """
 
-    def __init__(self, feeds: list[Feed], mode: str) -> None:
+    _x: Tensor
+    _y: Tensor
+    _weight: Tensor | None
+    _sight: Tensor | None
+
+    def __init__(self, feeds: list[Feed], mode: str, *, reuse: Chunk | None = None) -> None:
         self.feeds, self.mode = feeds, mode
         self._end = max(feed.recipe.total_steps for feed in feeds)
         self._loss = "mse" if feeds[0].recipe.loss == "rlp" else feeds[0].recipe.loss
@@ -94,12 +99,19 @@ class Chunk:
             self.static = self.constant = False
             self.n_steps = max(1, min(self._end, CHUNK_BYTES // per_step) // UNROLL) * UNROLL
         T = 1 if self.constant else self.n_steps + UNROLL - 1
-        self._x = x.new_zeros(S, T, k, m, *x.shape[1:])
-        self._y = x.new_zeros(S, T, k, m, C)
-        self._weight = x.new_zeros(S, T, k, m, 1) if weighted else None
-        self._sight = x.new_zeros(S, T, k, q, m) if sighted else None
+
+        def room(old: Tensor | None, *shape: int) -> Tensor:
+            """Zeros, in memory that a stack before this one has used if it fits: fresh pages take time."""
+            if old is None or old.shape != shape or old.dtype != x.dtype or old.device != x.device:
+                return x.new_zeros(shape)
+            return old.zero_()
+
+        self._x = room(None if reuse is None else reuse._x, S, T, k, m, *x.shape[1:])
+        self._y = room(None if reuse is None else reuse._y, S, T, k, m, C)
+        self._weight = room(None if reuse is None else reuse._weight, S, T, k, m, 1) if weighted else None
+        self._sight = room(None if reuse is None else reuse._sight, S, T, k, q, m) if sighted else None
         if mode == "form":
-            self._sight = x.new_zeros(S, T, m, m)
+            self._sight = room(None if reuse is None else reuse._sight, S, T, m, m)
         self._plain = [
             cell == (k, m) and not feed.recipe.mixup and feed.root is None
             for cell, feed in zip(self._cells, feeds, strict=True)

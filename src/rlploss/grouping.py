@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlploss.checkpoints import describe_model
-from rlploss.chunks import cells_of, mode_of
+from rlploss.chunks import Chunk, cells_of, mode_of
 from rlploss.feeds import Feed
 from rlploss.history import Budget, History, as_budget
 from rlploss.members import Member
@@ -87,16 +87,17 @@ def _stacks(
     tell: Callable[[int], None],
 ) -> Iterator[Stack]:
     """Stacks of equal width per group, so that one compiled call serves them all."""
-    count = 0
+    count, room = 0, None
     for mode, members in group_members(found):
         width, n_stacks = stack_width(architecture, mode, members)
         compiled = _compiles(architecture, mode, members, width, n_stacks, compile)
         for start in range(0, len(members), width):
             part = members[start : start + width]
             path = None if common.folder is None else common.folder / f"stack-{count:04}.pt"
-            yield _stack(
-                architecture, part, mode, width if compiled else len(part), compiled, common, path, tell
-            )
+            wide = width if compiled else len(part)
+            made = _stack(architecture, part, mode, wide, compiled, common, path, tell, room)
+            yield made
+            room = made.chunk
             count += 1
 
 
@@ -119,6 +120,7 @@ def _stack(
     common: Common,
     path: Path | None,
     tell: Callable[[int], None],
+    room: Chunk | None = None,
 ) -> Stack:
     every = 0
     if common.checkpoint_every is not None:
@@ -136,6 +138,7 @@ def _stack(
         tell=tell,
         checkpoint=path,
         save_every=every,
+        reuse=room,
     )
 
 

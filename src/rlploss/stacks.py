@@ -56,6 +56,7 @@ class Stack:
         tell: Callable[[int], None],
         checkpoint: Path | None,
         save_every: int,
+        reuse: Chunk | None = None,
     ) -> None:
         self.architecture, self.members, self.mode, self.compiled = architecture, members, mode, compiled
         self.schedule, self.callbacks, self.on_divergence, self.tell = (
@@ -68,7 +69,7 @@ class Stack:
         self.rows = [min(s, len(members) - 1) for s in range(width)]  # which member each row of the stack is
         recipe = members[0].task.recipe
         self.recipes = [members[i].task.recipe for i in self.rows]
-        self.chunk = Chunk([members[i].feed for i in self.rows], mode)
+        self.chunk = Chunk([members[i].feed for i in self.rows], mode, reuse=reuse)
         self.flat = architecture.flatten([members[i].task.model for i in self.rows])
         loss = "mse" if recipe.loss == "rlp" else recipe.loss
         clips = any(r.clip_grad is not None for r in self.recipes)
