@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from fleets import RLP, D, Gated, build, check_against_fit, convolutional, data, replicas
+from torch import nn
 
 from rlploss import (
     Autoencoder,
@@ -23,68 +23,6 @@ from rlploss import (
     seeded,
 )
 
-D = 4
-
-
-def data(seed: int, n: int = 60, outputs: int = 1) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.randn(n, D, generator=generator, dtype=torch.float64)
-    y = torch.sin(X @ torch.randn(D, outputs, generator=generator, dtype=torch.float64))
-    return X, y + 0.1 * torch.randn(n, outputs, generator=generator, dtype=torch.float64)
-
-
-def build(outputs: int = 1) -> Any:
-    return lambda seed: seeded(lambda: RegressionNet(D, outputs, hidden=8), seed).double()
-
-
-def check_against_fit(
-    make: Any, problems: list[Problem], objective: str, tolerance: float = 1e-10, **settings: Any
-) -> None:
-    """Run the fleet and each replica alone, and compare curves and weights."""
-    own = ("stack", "compile")
-    fleet = fit_fleet(make, problems, objective, **settings)
-    alone = {k: v for k, v in settings.items() if k not in own}
-    names = (
-        "budget",
-        "lr",
-        "weight_decay",
-        "subset_size",
-        "n_subsets",
-        "batch_size",
-        "mixup_alpha",
-        "ridge",
-        "momentum",
-    )
-    for number, (problem, ours) in enumerate(zip(problems, fleet, strict=True)):
-        model = make(problem.seed)
-        mine = {**alone, **{n: getattr(problem, n) for n in names if getattr(problem, n) is not None}}
-        theirs = fit(
-            model,
-            problem.X,
-            problem.y,
-            objective,
-            seed=problem.seed,
-            validation=problem.validation,
-            sample_weight=problem.sample_weight,
-            **mine,
-        )
-        assert list(ours.columns) == list(theirs.columns), number
-        for name in ours.columns:
-            if name != "seconds":
-                np.testing.assert_allclose(
-                    ours[name], theirs[name], rtol=1e-8, atol=tolerance, err_msg=f"{number} {name}"
-                )
-        assert ours.model is not None
-        assert (ours.stopped, ours.best_step) == (theirs.stopped, theirs.best_step)
-        for a, b in zip(ours.model.parameters(), model.parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
-
-
-def replicas(n: int = 3, **settings: Any) -> list[Problem]:
-    return [Problem(*data(i), validation=data(100 + i), seed=i, **settings) for i in range(n)]
-
-
-RLP = {"subset_size": 13, "n_subsets": 11}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mse": ("mse", {"batch_size": 17}),
     "mse full batch": ("mse", {"batch_size": 60}),
@@ -193,26 +131,6 @@ def test_500_steps_agree_to_ten_digits() -> None:
     check_against_fit(build(), replicas(3), "rlp", lr=1e-3, **settings)
 
 
-@pytest.mark.parametrize("objective", ["rlp", "mse"])
-def test_compiled_equals_fit(objective: str) -> None:
-    # 7 and 17 steps between evaluations: calls of five steps must also do less than five
-    sizes: dict[str, Any] = {"subset_size": 13, "n_subsets": 11} if objective == "rlp" else {"batch_size": 17}
-    problems = [*replicas(2), Problem(*data(2), seed=2, validation=data(102), budget=Steps(41), lr=0.02)]
-    check_against_fit(
-        build(),
-        problems,
-        objective,
-        budget=Steps(75),
-        evaluate_every=Steps(17),
-        weight_decay=0.1,
-        lr=0.01,
-        clip_grad=1.0,
-        schedule="linear",
-        compile=True,
-        **sizes,
-    )
-
-
 def test_stopping_early_and_by_callback() -> None:
     seen: list[tuple[int, int]] = []
 
@@ -234,44 +152,6 @@ def test_stopping_early_and_by_callback() -> None:
     assert (0, 30) not in seen
     assert "early stopping" in {h.stopped for h in fleet}
     check_against_fit(build(), replicas(4), "mse", early_stopping=3, **settings)
-
-
-@pytest.mark.parametrize("compile", [False, True])
-def test_divergence_ends_one_replica_and_not_the_others(compile: bool) -> None:
-    problems = [*replicas(2, clip_grad=1.0), Problem(*data(2), seed=2, validation=data(102), lr=1e250)]
-    settings: dict[str, Any] = {"budget": Steps(75), "lr": 0.01, "batch_size": 17, "schedule": "linear"}
-    fleet = fit_fleet(build(), problems, "mse", on_divergence="record", compile=compile, **settings)
-    assert [h.stopped for h in fleet] == ["budget", "budget", "diverged"]
-    alone = fit(build()(2), *data(2), "mse", seed=2, on_divergence="record", **{**settings, "lr": 1e250})
-    # rounding decides whether the overflow is inf or nan, not where it is
-    assert fleet[2].message.replace("inf", "nan") == f"replica 2: {alone.message}".replace("inf", "nan")
-    assert fleet[2].model is not None
-    assert alone.model is not None
-    for a, b in zip(fleet[2].model.parameters(), alone.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-        assert torch.isfinite(a).all()
-    if not compile:
-        with pytest.raises(RuntimeError, match="replica 2: the loss became"):
-            fit_fleet(build(), problems, "mse", **settings)
-
-
-class Gated(nn.Module):
-    """Not a chain: goes the general way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(D, 6), nn.Linear(D, 6)
-        self.out = nn.Linear(6, 1)
-        self.register_buffer("scale", torch.rand(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.a(x) * torch.sigmoid(self.b(x))) * self.scale
-
-
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(3, 1)
-    )
 
 
 @pytest.mark.parametrize("factory", [Gated, convolutional])
@@ -370,14 +250,6 @@ def test_modules_that_cannot_be_stacked_are_refused_with_a_reason(layer: nn.Modu
     assert [h.last("step") for h in fleet] == [2, 2]
 
 
-def test_a_missing_compiler_means_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    X, y = data(0)
-    fit_fleet(build(), [Problem(X, y)], "mse", budget=Steps(200_000), callbacks=[lambda event: True])
-    with pytest.raises(ValueError, match=r"compile=True is not possible here: no C\+\+ compiler"):
-        fit_fleet(build(), [Problem(X, y)], "mse", budget=Steps(2), compile=True)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -404,74 +276,3 @@ def test_different_architectures_are_refused() -> None:
 
 def test_an_empty_fleet() -> None:
     assert fit_fleet(build(), [], "mse", budget=Steps(2)) == []
-
-
-# One network in compiled calls
-
-
-def test_fit_compiled_equals_fit_plain(tmp_path: Path) -> None:
-    X, y = data(0)
-    settings: dict[str, Any] = {"budget": Steps(64), "validation": data(1), "lr": 0.01, "seed": 4, **RLP}
-    plain, compiled = build()(0), build()(0)
-    first = fit(plain, X, y, "rlp", compile=False, **settings)
-    path = tmp_path / "run.pt"
-    second = fit(compiled, X, y, "rlp", compile=True, checkpoint=path, **settings)
-    assert second.model is compiled
-    for name in first.columns:
-        if name != "seconds":
-            np.testing.assert_allclose(first[name], second[name], rtol=1e-9, err_msg=name)
-    for a, b in zip(plain.parameters(), compiled.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
-    with pytest.raises(ValueError, match="path is 'compiled' in the file and 'plain' here"):
-        fit(build()(0), X, y, "rlp", compile=False, checkpoint=path, **settings)
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "reason"),
-    [
-        (lambda: Gated(), {}, "only networks made of torch's own modules"),
-        (convolutional, {}, "only chains of linear layers"),
-        (lambda: nn.Sequential(nn.Linear(D, 1), nn.Dropout()), {}, "draws random numbers"),
-        (lambda: nn.Linear(D, 1), {"optimizer": torch.optim.Adagrad}, "the optimizer is a function"),
-        (lambda: nn.Linear(D, 1), {"preset": "paper"}, "not scored by kept factors"),
-    ],
-)
-def test_what_fit_cannot_compile_is_told(make: Any, settings: dict[str, Any], reason: str) -> None:
-    X, y = data(0)
-    with pytest.raises(ValueError, match=f"compile=True is not possible here: .*{reason}"):
-        fit(make().double(), X, y, "rlp", budget=Steps(2), compile=True, **settings, **RLP)
-
-
-def test_compiling_is_predicted_to_pay_for_long_runs_only() -> None:
-    from rlploss.grouping import _pays
-    from rlploss.stacking import Architecture
-
-    architecture = Architecture(RegressionNet(7), (7,))
-    assert not _pays(architecture, 100, 30, 6_000)
-    assert _pays(architecture, 100, 30, 200_000)
-    assert not _pays(architecture, 100, 1, 20_000)
-
-
-@pytest.mark.parametrize(
-    ("model", "widths"),
-    [
-        (RegressionNet(7), [7, 32, 1]),
-        (
-            nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3, bias=False), nn.Identity(), nn.Tanh()),
-            [4, 3],
-        ),
-        (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.ReLU()), None),  # two activations in a row
-        (nn.Sequential(nn.Linear(4, 3), nn.GELU()), None),
-        (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), None),
-        (nn.Sequential(*[nn.Linear(4, 4)] * 2), None),  # one layer used twice
-        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), None),
-        (Gated(), None),
-    ],
-)
-def test_which_networks_are_chains(model: nn.Module, widths: list[int] | None) -> None:
-    from rlploss.stacking import Architecture
-
-    architecture = Architecture(model, (4,))
-    assert (architecture.layers is None) == (widths is None)
-    if widths is not None:
-        assert architecture.widths == widths
