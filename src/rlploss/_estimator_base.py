@@ -16,7 +16,12 @@ from torch import nn
 try:
     from sklearn.base import BaseEstimator
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        _get_feature_names,
+        check_is_fitted,
+        validate_data,
+    )
 except ImportError:  # pragma: no cover - the extra is installed where tests run
     raise ImportError("rlploss.estimators needs scikit-learn: pip install 'rlploss[sklearn]'") from None
 
@@ -77,6 +82,20 @@ def subset_settings(
     }
 
 
+def known_frame(X: Any) -> Any:
+    """X itself; a frame whose column names this version of scikit-learn cannot see, as one of pandas."""
+    names = getattr(X, "columns", None)
+    if names is None or not hasattr(X, "to_numpy") or _get_feature_names(X) is not None:
+        return X
+    if not all(isinstance(name, str) for name in names):
+        return X
+    try:
+        import pandas as pd
+    except ImportError:
+        return X
+    return pd.DataFrame(X.to_numpy(), columns=list(names))
+
+
 class RowReader(BaseEstimator):  # type: ignore[misc]
     """Reading of rows, targets and weights, prediction and export; what every estimator of this package shares."""
 
@@ -110,7 +129,7 @@ class RowReader(BaseEstimator):  # type: ignore[misc]
             )
         X, y = validate_data(
             self,
-            X,
+            known_frame(X),
             y,
             reset=first,
             dtype=np.float64,
@@ -155,7 +174,7 @@ class RowReader(BaseEstimator):  # type: ignore[misc]
 
     def _predict_rows(self, X: Any) -> Array:
         check_is_fitted(self)
-        checked: Array = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
         return predict_rows(self._predictor(), checked)
 
     def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
