@@ -80,7 +80,7 @@ def test_losses_take_the_same_number_of_steps():
         loss: RLPRegressor(loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=0).fit(X, y)
         for loss in ("rlp", "mse", "huber")
     }
-    steps = {loss: float(m._optimizer_state["state"][0]["step"]) for loss, m in kept.items()}
+    steps = {loss: float(m._optimizer_state[0]["step"]) for loss, m in kept.items()}
     assert set(steps.values()) == {70.0}
 
 
@@ -246,6 +246,26 @@ def test_warm_start_goes_on():
     assert one.loss_ < first
     cold = RLPRegressor(**QUICK).fit(X, y)
     assert cold.fit(X, y).loss_ == first
+
+
+def test_warm_start_takes_a_new_learning_rate():
+    X, y = linear()
+    model = RLPRegressor(warm_start=True, **QUICK).fit(X, y)
+    before = model.predict(X)
+    model.set_params(learning_rate_init=1e-12, alpha=0.0).fit(X, y)
+    assert_close(model.predict(X), before, rtol=1e-6)
+
+
+def test_training_that_fails_leaves_the_estimator_as_it_was():
+    X, y = linear()
+    model = RLPRegressor(**QUICK).fit(X, y)
+    before, n = model.predict(X), model.n_iter_
+    with pytest.raises(DivergenceError):
+        model.set_params(learning_rate_init=1e30).fit(X, y)
+    with pytest.raises(DivergenceError):
+        model.set_params(warm_start=True).fit(X, y)
+    assert np.array_equal(model.predict(X), before)
+    assert model.n_iter_ == n
 
 
 def test_partial_fit_adds_iterations():

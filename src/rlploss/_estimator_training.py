@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from rlploss._checks import count, number, one_of
 from rlploss._estimator_base import (
@@ -45,12 +46,18 @@ class Watch:
         return self.stops and self.waited > self.patience
 
 
+def scaled(scaling: Scaling, X: Array, target: NDArray[Any]) -> tuple[Array, NDArray[Any]]:
+    """Rows as the network sees them; class numbers stay as they are."""
+    return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target)
+
+
 class RLPBase(RowReader):
     """Settings, training and export; subclasses read the target and name the losses."""
 
     _losses: tuple[str, ...]
     network_: nn.Sequential
     loss_curve_: list[float]
+    _optimizer_state: dict[int, dict[str, Tensor]]  # Adam's moments
 
     def __init__(
         self,
@@ -120,10 +127,8 @@ class RLPBase(RowReader):
         if self.early_stopping and not partial:
             X, target, weight, held = self._hold_out(X, target, weight, seed)
         if restart:
-            Y = None if classes else target
-            self.scaling_ = Scaling.of(X, Y, weight, on=self.standardize)
-            self._optimizer_state: dict[str, Any] | None = None
-            self.network_ = build_network(
+            scaling = Scaling.of(X, None if classes else target, weight, on=self.standardize)
+            network = build_network(
                 X.shape[1],
                 self._hidden(),
                 self._n_outputs(),
@@ -131,6 +136,8 @@ class RLPBase(RowReader):
                 softmax=self._head() == "probabilities",
                 seed=seed,
             )
+        else:  # a copy: training that fails leaves the estimator as it was
+            scaling, network = self.scaling_, copy.deepcopy(self.network_).float()
         settings = self._settings(len(X), X.shape[1])
         steps = steps_per_iteration(len(X), self._batch(len(X)))
         watch = Watch(
@@ -142,23 +149,25 @@ class RLPBase(RowReader):
         metric = "accuracy" if classes else "mse"
         made: list[torch.optim.Optimizer] = []
         history = fit(
-            self.network_.float(),
-            self.scaling_.inputs(X),
-            target if classes else self.scaling_.targets(target),
+            network,
+            *scaled(scaling, X, target),
             budget=Steps(iterations * steps),
             evaluate_every=Steps(steps),
-            optimizer=self._optimizer(made),
+            optimizer=self._optimizer(made, None if restart else self._optimizer_state),
             seed=seed,
             sample_weight=weight,
-            validation=None if held is None else self._scaled(*held),
+            validation=None if held is None else scaled(scaling, *held),
             metrics=None if held is None else metric,
             early_stopping=None if held is None else EarlyStopping(metric, self.n_iter_no_change, self.tol),
             callbacks=[watch],
             device=self.device,
             **settings,
         )
-        self.network_ = self.network_.to("cpu").double()
-        self._optimizer_state = made[0].state_dict()
+        self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        self._optimizer_state = {
+            key: {name: value.cpu() for name, value in moments.items()}
+            for key, moments in made[0].state_dict()["state"].items()
+        }
         self._note(history, watch, settings, None if held is None else held[1], more=not restart)
 
     def _hold_out(
@@ -179,18 +188,17 @@ class RLPBase(RowReader):
             )
         return X[train], target[train], None if weight is None else weight[train], (X[test], target[test])
 
-    def _scaled(self, X: Array, target: NDArray[Any]) -> tuple[Array, NDArray[Any]]:
-        return self.scaling_.inputs(X), target if target.ndim == 1 else self.scaling_.targets(target)
-
-    def _optimizer(self, made: list[torch.optim.Optimizer]) -> Callable[[Any], torch.optim.Optimizer]:
-        """Adam that continues from the state of the training before; the one made is put into `made`."""
+    def _optimizer(
+        self, made: list[torch.optim.Optimizer], state: dict[int, dict[str, Tensor]] | None
+    ) -> Callable[[Any], torch.optim.Optimizer]:
+        """Adam, with the moments of the training before if there are any; the one made is put into `made`."""
 
         def factory(parameters: Any) -> torch.optim.Optimizer:
             adam = torch.optim.Adam(
                 parameters, lr=self.learning_rate_init, weight_decay=self.alpha, fused=True
             )
-            if self._optimizer_state is not None:
-                adam.load_state_dict(self._optimizer_state)
+            if state is not None:
+                adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})
             made.append(adam)
             return adam
 
