@@ -116,7 +116,7 @@ def build(found: Comparison) -> Report:
             tables=(result_table(found, "plain"),),
             figures=(
                 Figure("arms", "Every arm", f"Mean and 95 % interval over {len(found.seeds)} splits.",
-                       (arms_drawing(found),), columns=1),
+                       (arms_drawing(found),), columns=2),
             ),
             facts=facts(found),
             command=found.command,
@@ -141,12 +141,13 @@ def build(found: Comparison) -> Report:
             "The subset size M is a dial from plain MSE (M up to the number of columns) to linear regression (M = all "
             f"rows). RLP chose the MSE end in {stays} of {of} splits.",
         )
+        told = "Mean and 95 % interval over splits of the error on held-out training rows, the MSE end of a split being 1."
         sections.append(
             Section(
                 "dial",
                 "The dial",
                 lead=lead,
-                figures=(Figure("dial", "Error along the dial", "", (dial,), 1),),
+                figures=(Figure("dial", "Error along the dial", told, (dial,), 2),),
             )
         )
     drawings = tuple(scatter_drawing(found, arm) for arm in shown)
