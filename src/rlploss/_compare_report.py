@@ -141,7 +141,7 @@ def build(found: Comparison) -> Report:
             "The subset size M is a dial from plain MSE (M up to the number of columns) to linear regression (M = all "
             f"rows). RLP chose the MSE end in {stays} of {of} splits.",
         )
-        told = "Mean and 95 % interval over splits of the error on held-out training rows, the MSE end of a split being 1."
+        told = "Mean and 95 % interval over splits of the error on held-out training rows; the MSE end is 1."
         sections.append(
             Section(
                 "dial",
