@@ -5,7 +5,7 @@ from tests.lab.test_report import checked
 from tests.paper import world
 
 from rlploss.lab import report
-from rlploss.lab.figures import Panel
+from rlploss.lab.figures import Panel, data_rows
 from rlploss.lab.report import Report
 from rlploss.paper import published
 from rlploss.paper.catalog import CATALOG
@@ -41,6 +41,12 @@ def test_every_panel_of_curves_has_data_and_words(sections):
                 assert len(panel.describe()) > 20
                 if isinstance(panel, Panel):
                     assert panel.lines, (figure.name, panel.title)
+
+
+def test_every_figure_has_its_data(sections):
+    for section in sections.values():
+        for figure in section.figures:
+            assert {row[0] for row in data_rows(figure)} == {panel.title for panel in figure.panels}
 
 
 def test_curves_are_drawn_on_the_epoch_axis_and_on_the_step_axis(sections):

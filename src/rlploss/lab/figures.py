@@ -86,12 +86,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Axes that something draws on (images, boundaries, networks); `alt` describes them in words."""
+    """Axes that something draws on (images, boundaries, networks); `alt` describes them in words.
+
+    `data` are the numbers behind it: (what, x, y).
+    """
 
     title: str
     draw: Callable[[Axes], None]
     alt: str
     size: tuple[float, float] = PANEL_SIZE
+    data: tuple[tuple[str, float, float], ...] = ()
 
     def describe(self) -> str:
         """The text alternative."""
@@ -363,7 +367,9 @@ def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float
     """The data of a figure: panel, line, x, mean, low, high."""
     rows = []
     for panel in figure.panels:
-        if isinstance(panel, Panel):
+        if isinstance(panel, Drawing):
+            rows += [(panel.title, what, x, y, y, y) for what, x, y in panel.data]
+        else:
             for line in panel.lines:
                 low = line.y if line.low is None else line.low
                 high = line.y if line.high is None else line.high

@@ -52,6 +52,11 @@ def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Arr
         lines = [np.linalg.solve(x, f(np.array(pair))) for f in (true, predicted)]
         gaps.append(float(np.abs(lines[0] - lines[1]).max()))
     same = sum(gap < 1e-12 for gap in gaps)
+    data = [
+        (name, float(x), float(y))
+        for name, f in (("true function", true), ("predicted function", predicted))
+        for x, y in zip(points, f(points), strict=True)
+    ]
 
     def draw(axes: Axes) -> None:
         for f, colour, width in ((true, BLUE, 3.2), (predicted, RED, 1.4)):
@@ -71,6 +76,7 @@ def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Arr
         draw,
         f"A true function and a predicted one with the lines through every pair of four points of each: {same} of "
         f"{len(gaps)} lines coincide.",
+        data=tuple(data),
     )
 
 
@@ -125,6 +131,10 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
         draw,
         f"{title}, {n_parameters:,} parameters: " + "; ".join(words) + ".",
         size=(3.5, 0.3 * len(words) + 0.5),
+        data=tuple(
+            (text, float(k), float(sum(p.numel() for p in layer.parameters())))
+            for k, (text, layer) in enumerate(zip(words, net.children(), strict=True))
+        ),
     )
 
 
@@ -153,15 +163,20 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
         axes.set_yticks([side * (k + 0.5) for k in range(len(rows))], rows)
         axes.grid(False)
 
-    errors = "; ".join(
-        f"{ARMS[arm]}: mean squared error {np.square(image - original).mean():.3f}"
-        for arm, image in zip(stored, images, strict=True)
-    )
+    squares = {
+        ARMS[arm]: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)
+    }
+    errors = "; ".join(f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items())
     return Drawing(
         f"After {epoch} epochs ({protocol})",
         draw,
         f"{count} test digits and their reconstructions, {errors}.",
         size=(3.8, 0.45 + 0.47 * len(rows)),
+        data=tuple(
+            (f"squared error, {name}", float(k), float(v))
+            for name, vs in squares.items()
+            for k, v in enumerate(vs)
+        ),
     )
 
 
@@ -191,8 +206,8 @@ def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Arr
         for arm, cell in stored.items()
         if cell.has("accuracy")
     )
-    return Drawing(
-        title,
-        draw,
-        f"Two half-moons of points and the decision boundary of each arm; accuracy of this seed: {accuracies}.",
+    words = f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {accuracies}."
+    data = tuple(
+        (f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True)
     )
+    return Drawing(title, draw, words, data=data)
