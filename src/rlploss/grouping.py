@@ -89,8 +89,10 @@ def _stacks(
     """Stacks of equal width per group, so that one compiled call serves them all."""
     count, room = 0, None
     for mode, members in group_members(found):
-        width, n_stacks = stack_width(architecture, mode, members)
+        width, n_stacks = stack_width(architecture, mode, members, compiled=True)
         compiled = _compiles(architecture, mode, members, width, n_stacks, compile)
+        if not compiled:
+            width, _ = stack_width(architecture, mode, members, compiled=False)
         for start in range(0, len(members), width):
             part = members[start : start + width]
             path = None if common.folder is None else common.folder / f"stack-{count:04}.pt"
@@ -218,10 +220,20 @@ def _close(group: list[Member], member: Member, mode: str) -> bool:
     return max(rows) <= 2 * min(rows) and max(totals) <= 2 * min(totals)
 
 
-def stack_width(architecture: Architecture, mode: str, members: list[Member]) -> tuple[int, int]:
-    """Replicas per stack, and how many stacks: few enough for the cache, and evenly spread."""
-    numbers = max(math.prod(cells_of(m.feed, mode)) for m in members) * sum(architecture.widths)
-    largest = min(64, max(8, CACHE_BYTES // (4 * numbers)))
+def stack_width(
+    architecture: Architecture, mode: str, members: list[Member], *, compiled: bool
+) -> tuple[int, int]:
+    """Replicas per stack, and how many stacks, evenly spread.
+
+    Compiled steps are bound by arithmetic: few enough replicas that activations stay near the processor. Plain steps
+    are bound by their calls: the more replicas share one the better, as far as memory goes.
+    """
+    rows = max(math.prod(cells_of(m.feed, mode)) for m in members)
+    numbers = rows * sum(architecture.widths) + (rows**2 if mode == "form" else 0)
+    if compiled:
+        largest = min(32, max(8, CACHE_BYTES // (4 * numbers)))
+    else:
+        largest = min(256, max(8, 16 * CACHE_BYTES // (4 * numbers)))
     n_stacks = -(-len(members) // largest)
     return -(-len(members) // n_stacks), n_stacks
 
