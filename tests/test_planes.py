@@ -316,3 +316,23 @@ def test_missing_inputs_are_named():
         probe_rows(x, probe="expected")
     with pytest.raises(ValueError, match="this probe needs an input that was not given"):
         probe_rows(x, probe="draw")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
+    """Scaled columns of a triangle that `_certain` accepts have a condition below 1 / (2 tolerance)."""
+    from rlploss.factors import _certain
+
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 12))
+    triangle = np.triu(rng.normal(size=(n, n))) * 10.0 ** rng.integers(-3, 4, size=n)
+    triangle[np.diag_indices(n)] *= 10.0 ** rng.uniform(-4, 0, size=n)
+    norms = np.linalg.norm(triangle, axis=0)
+    condition = np.linalg.cond(triangle / norms)
+    edge = float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4  # the tolerance where the proof just fails
+    pivots = np.diag(triangle).tolist()
+    assert _certain(pivots, norms.tolist(), edge * 0.99) and not _certain(pivots, norms.tolist(), edge * 1.01)
+    assert condition < 0.5 / edge
+    assert not _certain([math.nan, *pivots], [1.0, *norms], edge / 10)
+    assert not _certain([0.0, *pivots], [1.0, *norms], edge / 10)
+    assert not _certain([1e-200, *pivots], [1e-200, *norms], edge / 10)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import truediv
 
 import numpy as np
 import numpy.typing as npt
@@ -113,46 +114,53 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
     In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
     """
     body = triangles[:, 1:, 1:] if intercept else triangles
-    n = body.shape[1]
     with np.errstate(all="ignore"):
         norm = np.sqrt((body * body).sum(1))
-        low = float((np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm).min())
-        if not low > 0:  # a zero column or a number that is not finite gives nan
+        shares = np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm
+        if not shares.min() > 0:  # a zero column or a number that is not finite gives nan
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
-    return _certain(low, n, tolerance) or bool(
-        _full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all()
-    )
+        # the bound of `_certain` for every subset, then the costly one
+        if shares.prod(1).min() > 4 * tolerance:
+            return True
+    return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
 
 
-def _certain(low: float, n: int, tolerance: float) -> bool:
-    """Whether a triangle of n unit columns with no |r_ii| below `low` certainly has full rank."""
-    # |r_ij| ≤ 1 and |r_ii| ≥ δ give entries of the inverse below (1 + 1/δ)ⁿ, so a condition below n^1.5 (1 + 1/δ)ⁿ.
-    return n * math.log1p(1 / low) + 1.5 * math.log(n) < math.log(0.5 / tolerance)
+def _certain(pivots: list[float], norms: list[float], tolerance: float) -> bool:
+    """Whether a triangle with these r_jj certainly has full rank once its columns, of these norms, have norm 1.
+
+    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
+    2/∏|r_jj|/norm_j. Norms that are too large only make the bound larger, and so does their quadratic mean.
+    """
+    if not min(norms) > 1e-140:  # squares below it are no longer exact
+        return False
+    return (
+        abs(math.prod(map(truediv, pivots, norms))) > 4 * tolerance
+    )  # false for nan, for 0, for an overflow
 
 
 def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where it is not that easy.
 
-    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest. The
-    triangle is looked at in plain Python, which is warm in the processor's cache where numpy is not.
+    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest.
     """
     M, d = x.shape
-    first = int(intercept)
-    p = d + first
-    if M <= p or M * p > _SMALL or p > _FEW or x.device.type != "cpu":
+    p = d + int(intercept)
+    if M <= p or M * p > _SMALL or x.device.type != "cpu":
         return None
     x = (x.detach() if x.requires_grad else x).to(torch.float64)
     reflectors, scales = torch.geqrf(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
-    low = math.inf
-    for j, column in enumerate(reflectors[:p].mT.tolist()):
-        if j >= first:
-            norm = math.hypot(*column[first : j + 1])
-            if not norm > 0 or (intercept and not abs(column[0]) < 1e3 * norm):
-                return None
-            low = min(low, abs(column[j]) / norm)
-    if not low > 0 or not _certain(low, d, M * _EPS):
+    pivots = reflectors.diagonal().tolist()
+    if intercept:
+        pivots = pivots[1:]
+        offsets = reflectors[0].tolist()[1:]
+        if not all(abs(offset) < 1e3 * abs(pivot) for offset, pivot in zip(offsets, pivots, strict=True)):
+            return None
+    # one norm for all columns is one call, and is good enough where their scales are alike
+    if not _certain(
+        pivots, [torch.linalg.vector_norm(x).item() / math.sqrt(d)] * d, M * _EPS
+    ) and not _certain(pivots, torch.linalg.vector_norm(x, dim=0).tolist(), M * _EPS):
         return None
     basis = torch.linalg.householder_product(reflectors, scales)
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
@@ -161,7 +169,6 @@ def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
 # microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
 _SMALL = 4096
-_FEW = 32  # columns that plain Python may look at
 
 
 def _small(x: Tensor) -> bool:
