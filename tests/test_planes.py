@@ -1,5 +1,6 @@
 """Values and gradients of every probe against the oracle, over drawn shapes and all kinds of bad features."""
 
+import math
 import warnings
 
 import numpy as np
@@ -331,7 +332,8 @@ def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
     condition = np.linalg.cond(triangle / norms)
     edge = float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4  # the tolerance where the proof just fails
     pivots = np.diag(triangle).tolist()
-    assert _certain(pivots, norms.tolist(), edge * 0.99) and not _certain(pivots, norms.tolist(), edge * 1.01)
+    assert _certain(pivots, norms.tolist(), edge * 0.99)
+    assert not _certain(pivots, norms.tolist(), edge * 1.01)
     assert condition < 0.5 / edge
     assert not _certain([math.nan, *pivots], [1.0, *norms], edge / 10)
     assert not _certain([0.0, *pivots], [1.0, *norms], edge / 10)
