@@ -172,9 +172,12 @@ def fleets(rounds: int, epochs: int) -> list[Row]:
         fleet_seconds(n, 1, problems)  # compiles
     pairs, sizes = [], []
     for _ in range(rounds):
-        small = fleet_seconds(30, epochs, problems)
-        pairs.append((small, released_seconds()))
-        sizes.append((fleet_seconds(300, epochs, problems), small))
+        # the same 300 replicas as ten fleets, half of them before and half after the one of 300
+        ten = [fleet_seconds(30, epochs, problems[i : i + 30]) for i in range(0, 150, 30)]
+        pairs.append((ten[-1], released_seconds()))
+        large = fleet_seconds(300, epochs, problems)
+        ten += [fleet_seconds(30, epochs, problems[i : i + 30]) for i in range(150, 300, 30)]
+        sizes.append((large, statistics.mean(ten)))
     speed, a, b = ratio(pairs)
     name = "30 seeds as a fleet, compiled before: times the released loop's seed-steps per second"
     rows = [at_least(name, speed, 100, f"{1 / a:,.0f} against {1 / b:,.0f} per second")]

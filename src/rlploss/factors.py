@@ -135,9 +135,8 @@ def _certain(pivots: list[float], norms: list[float], tolerance: float) -> bool:
     """
     if not min(norms) > 1e-140:  # squares below it are no longer exact
         return False
-    return (
-        abs(math.prod(map(truediv, pivots, norms))) > 4 * tolerance
-    )  # false for nan, for 0, for an overflow
+    determinant: float = math.prod(map(truediv, pivots, norms))
+    return abs(determinant) > 4 * tolerance  # false for nan, for 0, for an overflow
 
 
 def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:

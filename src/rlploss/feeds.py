@@ -113,6 +113,11 @@ class Feed:
         """Let go of what can be made again from the draws."""
         self.bank = self.sight = self._window = self._blend = None
 
+    def end(self) -> None:
+        """Let go of everything: no step follows."""
+        self.release()
+        self.draws.clear()
+
     def _prepare(self) -> None:
         """Build what the steps of this epoch use from what was drawn."""
         if self.recipe.preset == "released-autoencoder":

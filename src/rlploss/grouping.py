@@ -72,6 +72,7 @@ def train_fleet(
         for member in together.members:
             histories[member.number] = member.history
             done += member.total
+            member.feed.end()  # what later stacks allocate fits where this one was
     for number in alone:
         histories[number] = _train_alone(number, tasks[number], common, tell)
         done += tasks[number].recipe.total_steps
@@ -203,21 +204,18 @@ def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Membe
         kinds.setdefault(key, []).append(member)
     groups = []
     for key, members in kinds.items():
-        members.sort(key=lambda m: (cells_of(m.feed, key[0])[1], m.total, m.number))
+        sized = [(cells_of(member.feed, key[0])[1], member.total, member) for member in members]
+        sized.sort(key=lambda found: (found[0], found[1], found[2].number))
         group: list[Member] = []
-        for member in members:
-            if group and not _close(group, member, key[0]):
-                groups.append((key[0], group))
+        least = most = fewest = 0  # steps, and rows, in this group
+        for n_rows, total, member in sized:
+            least, most = min(least, total), max(most, total)
+            if not group or n_rows > 2 * fewest or most > 2 * least:
                 group = []
+                groups.append((key[0], group))
+                least, most, fewest = total, total, n_rows
             group.append(member)
-        groups.append((key[0], group))
     return groups
-
-
-def _close(group: list[Member], member: Member, mode: str) -> bool:
-    rows = [cells_of(m.feed, mode)[1] for m in (*group, member)]
-    totals = [m.total for m in (*group, member)]
-    return max(rows) <= 2 * min(rows) and max(totals) <= 2 * min(totals)
 
 
 def stack_width(
@@ -292,8 +290,9 @@ def _check_same(tasks: list[Task]) -> None:
     def look(task: Task) -> tuple[object, ...]:
         return repr(task.model), describe_model(task.model), task.rows.x.shape[1:], task.rows.y.shape[1:]
 
+    first = look(tasks[0])
     for number, task in enumerate(tasks):
-        if look(task) != look(tasks[0]):
+        if look(task) != first:
             raise ValueError(
                 f"all replicas must have the same architecture and input shape, but replica {number} differs from "
                 "replica 0; train different architectures in fleets of their own"

@@ -123,5 +123,5 @@ def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     seed = count("seed", seed, minimum=0)
     with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices too
         return factory()
