@@ -1,0 +1,25 @@
+"""What the forked children of the torture runs do, besides command lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def train_with_checkpoints(path: str, out: str, every: int, steps: int) -> None:
+    """A real run of `fit` that writes a checkpoint every few steps, and at its end its bits to `out`."""
+    import torch
+
+    from rlploss import RegressionNet, Steps, fit, seeded
+
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(60, 3, generator=generator)
+    y = torch.sin(2 * X[:, 0]) + X[:, 1]
+    model = seeded(lambda: RegressionNet(3, hidden=8), 1)
+    more = {"checkpoint": Path(path), "checkpoint_every": Steps(every)} if path else {}
+    history = fit(
+        model, X, y, "rlp", budget=Steps(steps), subset_size=9, n_subsets=40, lr=0.01, seed=3,
+        validation=(X, y), evaluate_every=Steps(25), **more,
+    )  # fmt: skip
+    bits = [p.detach().numpy().tobytes().hex() for p in model.parameters()]
+    curves = [f"{name} {values!r}" for name, values in history.columns.items() if name != "seconds"]
+    Path(out).write_text("\n".join([*curves, history.stopped, *bits]))
