@@ -33,9 +33,8 @@ from rlploss._predictor import Scaling, build_network
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.fleet import Problem, fit_fleet
 from rlploss.history import Steps
-from rlploss.lab.results import CellResult, Run
+from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell
-from rlploss.lab.workers import Tell
 from rlploss.monitors import Progress
 
 Array = NDArray[np.float64]

@@ -8,9 +8,8 @@ import time
 
 import numpy as np
 
-from rlploss.lab.results import CellResult, Run
+from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Arm, Budget, Cell, Task, settings
-from rlploss.lab.workers import Tell
 
 
 def cell(name="mse", seeds=(0, 1, 2), *, n=4, **extra):
@@ -20,11 +19,19 @@ def cell(name="mse", seeds=(0, 1, 2), *, n=4, **extra):
 
 
 def train(cell: Cell, tell: Tell) -> CellResult:
-    """Errors that decay with the step at a rate of the arm's; depends on the seed; sleeps if told to."""
+    """Errors that decay with the step at a rate of the arm's; depends on the seed; sleeps, fails or dies if told to.
+
+    `ledger` is a file that gets a line per try; with `die_times` the first so many tries die.
+    """
     rate = float(cell.arm.get("rate", 0.5))
+    tries = 0
+    if cell.arm.get("ledger"):
+        with open(str(cell.arm.get("ledger")), "a") as file:
+            file.write(f"{rate} {os.getpid()}\n")
+        tries = sum(line.split()[0] == str(rate) for line in read_ledger(cell.arm.get("ledger")))
     if cell.arm.get("fail"):
         raise ValueError("the loss became\n  NaN at step 3")
-    if cell.arm.get("die"):
+    if cell.arm.get("die") or tries <= int(cell.arm.get("die_times", -1)):
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
     while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)):
@@ -45,3 +52,9 @@ def train(cell: Cell, tell: Tell) -> CellResult:
             }
             runs.append(Run(seed, variant, curve, 0.1, {"grid": np.full((2, 3), seed, np.float32)}))
     return CellResult(tuple(runs), "plain", 1, 0.2)
+
+
+def read_ledger(path):
+    """The lines: `rate pid`, one per try."""
+    with open(str(path)) as file:
+        return file.read().splitlines()

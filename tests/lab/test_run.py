@@ -13,7 +13,7 @@ from tests.lab import stub
 
 from rlploss.lab.run import duration, execute, plan
 from rlploss.lab.store import Store
-from rlploss.lab.workers import Inline, LocalProcesses, parse_workers
+from rlploss.lab.workers import Inline, LocalProcesses
 
 
 def cost(cell):
@@ -89,7 +89,9 @@ def test_a_worker_that_dies_costs_its_cell_only(tmp_path):
     bad = stub.cell(die=True)
     done, stored = run([bad, *CELLS], tmp_path, LocalProcesses(2))
     assert done.trained == 4
-    assert done.failed == {bad.hash: "the worker process died (killed by signal 9, SIGKILL)"}
+    assert done.failed == {
+        bad.hash: "the worker process died (killed by signal 9, SIGKILL), as in each of 3 tries"
+    }
     assert stored[0] is None
 
 
@@ -97,12 +99,12 @@ def test_timed_cells_run_alone_and_last():
     order = []
 
     class Recorder(LocalProcesses):
-        def _run_batch(self, train, cells, size, tell):
+        def _run_batch(self, train, cells, size, tell, say):
             order.append(([c.arm.get("rate") for c in cells], size))
             yield from ()
 
     timed = stub.Cell(CELLS[0].arm, stub.Task("t", stub.settings({"timed": True})), CELLS[0].budget, (0,))
-    list(Recorder(2).run(stub.train, [timed, CELLS[1], CELLS[2]], tell=lambda cell, fraction: None))
+    list(Recorder(2).run(stub.train, [timed, CELLS[1], CELLS[2]], tell=lambda cell, done: None, say=print))
     assert order == [([0.2, 0.3], 2), ([0.1], 1)]
 
 
@@ -129,16 +131,6 @@ def test_a_terminal_gets_a_bar(tmp_path):
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-def test_parse_workers():
-    assert parse_workers("local:3") == LocalProcesses(3)
-    assert isinstance(parse_workers("inline"), Inline)
-    assert parse_workers("local").count == os.cpu_count()
-    with pytest.raises(ValueError, match='workers must be "inline" or "local:N", got \'cloud:9\''):
-        parse_workers("cloud:9")
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        parse_workers("local:0")
 
 
 DRIVER = """

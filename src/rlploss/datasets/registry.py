@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rlploss import _checks
@@ -13,6 +14,7 @@ from rlploss.datasets.dataset import Dataset, Entry, Task, frozen
 from rlploss.datasets.sources import ABSENT, obtain
 
 ENTRIES = {item.name: item for item in (*tables.ENTRIES, *images.ENTRIES)}
+_lent: Mapping[str, bytes] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -91,6 +93,17 @@ def load(name: str, *, task: Task | None = None, download: bool = True, progress
 def fetch(name: str, *, download: bool = True, progress: Quiet) -> dict[str, bytes]:
     """Return the verified bytes of the dataset's files, which are in the cache afterwards."""
     item = entry(name)
-    if not item.files:
-        return {}
+    if all(file.sha256 in _lent for file in item.files):
+        return {file.name: _lent[file.sha256] for file in item.files}
     return obtain(item.directory, item.files, item.sources, download=download, progress=progress)
+
+
+@contextmanager
+def lent(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Let `load` find verified files here, by SHA-256, before it looks for a cache: a worker may have none."""
+    global _lent
+    before, _lent = _lent, files
+    try:
+        yield
+    finally:
+        _lent = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 AXES = ("step", "epoch", "samples", "seconds")
+Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def execute(todo: Plan, store: Store, *, train: Train, workers: Workers, console
         return Finished(0, failed, 0.0)
     with (
         _Display(todo, console) as display,
-        closing(workers.run(train, todo.todo, tell=display.tell)) as running,
+        closing(workers.run(train, todo.todo, tell=display.tell, say=display.say)) as running,
     ):
         for outcome in running:
             if outcome.result is None:
@@ -161,8 +161,12 @@ class _Display:
         self._done[cell.hash] = 1.0
         self._finished += 1
         if error is not None:
-            self._console.print(f"failed: {cell}: {error}", markup=False, highlight=False)
+            self.say(f"failed: {cell}: {error}")
         self._show(cell, line=True)
+
+    def say(self, text: str) -> None:
+        """A sentence of its own line, above the bar if there is one."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _left(self) -> str:
         total = sum(self._plan.seconds.values())
@@ -183,4 +187,4 @@ class _Display:
         elif line:
             self._last_line = time.monotonic()
             counted = f"[{self._finished}/{len(self._plan.todo)}]"
-            self._console.print(f"{counted} {cell}, {left}", markup=False, highlight=False, soft_wrap=True)
+            self.say(f"{counted} {cell}, {left}")

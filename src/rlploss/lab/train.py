@@ -17,9 +17,8 @@ from rlploss import _checks, models
 from rlploss.fleet import Problem, fit_fleet
 from rlploss.history import Epochs, Event, History, Steps
 from rlploss.lab import problems
-from rlploss.lab.results import CellResult, Run
+from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell, Scalar
-from rlploss.lab.workers import Tell
 from rlploss.monitors import Progress
 
 ARM_SETTINGS = (

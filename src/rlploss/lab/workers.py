@@ -1,7 +1,7 @@
-"""Where cells are trained: in this process, or in a few processes of this machine.
+"""Where cells are trained: in this process, in a few processes of this machine, or on a cluster (`lab.cluster`).
 
-Anything with the `run` method of `Workers` can take their place (a cluster, say): it is handed cells and a
-training function, and yields one `Outcome` per cell, in any order. It never writes to the store.
+Anything with the `run` method of `Workers` can take their place: it is handed cells and a training function, and
+yields one `Outcome` per cell, in any order. It never writes to the store.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ import os
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pickle import PickleError
 from typing import Protocol
 
 from rlploss import _checks
-from rlploss.lab.results import CellResult
+from rlploss.lab.results import CellResult, Tell
 from rlploss.lab.study import Cell
 
-Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
 Train = Callable[[Cell, Tell], CellResult]
+TellOf = Callable[[Cell, float], None]  # how far a cell has come
+Say = Callable[[str], None]  # a sentence for the user: a worker was lost, a cell is tried again
+
+TRIES = 3  # of a cell whose worker dies: a machine may be short of memory once, a cell that always kills is given up
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -43,44 +48,104 @@ class Workers(Protocol):
     def count(self) -> int:
         """How many cells train at once."""
 
-    def run(
-        self, train: Train, cells: Sequence[Cell], *, tell: Callable[[Cell, float], None]
-    ) -> Generator[Outcome]:
+    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """Train the cells, yield outcomes as they come; closing the iterator stops all work."""
 
 
 def parse_workers(text: str) -> Workers:
-    """`"local:2"` (two processes) or `"inline"` (this process).
+    """`"local:2"` (two processes), `"inline"` (this process) or `"dask:tcp://HOST:PORT"` (a Dask cluster).
 
     >>> parse_workers("local:2").count
     2
     """
-    kind, _, number = text.partition(":")
-    if kind == "inline" and not number:
+    kind, _, rest = text.partition(":")
+    if kind == "inline" and not rest:
         return Inline()
-    if kind == "local" and (not number or number.isdigit()):
-        return LocalProcesses(int(number) if number else os.cpu_count() or 1)
-    raise ValueError(f'workers must be "inline" or "local:N", got {text!r}; try "local:2"')
+    if kind == "local" and (not rest or rest.isdecimal()):
+        return LocalProcesses(int(rest) if rest else _cores())
+    if kind == "dask":
+        from rlploss.lab.cluster import DaskWorkers
+
+        return DaskWorkers(rest)
+    raise ValueError(
+        f'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT", got {text!r}; try "local:2"'
+    )
 
 
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
 class Inline:
     """One cell after another, in this process."""
 
     count = 1
 
-    def run(
-        self, train: Train, cells: Sequence[Cell], *, tell: Callable[[Cell, float], None]
-    ) -> Generator[Outcome]:
+    def __str__(self) -> str:
+        return "inline"
+
+    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         for cell in cells:
-            yield _attempt(train, cell, lambda fraction, cell=cell: tell(cell, fraction))  # type: ignore[misc]
+            yield attempt(train, cell, lambda fraction, cell=cell: tell(cell, fraction))  # type: ignore[misc]
 
 
-def _attempt(train: Train, cell: Cell, tell: Tell) -> Outcome:
+def attempt(train: Train, cell: Cell, tell: Tell) -> Outcome:
+    """Train one cell; an exception becomes a reason."""
     try:
         return Outcome(cell, train(cell, tell))
     except Exception as error:  # a cell that fails is reported; the others go on
-        return Outcome(cell, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Outcome(cell, error=reason(error))
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch, BLAS and OpenMP in this thread, and for what is loaded meanwhile; as before afterwards.
+
+    Sums that are shared out among threads round differently, so results would depend on where a cell ran.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threads, variables = torch.get_num_threads(), {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            for name, value in variables.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+class Retries:
+    """Counts how often a cell has lost its worker."""
+
+    def __init__(self, waiting: deque[Cell], say: Say, most: int = TRIES) -> None:
+        self._waiting, self._say, self._most = waiting, say, most
+        self._lost: Counter[Cell] = Counter()
+
+    def lost(self, cell: Cell, how: str) -> Outcome | None:
+        """Put the cell behind the others once more, or give it up."""
+        self._lost[cell] += 1
+        if self._lost[cell] >= self._most:
+            return Outcome(cell, error=f"{how}, as in each of {self._most} tries" if self._most > 1 else how)
+        self._waiting.append(cell)
+        self._say(f"{how}; {cell} is tried again ({self._lost[cell] + 1} of {self._most})")
+        return None
 
 
 @dataclass
@@ -92,9 +157,10 @@ class _Worker:
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """`count` processes, one torch thread each, so that results do not depend on how many there are.
+    """`count` processes, one thread each, so that results do not depend on how many there are.
 
-    Cells whose task is `timed` run alone, after the others: their seconds are results.
+    A cell whose process dies is tried again, three times in all. Cells whose task is `timed` run alone, after the
+    others: their seconds are results.
     """
 
     count: int
@@ -102,43 +168,61 @@ class LocalProcesses:
     def __post_init__(self) -> None:
         _checks.count("workers", self.count)
 
-    def run(
-        self, train: Train, cells: Sequence[Cell], *, tell: Callable[[Cell, float], None]
-    ) -> Generator[Outcome]:
+    def __str__(self) -> str:
+        return f"local:{self.count}"
+
+    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         together = [c for c in cells if not c.task.get("timed")]
         alone = [c for c in cells if c.task.get("timed")]
         for batch, size in ((together, self.count), (alone, 1)):
             if batch:
-                yield from self._run_batch(train, batch, min(size, len(batch)), tell)
+                yield from self._run_batch(train, batch, min(size, len(batch)), tell, say)
 
     def _run_batch(
-        self, train: Train, cells: Sequence[Cell], size: int, tell: Callable[[Cell, float], None]
+        self, train: Train, cells: Sequence[Cell], size: int, tell: TellOf, say: Say
     ) -> Generator[Outcome]:
         waiting = deque(cells)
+        retries = Retries(waiting, say)
         team: list[_Worker] = []
         try:
-            team = [_start(train) for _ in range(size)]
-            for worker in team:
-                _give(worker, waiting)
-            while any(worker.cell is not None for worker in team):
+            for _ in range(size):  # one by one, so that those that have started are stopped if one cannot
+                team.append(_start(train))
+            while True:
+                for worker in team:
+                    if worker.cell is None:
+                        _give(worker, waiting)
                 busy = {worker.pipe: worker for worker in team if worker.cell is not None}
-                for ready in wait(list(busy)):
-                    worker = busy[ready]  # type: ignore[index]
-                    outcome = _receive(worker, tell)
+                if not busy:
+                    return
+                # A process that dies closes its pipe, unless a child of its own has inherited it: hence the timeout.
+                ready = wait(list(busy), timeout=1.0)
+                for pipe, worker in busy.items():
+                    if pipe in ready:
+                        outcome = _receive(worker, tell)
+                    elif worker.process.is_alive() or pipe.poll():  # its last words may just have come
+                        continue
+                    else:
+                        outcome = _Death(_died(worker.process))
                     if outcome is None:
                         continue
-                    yield outcome
-                    if not worker.process.is_alive():
-                        _stop([worker])
+                    cell, worker.cell = worker.cell, None
+                    assert cell is not None
+                    if isinstance(outcome, _Death):
                         team.remove(worker)
-                        if not waiting:
-                            continue
-                        worker = _start(train)
-                        team.append(worker)
-                    _give(worker, waiting)
+                        _stop([worker])
+                        outcome = retries.lost(cell, outcome.how)
+                        if waiting:
+                            team.append(_start(train))
+                    if outcome is not None:
+                        yield outcome
         finally:
             _stop(team)
+
+
+@dataclass(frozen=True)
+class _Death:
+    how: str
 
 
 def _start(train: Train) -> _Worker:
@@ -159,26 +243,32 @@ def _give(worker: _Worker, waiting: deque[Cell]) -> None:
             worker.pipe.send(worker.cell)
 
 
-def _receive(worker: _Worker, tell: Callable[[Cell, float], None]) -> Outcome | None:
-    """The worker's outcome, if it has one; progress is passed on; death is an outcome."""
-    cell = worker.cell
-    assert cell is not None
+def _receive(worker: _Worker, tell: TellOf) -> Outcome | _Death | None:
+    """The worker's outcome or its death, if there is one; progress is passed on."""
+    assert worker.cell is not None
     try:
         message = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join(5.0)
-        return Outcome(cell, error=f"the worker process died ({_died(worker.process.exitcode)})")
+        return _Death(_died(worker.process))
     if isinstance(message, float):
-        tell(cell, message)
+        tell(worker.cell, message)
         return None
     assert isinstance(message, Outcome)
     return message
 
 
-def _died(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by signal {-code}, {signal.Signals(-code).name}"
-    return f"exit code {code}"
+def _died(process: BaseProcess) -> str:
+    code = process.exitcode
+    if code is None:
+        return "the worker process closed its pipe"
+    if code >= 0:
+        return f"the worker process died (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = "without a name"
+    return f"the worker process died (killed by signal {-code}, {name})"
 
 
 def _stop(team: Sequence[_Worker]) -> None:
@@ -192,6 +282,7 @@ def _stop(team: Sequence[_Worker]) -> None:
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
+        worker.process.close()  # its handle, not left to the garbage collector
 
 
 def _work(pipe: Connection, train: Train) -> None:
@@ -201,9 +292,6 @@ def _work(pipe: Connection, train: Train) -> None:
     if parent is not None:
         # A driver that was killed leaves nobody to work for.
         threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
     last = 0.0
 
     def tell(fraction: float) -> None:
@@ -213,9 +301,14 @@ def _work(pipe: Connection, train: Train) -> None:
             last = now
             pipe.send(float(fraction))
 
-    while True:
-        try:
-            cell = pipe.recv()
-            pipe.send(_attempt(train, cell, tell))
-        except (EOFError, OSError):
-            return
+    with one_thread():
+        while True:
+            try:
+                cell = pipe.recv()
+                outcome = attempt(train, cell, tell)
+                try:
+                    pipe.send(outcome)
+                except (TypeError, AttributeError, ValueError, RecursionError, PickleError) as error:
+                    pipe.send(Outcome(cell, error=f"the result cannot be sent: {reason(error)}"))
+            except (EOFError, OSError):
+                return

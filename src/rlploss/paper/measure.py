@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from rlploss import _checks, theory
-from rlploss.lab.results import CellResult, Run
+from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Arm, Budget, Cell, Scalar, Settings, Task, settings
-from rlploss.lab.workers import Tell
 from rlploss.paper.request import Request
 from rlploss.subsets import balanced_subsets
 

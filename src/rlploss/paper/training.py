@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rlploss.lab.results import CellResult
+from rlploss.lab.results import CellResult, Tell
 from rlploss.lab.study import Cell
 from rlploss.lab.train import train as train_networks
-from rlploss.lab.workers import Tell
 from rlploss.paper.measure import measure
 
 ROOT = __name__  # the code behind a number is what this module imports

@@ -1,0 +1,134 @@
+"""Processes of this machine: retries, what is told, threads, what cannot be sent."""
+
+import os
+from collections import deque
+
+import pytest
+import torch
+from tests.lab import stub
+
+from rlploss.lab.workers import Inline, LocalProcesses, Retries, attempt, one_thread, parse_workers
+
+
+def collect(workers, cells, train=stub.train):
+    """Outcomes by rate, and what was said."""
+    said = []
+    found = list(workers.run(train, cells, tell=lambda cell, done: None, say=said.append))
+    assert len({o.cell for o in found}) == len(found) == len(cells)
+    return {o.cell.arm.get("rate"): o for o in found}, said
+
+
+def test_parse_workers():
+    assert parse_workers("local:3") == LocalProcesses(3)
+    assert parse_workers("inline") == Inline()
+    assert 1 <= parse_workers("local").count <= os.cpu_count()
+    for text in ("local:3", "inline"):
+        assert str(parse_workers(text)) == text
+
+
+@pytest.mark.parametrize("text", ["cloud:9", "local:²", "local:-1", "inline:2", "", "dask", "dask:here"])
+def test_workers_that_are_none(text):
+    with pytest.raises(ValueError, match=r"workers must be .*dask:tcp://HOST:PORT.*, got .*; "):
+        parse_workers(text)
+
+
+def test_no_workers():
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        parse_workers("local:0")
+
+
+def test_a_cell_whose_process_dies_is_tried_again_behind_the_others(tmp_path):
+    ledger = str(tmp_path / "ledger")
+    cells = [stub.cell(rate=0.1, ledger=ledger, die_times=2)]
+    cells += [stub.cell(rate=r, ledger=ledger) for r in (0.2, 0.3)]
+    found, said = collect(LocalProcesses(1), cells)
+    assert all(outcome.error is None for outcome in found.values())
+    tries = [line.split()[0] for line in stub.read_ledger(ledger)]
+    assert tries == ["0.1", "0.2", "0.3", "0.1", "0.1"]
+    dead = "the worker process died (killed by signal 9, SIGKILL)"
+    assert said == [f"{dead}; toy · released · mse · 4 epochs is tried again ({n} of 3)" for n in (2, 3)]
+
+
+def test_a_cell_that_always_kills_is_given_up_after_three_tries(tmp_path):
+    ledger = str(tmp_path / "ledger")
+    cells = [stub.cell(rate=0.1, ledger=ledger, die=True), stub.cell(rate=0.2, ledger=ledger)]
+    found, _ = collect(LocalProcesses(2), cells)
+    assert found[0.1].error == "the worker process died (killed by signal 9, SIGKILL), as in each of 3 tries"
+    assert found[0.2].error is None
+    tries = sorted(line.split()[0] for line in stub.read_ledger(ledger))
+    assert tries == ["0.1", "0.1", "0.1", "0.2"]
+
+
+def test_one_try_is_said_plainly():
+    waiting = deque()
+    assert Retries(waiting, print, 1).lost(stub.cell(), "gone").error == "gone"
+    assert not waiting
+
+
+def exits(cell, tell):
+    os._exit(7)
+
+
+def unsendable(cell, tell):
+    return lambda: None
+
+
+def orphan(cell, tell):
+    """Dies and leaves a child behind that holds the pipe open."""
+    if os.fork() == 0:
+        import time
+
+        time.sleep(20)
+        os._exit(0)
+    os._exit(3)
+
+
+def test_exit_codes_are_told():
+    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], exits)
+    assert found[0.1].error == "the worker process died (exit code 7), as in each of 3 tries"
+
+
+def test_a_result_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
+    found, said = collect(LocalProcesses(1), [stub.cell(rate=0.1), stub.cell(rate=0.2)], unsendable)
+    assert all(o.error.startswith("the result cannot be sent: ") for o in found.values())
+    assert said == []
+
+
+def test_a_process_that_dies_while_its_child_holds_the_pipe_is_noticed():
+    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], orphan)
+    assert "exit code 3" in found[0.1].error
+
+
+def threads(cell, tell):
+    import threadpoolctl
+
+    counts = [torch.get_num_threads(), *(lib["num_threads"] for lib in threadpoolctl.threadpool_info())]
+    raise RuntimeError(f"{set(counts)} {os.environ['OMP_NUM_THREADS']}")
+
+
+def test_a_process_computes_with_one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], threads)
+    assert found[0.1].error == "RuntimeError: {1} 1"
+
+
+def test_one_thread_leaves_things_as_they_were(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    try:
+        torch.set_num_threads(3)
+        with pytest.raises(KeyError), one_thread():
+            assert torch.get_num_threads() == 1
+            assert os.environ["MKL_NUM_THREADS"] == "1"
+            raise KeyError
+        assert torch.get_num_threads() == 3
+        assert os.environ["OMP_NUM_THREADS"] == "5"
+        assert "MKL_NUM_THREADS" not in os.environ
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_attempt_turns_an_exception_into_one_line():
+    outcome = attempt(stub.train, stub.cell(fail=True), lambda done: None)
+    assert outcome.error == "ValueError: the loss became NaN at step 3"
