@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from close import assert_close
+from seeds import SEED
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
@@ -27,11 +28,11 @@ from rlploss.estimators import RLPClassifier, RLPRegressor, auto_subset_size
 
 DIABETES = load_diabetes(return_X_y=True)
 IRIS = load_iris(return_X_y=True)
-QUICK = {"max_iter": 15, "hidden_layer_sizes": (16,), "learning_rate_init": 0.01, "random_state": 0}
+QUICK = {"max_iter": 15, "hidden_layer_sizes": (16,), "learning_rate_init": 0.01, "random_state": SEED}
 
 
 def linear(n=120, seed=0):
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([SEED, seed])
     X = rng.normal(size=(n, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 5e4, 0.0, 2.0]
     return X, X @ [2.0, 0.03, 4e3, -1.0] + 0.1 * rng.normal(size=n)
 
@@ -43,10 +44,10 @@ def test_the_defaults_are_not_worse_than_mlp_regressor():
     X, y = DIABETES
     cases.append((X[:300], y[:300], X[300:], y[300:]))
     for X, y, X_test, y_test in cases:
-        ours = RLPRegressor(random_state=0).fit(X, y).score(X_test, y_test)
+        ours = RLPRegressor(random_state=SEED).fit(X, y).score(X_test, y_test)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says itself that it has not converged
-            theirs = MLPRegressor(random_state=0).fit(X, y).score(X_test, y_test)
+            theirs = MLPRegressor(random_state=SEED).fit(X, y).score(X_test, y_test)
         assert ours >= theirs - 0.02
         assert ours > 0.4
 
@@ -54,7 +55,7 @@ def test_the_defaults_are_not_worse_than_mlp_regressor():
 @pytest.mark.parametrize("loss", ["rlp", "mse", "mae", "huber", "rlp+mixup", "mse+mixup"])
 def test_every_loss_learns(loss):
     X, y = linear()
-    model = RLPRegressor(loss=loss, max_iter=40, learning_rate_init=0.01, random_state=1).fit(X, y)
+    model = RLPRegressor(loss=loss, max_iter=40, learning_rate_init=0.01, random_state=SEED).fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     assert model.n_iter_ == len(model.loss_curve_) <= 40
@@ -63,7 +64,7 @@ def test_every_loss_learns(loss):
 @pytest.mark.parametrize("loss", ["rlp", "cross_entropy", "mse", "rlp+mixup", "cross_entropy+mixup"])
 def test_every_loss_learns_classes(loss):
     X, y = IRIS
-    model = RLPClassifier(loss=loss, max_iter=40, learning_rate_init=0.01, random_state=1)
+    model = RLPClassifier(loss=loss, max_iter=40, learning_rate_init=0.01, random_state=SEED)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model.fit(X, names)
     assert model.score(X, names) > 0.9
@@ -77,7 +78,7 @@ def test_losses_take_the_same_number_of_steps():
     """With no early end, whatever the loss: a comparison of losses is one at equal steps."""
     X, y = linear(50)
     kept = {
-        loss: RLPRegressor(loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=0).fit(X, y)
+        loss: RLPRegressor(loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=SEED).fit(X, y)
         for loss in ("rlp", "mse", "huber")
     }
     steps = {loss: float(m._optimizer_state[0]["step"]) for loss, m in kept.items()}
@@ -89,7 +90,7 @@ def test_mae_is_robust_where_mse_is_not():
     y[::20] += 60.0
     clean = linear(400, seed=4)
     scores = {
-        loss: RLPRegressor(loss=loss, tol=0.0, max_iter=150, random_state=0).fit(X, y).score(*clean)
+        loss: RLPRegressor(loss=loss, tol=0.0, max_iter=150, random_state=SEED).fit(X, y).score(*clean)
         for loss in ("mse", "mae")
     }
     assert scores["mae"] > 0.9 > scores["mse"]
@@ -117,10 +118,10 @@ def test_subset_sizes_as_number_and_fraction():
 
 
 def test_all_rows_as_one_subset_is_linear_regression():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     X = rng.normal(size=(200, 2))
     y = X @ [1.0, -1.0] + np.sin(4 * X[:, 0])
-    model = RLPRegressor(subset_size=1.0, max_iter=200, random_state=0).fit(X, y)
+    model = RLPRegressor(subset_size=1.0, max_iter=200, random_state=SEED).fit(X, y)
     Z = np.column_stack([X, np.ones(200)])
     ours, plain = (np.linalg.lstsq(Z, target, rcond=None)[0] for target in (model.predict(X), y))
     assert_close(ours, plain, rtol=0.02)  # the same plane ...
@@ -201,7 +202,7 @@ def test_without_standardising():
 
 
 def test_weights_move_the_fit_and_zeros_are_absent():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     X = rng.normal(size=(200, 3))
     kind = np.arange(200) % 2
     y = np.where(kind, X[:, 0], -X[:, 0])
@@ -295,13 +296,15 @@ def test_partial_fit_of_classes():
 
 def test_early_stopping_keeps_the_best():
     X, y = DIABETES
-    model = RLPRegressor(loss="mse", early_stopping=True, validation_fraction=0.2, random_state=0).fit(X, y)
+    model = RLPRegressor(loss="mse", early_stopping=True, validation_fraction=0.2, random_state=SEED).fit(
+        X, y
+    )
     assert model.n_iter_ < model.max_iter
     assert model.n_iter_ == len(model.validation_scores_)
     assert model.best_validation_score_ == max(model.validation_scores_)
     held = train_test_split(np.arange(len(X)), test_size=0.2, random_state=model._seed())[1]
     assert_close(model.score(X[held], y[held]), model.best_validation_score_, rtol=1e-4)
-    classes = RLPClassifier(early_stopping=True, random_state=0).fit(*IRIS)
+    classes = RLPClassifier(early_stopping=True, random_state=SEED).fit(*IRIS)
     assert 0.8 < classes.best_validation_score_ <= 1.0
 
 
@@ -318,7 +321,7 @@ def test_random_state_decides_everything_and_nothing_global_moves():
     assert np.array_equal(a, b)
     one, two = (RLPRegressor(**QUICK | {"random_state": None}).fit(X, y).predict(X) for _ in range(2))
     assert not np.array_equal(one, two)
-    assert not np.array_equal(a, RLPRegressor(**QUICK | {"random_state": 1}).fit(X, y).predict(X))
+    assert not np.array_equal(a, RLPRegressor(**QUICK | {"random_state": SEED + 1}).fit(X, y).predict(X))
     assert np.random.get_state()[1].tolist() == before[0]  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before[1])
     assert random.getstate() == before[2]

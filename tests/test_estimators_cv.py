@@ -6,30 +6,20 @@ import numpy as np
 import pytest
 import torch
 from close import assert_close
+from seeds import SEED
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import GroupKFold, KFold, cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, cross_val_score
 
 from rlploss import Steps, fit
 from rlploss.estimators import RLPRegressor, RLPRegressorCV
 
-SMALL = {"hidden_layer_sizes": (12,), "learning_rate_init": 0.01, "max_iter": 8, "random_state": 0}
-REASON = "subsets of rows are drawn at random: a row that occurs twice is not one row of twice the weight"
-
-
-@parametrize_with_checks(
-    [RLPRegressorCV(hidden_layer_sizes=(12,), alphas=(1e-3,), cv=2, max_iter=10, learning_rate_init=0.02)]
-)
-def test_scikit_learn_checks(estimator, check):
-    if check.func.__name__ == "check_sample_weight_equivalence_on_dense_data":
-        pytest.xfail(REASON)
-    check(estimator)
+SMALL = {"hidden_layer_sizes": (12,), "learning_rate_init": 0.01, "max_iter": 8, "random_state": SEED}
 
 
 def table(n=90, d=3, seed=0):
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([SEED, seed])
     X = rng.normal(size=(n, d)) * 3 + 5
     return X, X.sum(1) + rng.normal(size=n)
 
@@ -144,7 +134,7 @@ def test_without_ensemble_one_network_is_trained_on_all_rows():
 
 
 def noisy_line(n=40, seed=0):
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([SEED, seed])
     X = rng.normal(size=(n, 8))
     truth = X @ np.linspace(1, 2, 8)
     return X, truth + 0.5 * truth.std() * rng.normal(size=n), truth
@@ -152,20 +142,20 @@ def noisy_line(n=40, seed=0):
 
 def test_label_noise_on_a_linear_truth_moves_the_dial_off_mse():
     X, y, _ = noisy_line()
-    model = RLPRegressorCV(alphas=(1e-4,), random_state=0).fit(X, y)
+    model = RLPRegressorCV(alphas=(1e-4,), random_state=SEED).fit(X, y)
     assert model.best_params_["subset_size"] is not None
     clean_X, _, truth = noisy_line(2000, seed=1)
-    plain = RLPRegressor(loss="mse", random_state=0).fit(X, y)
+    plain = RLPRegressor(loss="mse", random_state=SEED).fit(X, y)
     assert np.mean((model.predict(clean_X) - truth) ** 2) < 0.5 * np.mean(
         (plain.predict(clean_X) - truth) ** 2
     )
 
 
 def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, size=(300, 2))
     y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
-    model = RLPRegressorCV(alphas=(1e-4,), cv=3, max_iter=80, learning_rate_init=0.01, random_state=0).fit(
+    model = RLPRegressorCV(alphas=(1e-4,), cv=3, max_iter=80, learning_rate_init=0.01, random_state=SEED).fit(
         X, y
     )
     errors = dict(
@@ -178,15 +168,14 @@ def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():
 def test_weights():
     X, y = table(seed=4)
     kept = np.arange(90) % 3 != 0
-    splits = list(KFold(3, shuffle=True, random_state=0).split(X[kept]))
-    model = RLPRegressorCV(cv=splits, alphas=(0.1,), **SMALL)
+    model = RLPRegressorCV(cv=3, alphas=(0.1,), **SMALL)
     zeros = clone(model).fit(X, y, sample_weight=np.where(kept, 2.0, 0.0))
     absent = clone(model).fit(X[kept], y[kept])
     assert_close(zeros.predict(X), absent.predict(X), rtol=1e-9)
     weight = np.where(y > np.median(y), 1.0, 0.1)
-    tilted = clone(model).set_params(cv=3).fit(X, y, sample_weight=weight)
+    tilted = clone(model).fit(X, y, sample_weight=weight)
     first = tilted.cv_results_["split0_test_score"]
-    _, test = tilted._splits(X, y, tilted._seed())[0]
+    _, test = tilted._splits(X, y, weight, tilted._seed())[0]
     member = tilted.network_.networks[0]
     with torch.no_grad():
         gap = member(torch.tensor(tilted.scaling_.inputs(X[test]))).squeeze(1).numpy()
@@ -213,6 +202,36 @@ def test_splits_by_the_caller():
     splits = list(GroupKFold(3).split(X, y, groups))
     model = RLPRegressorCV(cv=splits, alphas=(0.1,), **SMALL).fit(X, y)
     assert model.n_splits_ == 3
+
+
+def test_splits_by_the_caller_count_rows_of_weight_zero():
+    """They name rows of X as given; without the rows of weight 0 the same splits have other numbers."""
+    X, y = table()
+    kept = np.arange(90) % 3 != 0
+    groups = np.arange(90) // 10 % 3
+    model = RLPRegressorCV(alphas=(0.1,), **SMALL)
+    zeros = clone(model).set_params(cv=list(GroupKFold(3).split(X, y, groups)))
+    zeros.fit(X, y, sample_weight=kept.astype(float))
+    absent = clone(model).set_params(cv=list(GroupKFold(3).split(X[kept], y[kept], groups[kept])))
+    absent.fit(X[kept], y[kept])
+    assert_close(zeros.predict(X), absent.predict(X), rtol=1e-9)
+    assert zeros.best_params_ == absent.best_params_
+
+
+def test_the_best_subset_size_is_for_all_rows_of_any_splits():
+    X, y = table()
+    some = ShuffleSplit(2, train_size=20, test_size=20, random_state=SEED)
+    model = RLPRegressorCV(cv=some, subset_sizes=(0.5,), alphas=(0.1,), **SMALL).fit(X, y)
+    in_a_fold = model.cv_results_["param_subset_size"][model.best_index_]
+    assert model.best_params_["subset_size"] == {4: None, 10: 45, 20: 90}[in_a_fold]
+
+
+def test_a_split_without_rows():
+    X, y = table()
+    with pytest.raises(
+        ValueError, match=r"at least two training rows and one test row .* got 89 and 0; use fewer"
+    ):
+        RLPRegressorCV(cv=KFold(90), **SMALL).fit(X, y, sample_weight=np.arange(90).clip(0, 1))
 
 
 def test_plot_of_the_dial():

@@ -123,6 +123,16 @@ class RowReader(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, *, first: bool
     ) -> tuple[Array, NDArray[Any], Array | None]:
         """Check the data; rows of weight 0 are left out."""
+        X, y, weight = self._validated(X, y, sample_weight, first=first)
+        if weight is not None:
+            keep = weight > 0
+            X, y, weight = X[keep], y[keep], weight[keep]
+        return X, self._read_target(y, first=first), weight
+
+    def _validated(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool
+    ) -> tuple[Array, NDArray[Any], Array | None]:
+        """All rows, checked; at least two of them have a weight above 0."""
         if y is None:
             raise ValueError(
                 f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised"
@@ -138,17 +148,15 @@ class RowReader(BaseEstimator):  # type: ignore[misc]
             y_numeric=self._head() == "regression",
             ensure_min_samples=2,
         )
-        weight = None
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            keep = weight > 0
-            if keep.sum() < 2:
-                raise ValueError(
-                    f"sample_weight must be above 0 for at least two rows, got {int(keep.sum())} of "
-                    f"n_samples={len(X)}"
-                )
-            X, y, weight = X[keep], y[keep], weight[keep]
-        return X, self._read_target(y, first=first), weight
+        if sample_weight is None:
+            return X, y, None
+        weight: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        above = int((weight > 0).sum())
+        if above < 2:
+            raise ValueError(
+                f"sample_weight must be above 0 for at least two rows, got {above} of n_samples={len(X)}"
+            )
+        return X, y, weight
 
     def _hidden(self) -> tuple[int, ...]:
         sizes = self.hidden_layer_sizes

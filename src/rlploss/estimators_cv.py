@@ -115,11 +115,14 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         dials, alphas = self._dials(), [number("alphas", a, minimum=0.0) for a in self.alphas]
         count("max_iter", self.max_iter)
         n_best = count("n_best", self.n_best)
-        X, target, weight = self._read(X, y, sample_weight, first=True)
+        X, y, weight = self._validated(X, y, sample_weight, first=True)
         seed = self._seed()
+        splits = self._splits(X, y, weight, seed)
+        if weight is not None:
+            X, y, weight = (part[weight > 0] for part in (X, y, weight))
+        target = self._read_target(y, first=True)
         self.scaling_ = Scaling.of(X, target, weight, on=self.standardize)
         rows = Rows(self.scaling_.inputs(X), self.scaling_.targets(target), weight)
-        splits = self._splits(X, target, seed)
         fewest = min(len(train) for train, _ in splits)
         steps = self.max_iter * steps_per_iteration(fewest, self._batch(fewest))
         candidates = [(dial, alpha) for dial in self._distinct(dials, fewest) for alpha in alphas]
@@ -233,13 +236,24 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         )
         return {"objective": "rlp", **chosen}
 
-    def _splits(self, X: Array, target: Array, seed: int) -> list[Split]:
+    def _splits(self, X: Array, y: NDArray[Any], weight: Array | None, seed: int) -> list[Split]:
+        """Folds as places among the rows of weight above 0; the caller's own splits count all rows."""
+        keep = np.ones(len(X), dtype=bool) if weight is None else weight > 0
         if isinstance(self.cv, int | np.integer):
-            folds = count("cv", self.cv, minimum=2)
-            cv = KFold(min(folds, len(X)), shuffle=True, random_state=seed)
+            folds = min(count("cv", self.cv, minimum=2), int(keep.sum()))
+            splits = list(KFold(folds, shuffle=True, random_state=seed).split(X[keep]))
         else:
-            cv = check_cv(self.cv)
-        splits = list(cv.split(X, target))
+            place = np.cumsum(keep) - 1
+            splits = [
+                (place[train][keep[train]], place[test][keep[test]])
+                for train, test in check_cv(self.cv).split(X, y)
+            ]
+        for train, test in splits:
+            if len(train) < 2 or len(test) < 1:
+                raise ValueError(
+                    "cv must leave at least two training rows and one test row of weight above 0 in every split, got "
+                    f"{len(train)} and {len(test)}; use fewer splits"
+                )
         self.n_splits_ = len(splits)
         return splits
 
@@ -294,8 +308,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
         self.cv_results_ = results
         self.best_index_ = int(np.argmin(results["rank_test_score"]))
         dial, alpha = candidates[self.best_index_]
-        n_rows = sum(len(part) for part in splits[0])
-        chosen = dial.subset_size(n_rows, p)
+        chosen = dial.subset_size(len(rows.x), p)
         steps = int(results["n_steps"][self.best_index_])
         self.best_params_: dict[str, Any] = {
             "subset_size": chosen if chosen > p else None,
