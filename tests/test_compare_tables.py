@@ -2,13 +2,15 @@
 
 import builtins
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlploss._compare_columns import as_numbers, make_design, read_column
+from rlploss._compare_columns import make_design, read_column
 from rlploss._compare_read import TableError, read_table
+from rlploss._compare_values import as_numbers
 
 
 def column(values, name="c"):
@@ -37,6 +39,7 @@ def rows(n=30, **columns):
         ("t.csv", "a|b\r\n1|x\r\n2|y\r\n"),
         ("t.csv", "\ufeffa,b\n\n1,x\n\n2,y\n"),
         ("t.CSV", '"a","b"\n"1","x"\n"2","y"\n'),
+        ("t.csv", "sep=;\r\na;b\r\n1;x\r\n2;y\r\n"),
     ],
 )
 def test_delimiters_line_ends_and_marks(tmp_path, name, text):
@@ -68,6 +71,24 @@ def test_parquet_keeps_types(tmp_path):
     back = read_table(tmp_path / "t.parquet")
     assert pd.api.types.is_datetime64_any_dtype(back["d"])
     assert back["t"].isna().sum() == 10
+
+
+def test_types_of_parquet_become_numbers(tmp_path):
+    frame = rows(
+        price=[Decimal(i) / 4 for i in range(30)],
+        kind=pd.Categorical(["x", "y"] * 15, categories=["x", "y", "never"]),
+        count=pd.array([None, 1, 2] * 10, dtype="Int64"),
+        took=pd.to_timedelta(np.arange(30) % 7, unit="h"),
+        month=pd.period_range("2020-01", periods=30, freq="M"),
+    ).set_index(pd.Index(np.arange(30)[::-1] * 2 + 1, name="patient id"))
+    frame.to_parquet(tmp_path / "t.parquet")
+    design = make_design(read_table(tmp_path / "t.parquet"), "y")
+    assert {c.name: (c.kind, len(c.names)) for c in design.columns} == {
+        "patient id": ("identifier", 0), "a": ("number", 1), "price": ("number", 1), "kind": ("category", 1),
+        "count": ("number", 2), "took": ("number", 1), "month": ("date", 3),
+    }  # fmt: skip
+    hours = design.X[:, design.names.index("took")] * 24
+    np.testing.assert_allclose(hours, np.arange(30) % 7)
 
 
 @pytest.mark.parametrize(
@@ -143,17 +164,34 @@ def test_a_column_of_lists(tmp_path):
         (["$1,200", "-$30.5", "$7"], [1200, -30.5, 7]),
         (["12%", "3.5 %"], [12, 3.5]),
         (["1'234.5", "6"], [1234.5, 6]),
+        (["1\u00a0234", "1\u202f000", "56"], [1234, 1000, 56]),
+        (["1 234,56", "7,5", "12"], [1234.56, 7.5, 12]),
+        (["1.234.567 €", "12,5 €"], [1234567, 12.5]),
+        ([Decimal("1.50"), Decimal(2)], [1.5, 2]),
+        (["1", "inf", "-Infinity", "2"], [1, np.nan, np.nan, 2]),
     ],
 )
 def test_ways_to_write_numbers(texts, numbers):
     found = as_numbers(pd.Series([*texts, None], dtype=object))
     assert found is not None
-    np.testing.assert_array_equal(found[0], [*numbers, np.nan])
+    np.testing.assert_array_equal(found.values, [*numbers, np.nan])
 
 
 @pytest.mark.parametrize("texts", [["1", "two"], ["1,23,4", "x"], ["2020-01-02"], ["1.2.3"], ["--", "1-2"]])
 def test_what_is_no_number(texts):
     assert as_numbers(pd.Series(texts, dtype=object)) is None
+
+
+def test_a_few_words_among_many_numbers_are_missing_values():
+    texts = [str(i / 4) for i in range(60)] + ["unknown", "unknown", "n.a."]
+    made, numbers = column(texts)
+    assert made.kind == "number"
+    assert "'unknown', 'n.a.' taken as missing" in made.does
+    assert made.names == ("c", "c is missing")
+    assert np.isnan(numbers[60:, 0]).all()
+    assert column([*texts, *["unknown"] * 9])[0].kind != "number"  # more than a tenth
+    assert column(["1", "2", "3", "other"] * 30)[0].kind == "category"  # numbers of a list, not measurements
+    assert as_numbers(pd.Series(texts, dtype=object)) is None  # a target has no such words
 
 
 def test_infinite_values_are_missing():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._compare_read import TableError, refuse_lists
+from rlploss._compare_values import Numbers, as_dates, as_numbers
 
 Array = NDArray[np.float64]
 
@@ -22,11 +23,6 @@ MOST_CLASSES = 20
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
 TASKS = ("auto", "regression", "classification")
 
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
-_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
-_SPACED = re.compile(r"[+-]?\d{1,3}([  ']\d{3})+(\.\d+)?")
-_SIGNS = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")
 _IDENTIFIER = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|rowid|row|nr|no)($|[_\W])|Id$|ID$")
 _YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 
@@ -116,69 +112,6 @@ def _no_such_column(name: str, names: list[str], option: str) -> str:
 # One column
 
 
-def as_numbers(values: pd.Series) -> tuple[Array, str] | None:
-    """A column as floats with NaN for missing values, and how it was written; None if it is not numbers."""
-    if pd.api.types.is_bool_dtype(values.dtype):
-        return None
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        return np.where(np.isfinite(floats), floats, np.nan), ""
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return None
-    some = values.dropna()
-    if len(some) == 0 or not all(isinstance(v, str) for v in some):
-        if len(some) and all(
-            isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in some
-        ):
-            floats = np.array([np.nan if pd.isna(v) else float(v) for v in values])
-            return np.where(np.isfinite(floats), floats, np.nan), ""
-        return None
-    bare = [_SIGNS.sub(r"\1", v.strip()) for v in some]
-    for pattern, clean, said in (
-        ((_PLAIN,), lambda v: v, ""),
-        ((_THOUSANDS, _PLAIN), lambda v: v.replace(",", ""), "commas between thousands"),
-        ((_SPACED, _PLAIN), lambda v: re.sub("[  ']", "", v), "spaces between thousands"),
-        ((_COMMA, _PLAIN), lambda v: v.replace(".", "").replace(",", "."), "decimal commas"),
-    ):
-        if all(any(p.fullmatch(v) for p in pattern) for v in bare):
-            numbers = np.full(len(values), np.nan)
-            numbers[values.notna().to_numpy()] = [float(clean(v)) for v in bare]
-            signs = "signs of currency or percent" if bare != [v.strip() for v in some] else ""
-            return numbers, " and ".join(word for word in (said, signs) if word)
-    return None
-
-
-def as_dates(values: pd.Series) -> pd.Series | None:
-    """A column as timestamps, or None; plain numbers are not dates."""
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return values.dt.tz_localize(None) if getattr(values.dt, "tz", None) is not None else values
-    some = values.dropna()
-    if len(some) == 0:
-        return None
-    if not all(isinstance(v, str) for v in some):
-        if all(hasattr(v, "isoformat") for v in some):
-            return pd.to_datetime(values, errors="coerce")
-        return None
-    if not all(re.search(r"\d", v) and re.search(r"[-/.: ]|[A-Za-z]", v) for v in some.iloc[:200]):
-        return None
-    for style in (
-        "ISO8601",
-        "%d.%m.%Y",
-        "%d/%m/%Y",
-        "%m/%d/%Y",
-        "%Y/%m/%d",
-        "%d-%m-%Y",
-        "%d %b %Y",
-        "%b %d, %Y",
-    ):
-        try:
-            found = pd.to_datetime(some, format=style, errors="raise", utc=True)
-        except (ValueError, TypeError, OverflowError):
-            continue
-        return found.dt.tz_localize(None).reindex(values.index)
-    return None
-
-
 def read_column(values: pd.Series) -> tuple[Column, Array]:
     """What one column is, and its numbers [n, k] (NaN where they are missing)."""
     name, n = str(values.name), len(values)
@@ -186,17 +119,18 @@ def read_column(values: pd.Series) -> tuple[Column, Array]:
     nothing = np.empty((n, 0))
     if missing == n:
         return Column(name, "empty", "left out: no values", missing), nothing
-    found = as_numbers(values)
+    found = as_numbers(values, mostly=True)
     if found is not None:
-        return _number_column(name, *found)
+        return _number_column(name, found)
     dates = as_dates(values)
     if dates is not None:
         return _date_column(name, dates)
-    texts = values.map(lambda v: None if pd.isna(v) else str(v).strip())
+    texts = values.astype(object).map(lambda v: None if pd.isna(v) else str(v).strip())
     return _text_column(name, texts, missing)
 
 
-def _number_column(name: str, numbers: Array, said: str) -> tuple[Column, Array]:
+def _number_column(name: str, found: Numbers) -> tuple[Column, Array]:
+    numbers = found.values
     n_missing = int(np.isnan(numbers).sum())
     some = numbers[~np.isnan(numbers)]
     n = len(numbers)
@@ -210,7 +144,9 @@ def _number_column(name: str, numbers: Array, said: str) -> tuple[Column, Array]
         if consecutive or _IDENTIFIER.search(name):
             why = "counts the rows" if consecutive else "a different whole number in every row"
             return Column(name, "identifier", f"left out: {why}", 0), np.empty((n, 0))
-    does = "a number" + (f", written with {said}" if said else "")
+    does = "a number" + (f", written {found.said}" if found.said else "")
+    if found.words:
+        does += f"; {', '.join(map(repr, found.words))} taken as missing"
     return _with_missing(name, "number", does, numbers[:, None], (name,))
 
 
@@ -286,7 +222,7 @@ def read_target(values: pd.Series, task: str) -> Target:
     """Numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
     found = as_numbers(values)
-    numbers = None if found is None else found[0]
+    numbers = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
         raise TableError(
             f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values"

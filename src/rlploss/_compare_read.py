@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -77,7 +78,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             f"reading {path.name} needs pyarrow; install it (pip install pyarrow) or save the table as CSV"
         ) from None
     try:
-        return pd.read_parquet(path, engine="pyarrow")
+        frame = pd.read_parquet(path, engine="pyarrow")
+        return (
+            frame if frame.index.names == [None] else frame.reset_index()
+        )  # an index with a name is a column
     except Exception as error:  # pyarrow has a class for each way of being broken
         raise TableError(f"{path} is not a Parquet table ({_first_line(error)}); check the file") from error
 
@@ -97,13 +101,15 @@ def _read_text(path: Path, encoding: str) -> pd.DataFrame:
             f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position {error.start}); "
             "pass its encoding, for instance --encoding latin-1"
         ) from error
+    declared = re.match(r"sep=(.)\r?\n", text)  # what spreadsheets write into the first line
+    text = text[declared.end() :] if declared else text
     first = next((line for line in text.splitlines() if line.strip()), "")
     if not first:
         raise TableError(f"{path} is empty; give a table with a header and rows")
     if first.lstrip()[:1] in ("<", "{"):
         raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet")
-    delimiter = SUFFIXES[path.suffix.lower()] or ","
-    if delimiter == ",":
+    delimiter = declared[1] if declared else SUFFIXES[path.suffix.lower()] or ","
+    if delimiter == "," and not declared:
         delimiter = max(DELIMITERS, key=lambda d: (first.count(d), -DELIMITERS.index(d)))
     return _parse(text, delimiter, path)
 
