@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from rlploss import _compare_arms as arms
 from rlploss._compare_columns import make_design
-from rlploss._compare_study import PLAIN, Condition, make_cell
+from rlploss._compare_study import PLAIN, Condition, make_cell, sample
 from rlploss._compare_train import Trainer
 from rlploss._compare_words import answer, corrected
 from rlploss.compare import Comparison, TableError, compare, compare_design
@@ -372,7 +372,30 @@ def test_large_tables_are_sampled_and_it_says_so():
     assert found.n_used == 100
     from rlploss._compare_report import rows_said
 
-    assert "100 of 300 rows were sampled" in rows_said(found)[0]
+    assert "100 of 300 rows are used, a random sample; --max-rows changes that." in rows_said(found)[0]
+
+
+def test_a_sample_keeps_every_class():
+    y = np.repeat([0, 1, 2], [1900, 92, 8])
+    design = make_design(pd.DataFrame({"a": np.random.default_rng(SEED).normal(size=2000), "y": y}), "y")
+    kept = y[sample(design, 100, SEED)]
+    assert np.bincount(kept).tolist() == [95, 8, 8]
+
+
+@pytest.mark.parametrize("change", [{"train_size": 15}, {"shift": 1.0}])
+def test_classes_of_few_rows_can_be_trained_on(change):
+    """Ten classes of 1 or 2 rows; a class of which one row of more than 300 is left."""
+    rng = np.random.default_rng(SEED)
+    if "train_size" in change:
+        X, y = rng.normal(size=(100, 3)), np.arange(100) % 10
+    else:
+        X, y = rng.normal(size=(700, 3)), np.arange(700) % 2
+        X[:8], y[:8] = 50.0, 2
+        X[0] = 0.0
+    one = Trainer(X, y, "classification", int(y.max()) + 1)
+    arm = arms.arm_named("classification", "logistic")
+    run = one(make_cell(one, arm, Condition("", "", **change), (SEED,), 10), lambda fraction: None).runs[0]
+    assert 0 <= run.curve["accuracy"][0] <= 1
 
 
 # Bad input

@@ -12,6 +12,7 @@ from rlploss import __version__
 from rlploss._compare_arms import N_SETTINGS
 from rlploss._compare_code import winner_code
 from rlploss._compare_figures import arms_drawing, curve_panels, dial_panel, scatter_drawing
+from rlploss._compare_study import sampled_said
 from rlploss._compare_train import FOLD_ROWS, FOLDS, HELD_SHARE
 from rlploss._compare_words import WORDS
 from rlploss.lab import figures, report, stats
@@ -180,7 +181,7 @@ def rows_said(found: Comparison) -> tuple[str, ...]:
     if design.n_dropped:
         words.append(f"{design.n_dropped:,} rows without a target were left out.")
     if found.n_used < len(design.X):
-        words.append(f"{found.n_used:,} of {len(design.X):,} rows were sampled; --max-rows changes that.")
+        words.append(sampled_said(found.n_used, len(design.X)))
     return (" ".join(words),)
 
 

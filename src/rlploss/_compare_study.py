@@ -56,7 +56,19 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
             )
     if n <= max_rows:
         return np.arange(n)
-    return np.sort(np.random.default_rng([seed, 9]).permutation(n)[:max_rows])
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    kept = order[:max_rows]
+    if design.target.classes:  # every class keeps its share, and the rows it needs
+        y = design.target.y[order]
+        places = [np.flatnonzero(y == label) for label in range(len(design.target.classes))]
+        wanted = (max(FEWEST_OF_A_CLASS, round(max_rows * len(place) / n)) for place in places)
+        kept = order[np.concatenate([place[:k] for place, k in zip(places, wanted, strict=True)])]
+    return np.sort(kept)
+
+
+def sampled_said(n_used: int, n: int) -> str:
+    """What is told about a sample, on the terminal and in the report."""
+    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."
 
 
 def ablations(

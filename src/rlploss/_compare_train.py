@@ -143,13 +143,14 @@ class Trainer:
         from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 
         state = int(rng.integers(2**31))
-        classes = self.task == "classification"
+        # Classes in equal shares, unless an ablation left them too few rows for that.
+        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
         if len(y) <= FOLD_ROWS:
-            cutter = (StratifiedKFold if classes else KFold)(FOLDS, shuffle=True, random_state=state)
+            kind = StratifiedKFold if sizes.max() >= FOLDS else KFold
+            cutter = kind(FOLDS, shuffle=True, random_state=state)
         else:
-            cutter = (StratifiedShuffleSplit if classes else ShuffleSplit)(
-                1, test_size=HELD_SHARE, random_state=state
-            )
+            kind = StratifiedShuffleSplit if sizes.min() >= 2 else ShuffleSplit
+            cutter = kind(1, test_size=HELD_SHARE, random_state=state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((len(y), 1)), y))

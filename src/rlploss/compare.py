@@ -25,6 +25,7 @@ from rlploss._compare_study import (
     expected_seconds,
     make_cell,
     sample,
+    sampled_said,
 )
 from rlploss._compare_train import Trainer
 from rlploss._compare_words import Answer, answer
@@ -174,7 +175,7 @@ def compare(
         steps: optimiser steps of every network.
         max_rows: larger tables are sampled down to this, and the answer says so.
         random_state: seed of the first split; the others follow.
-        workers: `"inline"`, `"local:N"` processes, or anything with a `run` method.
+        workers: `"inline"`, `"local:N"` processes, `"dask:tcp://HOST:PORT"`, or anything with a `run` method.
         out: a directory that keeps what is trained, and from which a stopped comparison goes on.
         progress: whether to show progress on stderr.
 
@@ -261,6 +262,9 @@ def compare_design(
         for arm in chosen
     }
     console = Console(quiet=True) if console is None else console
+    if len(keep) < len(design.X):
+        told = sampled_said(len(keep), len(design.X))
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, engine=provenance.engine(ROOT)) as store:
