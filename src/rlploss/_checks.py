@@ -24,12 +24,14 @@ def one_of(name: str, value: object, options: Iterable[str]) -> str:
     raise ValueError(f"{name} must be one of {listed}, got {value!r}{hint}")
 
 
-def count(name: str, value: object, minimum: int = 1) -> int:
-    """Return `value` as an int of at least `minimum`; bools and fractions are refused."""
+def count(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:
+    """Return `value` as an int within [minimum, maximum]; bools and fractions are refused."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {value!r} ({type(value).__name__})")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {int(value)}")
+    if maximum is not None and int(value) > maximum:
+        raise ValueError(f"{name} must be at most {maximum:,}, got {int(value)}")
     return int(value)
 
 

@@ -43,6 +43,8 @@ __all__ = ["Comparison", "TableError", "compare"]
 
 ROOT = "rlploss._compare_train"  # the code whose changes make stored rows foreign
 MOST_ROWS, STEPS, SPLITS = 10_000, 1000, 10  # defaults
+MOST_SPLITS = 10_000
+MOST_SEED = 2**62  # the store's numbers have 64 bits
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,9 @@ def compare_design(
 ) -> Comparison:
     """`compare` on a table that has been read; `source` and `command` are words for the report."""
     chosen = arms_for(design.target.task, None if arms is None else tuple(arms))
-    first = _checks.count("random_state", random_state, minimum=0)
-    seeds = tuple(range(first, first + _checks.count("n_splits", n_splits, minimum=2)))
+    first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
+    n_seeds = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)
+    seeds = tuple(range(first, first + n_seeds))
     keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     conditions = (PLAIN, *ablations(train_size, noise, shift))
     team = parse_workers(workers) if isinstance(workers, str) else workers
@@ -268,6 +271,8 @@ def compare_design(
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, engine=provenance.engine(ROOT)) as store:
+            if store.requests():
+                raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
             todo = plan(
                 cells.values(), store, cost=lambda cell: expected_seconds(trainer, cell), workers=team
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.paper import world
 
 from rlploss import cli, datasets
+from rlploss.lab.errors import Stopped
 from rlploss.lab.results import CellResult
 from rlploss.lab.workers import Inline
 from rlploss.paper import reproduce as work
@@ -82,7 +83,7 @@ def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "train", interrupted)
     with pytest.raises(
-        work.Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"
+        Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"
     ):
         run(["table1"], NARROW, tmp_path / "cut")
     assert not (tmp_path / "cut" / "report.html").exists()

@@ -15,7 +15,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -79,8 +78,10 @@ class Forker:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
     def start(self, *calls: Call) -> None:
         """Run calls at the same time; `results` waits for them."""
@@ -119,12 +120,12 @@ def command_line(words: list[str]) -> None:
     cli.main()
 
 
-def _child(call: Call, out: Path, err: Path) -> int:
+def _child(call: Call, out: int, err: int) -> int:
     os.setsid()
-    for number, path in ((1, out), (2, err)):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(handle, number)
-        os.close(handle)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    # The streams of the parent know what they wrote to, which is something else now.
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.chdir(call.cwd)
@@ -151,16 +152,23 @@ def _child(call: Call, out: Path, err: Path) -> int:
 
 
 class _Child:
-    def __init__(self, call: Call, folder: Path) -> None:
-        self.call, self.out, self.err = call, folder / "out", folder / "err"
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        # Pipes, not files: a limit on files must not keep the child from saying so.
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
         self.started = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
             code = CRASHED
             try:
-                code = _child(call, self.out, self.err)
+                code = _child(call, to_out, to_err)
             finally:
                 os._exit(code)
+        for handle in (to_out, to_err):
+            os.close(handle)
+        self.pipes = {out: bytearray(), err: bytearray()}
+        for handle in self.pipes:
+            os.set_blocking(handle, False)
         self.signal_at: float | None = None
         self.sent: float | None = None
         self.code: int | None = None
@@ -170,15 +178,15 @@ class _Child:
         """Send the signal if it is time; returns whether the child has ended."""
         now = time.monotonic()
         pid, status = os.waitpid(self.pid, os.WNOHANG)
+        self._drain()
         if pid:
             self.code, self.ended = os.waitstatus_to_exitcode(status), now
             return True
         call = self.call
         if self.sent is None and call.signal_number is not None:
             if self.signal_at is None and (call.after_text is None or self._says(call.after_text)):
-                self.signal_at = (self.started if call.after_text is None else now) + (
-                    call.after_seconds or 0.0
-                )
+                start = self.started if call.after_text is None else now
+                self.signal_at = start + (call.after_seconds or 0.0)
             if self.signal_at is not None and now >= self.signal_at:
                 (os.killpg if call.to_group else os.kill)(self.pid, call.signal_number)
                 self.sent = now
@@ -189,30 +197,34 @@ class _Child:
             return True
         return False
 
+    def _drain(self) -> None:
+        for handle, text in self.pipes.items():
+            with contextlib.suppress(BlockingIOError):
+                while block := os.read(handle, 1 << 16):
+                    text += block
+
+    def _texts(self) -> list[str]:
+        return [bytes(text).decode(errors="replace") for text in self.pipes.values()]
+
     def _says(self, pattern: str) -> bool:
-        return self.out.exists() and re.search(pattern, self.out.read_text(errors="replace")) is not None
+        return re.search(pattern, self._texts()[0]) is not None
 
     def done(self) -> Done:
         assert self.ended is not None
-        texts = [path.read_text(errors="replace") if path.exists() else "" for path in (self.out, self.err)]
+        self._drain()
+        for handle in self.pipes:
+            os.close(handle)
         stopping = 0.0 if self.sent is None else self.ended - self.sent
-        return Done(self.code, *texts, seconds=self.ended - self.started, stopping=stopping)
+        return Done(self.code, *self._texts(), seconds=self.ended - self.started, stopping=stopping)
 
 
 def _serve(calls: list[Call]) -> list[Done]:
-    with tempfile.TemporaryDirectory() as name:
-        children = []
-        for number, call in enumerate(calls):
-            folder = Path(name) / str(number)
-            folder.mkdir()
-            folder.chmod(0o777)
-            children.append(_Child(call, folder))
-        Path(name).chmod(0o755)
-        running = list(children)
-        while running:
-            running = [child for child in running if not child.look()]
-            time.sleep(0.001)
-        return [child.done() for child in children]
+    children = [_Child(call) for call in calls]
+    running = list(children)
+    while running:
+        running = [child for child in running if not child.look()]
+        time.sleep(0.001)
+    return [child.done() for child in children]
 
 
 def _main() -> None:
@@ -239,9 +251,14 @@ def _main() -> None:
         "torch._dynamo",
         "torch._inductor",
         "pydantic.main",
+        "importlib.readers",
+        "rich._emoji_codes",
+        "rich.progress",
+        "typer._adapters",
         "tests.torture.work",
     ):
-        importlib.import_module(module)
+        with contextlib.suppress(ImportError):  # of another version of theirs
+            importlib.import_module(module)
     from rlploss import _compare_train
     from rlploss.lab import provenance
 

@@ -23,3 +23,25 @@ def train_with_checkpoints(path: str, out: str, every: int, steps: int) -> None:
     bits = [p.detach().numpy().tobytes().hex() for p in model.parameters()]
     curves = [f"{name} {values!r}" for name, values in history.columns.items() if name != "seconds"]
     Path(out).write_text("\n".join([*curves, history.stopped, *bits]))
+
+
+def interrupted(words: list[str]) -> None:
+    """A command line that Ctrl-C reaches at its first access to the cache."""
+    _command_that_meets(KeyboardInterrupt(), words)
+
+
+def mistaken(words: list[str]) -> None:
+    """A command line in which something of ours goes wrong."""
+    _command_that_meets(KeyError("oh"), words)
+
+
+def _command_that_meets(error: BaseException, words: list[str]) -> None:
+    from tests.torture.forks import command_line
+
+    from rlploss import _cli_data
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    _cli_data.names = _cli_data.fetch = fail  # type: ignore[assignment]
+    command_line(words)

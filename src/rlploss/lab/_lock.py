@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -34,8 +35,10 @@ class DirectoryLock:
                 f"another rlploss (process {holder}) is working in {directory}; "
                 "wait for it or choose another directory"
             )
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, f"{os.getpid()}\n".encode())
+        # The number is for the message above only: a full disk may refuse it, the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._handle, 0)
+            os.write(self._handle, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
         """Give the directory free; safe to call twice."""

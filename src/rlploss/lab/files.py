@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 Value = str | int | float | bool | None
+PART = ".part"  # ends the names of files that are being written
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -20,7 +21,8 @@ def write_text_atomic(path: Path, text: str) -> None:
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """As `write_text_atomic`, for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _sweep(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -29,6 +31,28 @@ def write_bytes_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed while they wrote this file have left."""
+    if os.name != "posix":  # elsewhere a process cannot be asked whether it lives
+        return
+    start = f".{path.name}."
+    for name in os.listdir(path.parent):
+        if name.startswith(start) and name.endswith(PART):
+            writer = name[len(start) :].partition("-")[0]
+            if writer.isdecimal() and not _alive(int(writer)):
+                (path.parent / name).unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:

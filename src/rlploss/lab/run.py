@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -77,9 +77,9 @@ def duration(seconds: float) -> str:
 def calibrated(cost: Cost, store: Store) -> Cost:
     """The predicted cost, corrected by what stored cells of the same kind have taken."""
     ratios: dict[tuple[Scalar, ...], list[float]] = {}
-    for spec, seconds in store.costs():
-        cell = Cell.from_spec(spec)
-        ratios.setdefault(_kind(cell), []).append(seconds / max(cost(cell), 1e-9))
+    for cell, seconds in store.costs():
+        with suppress(KeyError, TypeError, ValueError):  # a cell of another version, whose cost nobody knows
+            ratios.setdefault(_kind(cell), []).append(seconds / max(cost(cell), 1e-9))
     factor = {kind: statistics.median(values) for kind, values in ratios.items()}
     return lambda cell: cost(cell) * factor.get(_kind(cell), 1.0)
 

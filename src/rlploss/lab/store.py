@@ -11,7 +11,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -140,6 +140,7 @@ class Store:
                 connection.executescript(f"BEGIN IMMEDIATE; {header} {_TABLES} COMMIT;")
             elif connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise sqlite3.DatabaseError("malformed")
+            connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -187,6 +188,17 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot use {self.path} ({error.strerror}); check the directory") from error
 
+    @contextmanager
+    def _understood(self, what: str) -> Iterator[None]:
+        """Turn whatever a row with strange content leads to into one sentence."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreError(
+                f"{self.path} is damaged: {what} cannot be read ({type(error).__name__}); restore a copy or choose "
+                "another directory, the file is left as it is"
+            ) from error
+
     def has(self, cell: Cell) -> bool:
         """Whether this very cell, by this very engine, is stored."""
         with self._told():
@@ -197,7 +209,7 @@ class Store:
 
     def write(self, cell: Cell, result: CellResult) -> None:
         """Commit a cell and all its runs, or nothing."""
-        expected = {(v, s) for v in range(len(cell.task.variants)) for s in cell.seeds}
+        expected = _runs_of(cell)
         if {(r.variant, r.seed) for r in result.runs} != expected or len(result.runs) != len(expected):
             raise ValueError(
                 f"a cell is stored whole: expected {len(expected)} runs, one per variant and seed, "
@@ -263,23 +275,30 @@ class Store:
                 "WHERE r.cell = ?",
                 (row[0],),
             ).fetchall()
-        artifacts: dict[int, dict[str, Any]] = {}
-        for run, name, shape, data in arrays:
-            artifacts.setdefault(run, {})[name] = np.frombuffer(data, "<f4").reshape(json.loads(shape))
-        return StoredCell(
-            tuple(
+        with self._understood(f"cell {cell.hash[:16]}"):
+            artifacts: dict[int, dict[str, Any]] = {}
+            for run, name, shape, data in arrays:
+                artifacts.setdefault(run, {})[name] = np.frombuffer(data, "<f4").reshape(json.loads(shape))
+            read = tuple(
                 Run(seed, variant, _decode_curve(curve), seconds, artifacts.get(key, {}))
                 for key, variant, seed, seconds, curve in runs
-            ),
-            json.loads(row[1]),
-            row[2],
-        )
+            )
+            origin = json.loads(row[1])
+            whole = {(r.variant, r.seed) for r in read} == _runs_of(cell)
+            if not whole or not {"path", "threads", "versions", "machine"} <= set(origin):
+                raise ValueError("it is not whole")
+        return StoredCell(read, origin, row[2])
 
-    def costs(self) -> list[tuple[dict[str, Any], float]]:
-        """(spec, seconds) of every stored cell, whatever the engine: what estimates are learned from."""
+    def costs(self) -> list[tuple[Cell, float]]:
+        """(cell, seconds) of every stored cell, whatever the engine: what estimates are learned from."""
         with self._told():
             rows = self._connection.execute("SELECT spec, seconds FROM cell").fetchall()
-        return [(json.loads(spec), seconds) for spec, seconds in rows]
+        found = []
+        for spec, seconds in rows:
+            # Another version may have other specs; an estimate can do without them.
+            with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                found.append((Cell.from_spec(json.loads(spec)), seconds))
+        return found
 
     def engines(self) -> list[str]:
         """Every engine that has rows here, the latest first."""
@@ -325,7 +344,11 @@ class Store:
         """Everything asked for in this directory, by name."""
         with self._told():
             rows = self._connection.execute("SELECT name, options FROM request ORDER BY rowid").fetchall()
-        return {name: json.loads(options) for name, options in rows}
+        found: dict[str, dict[str, Any]] = {}
+        for name, options in rows:
+            with self._understood(f"request {name[:40]!r}"):
+                found[name] = dict(json.loads(options))
+        return found
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -338,6 +361,11 @@ class Store:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def _runs_of(cell: Cell) -> set[tuple[int, int]]:
+    """(variant, seed) of every run of a cell."""
+    return {(v, s) for v in range(len(cell.task.variants)) for s in cell.seeds}
 
 
 def _now() -> str:

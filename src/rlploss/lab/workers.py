@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pickle import PickleError
@@ -230,9 +231,24 @@ def _start(train: Train) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, train), daemon=True)
-    process.start()
+    with _interrupts_held():
+        process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Processes started in here never see Ctrl-C, not even while they import; the driver sees it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its own start would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _give(worker: _Worker, waiting: deque[Cell]) -> None:

@@ -45,11 +45,7 @@ def reproduce(
     if list_:
         work.list_names(request, team, console)
         return
-    try:
-        work.reproduce(names or [], request, out, workers=team, console=console)
-    except work.Stopped as stopped:
-        typer.echo(f"rlploss: {stopped}", err=True)
-        raise typer.Exit(130) from None
+    work.reproduce(names or [], request, out, workers=team, console=console)
 
 
 def report(

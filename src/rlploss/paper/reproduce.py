@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 
 from rlploss import __version__, datasets
 from rlploss.lab import provenance, report
+from rlploss.lab.errors import Stopped
 from rlploss.lab.report import Claim, Report, Section, Table
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import duration, execute, plan
@@ -26,10 +27,6 @@ from rlploss.paper.request import SCALES, Request
 from rlploss.paper.summary import summary
 from rlploss.paper.verdicts import Evidence
 from rlploss.paper.view import View
-
-
-class Stopped(Exception):
-    """Ctrl-C: the message says what is stored and which command goes on."""
 
 
 def open_store(out: Path, *, create: bool = True) -> Store:
@@ -47,6 +44,8 @@ def reproduce(
     command = f"rlploss reproduce {' '.join(names)} {request.arguments()} --out {shlex.quote(str(out))}"
     with open_store(out) as store:
         missing = [cell for cell in cells if not store.has(cell)]
+        if store.costs() and not store.requests():
+            raise StoreError(f"{out} holds what `rlploss compare` made; choose another directory")
         unavailable = missing_data(missing, console)
         for cell in missing:
             if _data(cell) in unavailable:

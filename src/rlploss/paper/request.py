@@ -8,6 +8,7 @@ from typing import Any
 
 from rlploss import _checks
 
+MOST_SEEDS = 10_000
 BUDGETS = ("epochs", "steps", "both")
 
 
@@ -75,7 +76,7 @@ class Request:
         _checks.one_of("scale", self.scale, SCALES)
         _checks.one_of("budget", self.budget, BUDGETS)
         if self.seeds is not None:
-            _checks.count("seeds", self.seeds)
+            _checks.count("seeds", self.seeds, maximum=MOST_SEEDS)
 
     @property
     def at(self) -> Scale:
@@ -117,8 +118,15 @@ class Request:
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
         """From the store."""
-        lists = {k: None if options[k] is None else tuple(options[k]) for k in ("datasets", "arms")}
-        return cls(options["scale"], options["budget"], options["seeds"], **lists)
+        try:
+            lists = {
+                k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")
+            }
+            return cls(options["scale"], options["budget"], options["seeds"], **lists)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"a stored request must have a scale, a budget, seeds, datasets and arms, got {str(options)[:80]}"
+            ) from error
 
     def arguments(self) -> str:
         """The options as they are typed, without those left at their defaults."""
