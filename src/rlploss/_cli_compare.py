@@ -45,7 +45,9 @@ def compare(
     steps: Annotated[int, typer.Option(help="Optimiser steps of every network.")] = 1000,
     max_rows: Annotated[int, typer.Option(help="Larger tables are sampled.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of the first split.")] = 0,
-    workers: Annotated[str, typer.Option(help='"local:N" processes, or "inline".')] = "local",
+    workers: Annotated[
+        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
+    ] = "local",
     encoding: Encoding = "utf-8",
 ) -> None:
     """Compare RLP with other losses, and with what one would otherwise use, on a table of your own."""

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
 
 import numpy as np
 
+from rlploss.datasets import registry
+from rlploss.datasets.cache import DataFile
+from rlploss.datasets.dataset import Entry
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Arm, Budget, Cell, Task, settings
 
 
-def cell(name="mse", seeds=(0, 1, 2), *, n=4, **extra):
+def _read_tiny(files):
+    values = np.frombuffer(files["tiny.csv"], np.uint8).astype(np.float64)
+    return values[:, None], values, ("x",)
+
+
+TINY_BYTES = bytes(range(250)) * 200
+TINY = Entry(
+    "tiny", 50_000, 1, "regression", _read_tiny, "made up", "none", "none", directory="tiny",
+    files=(DataFile("tiny.csv", hashlib.sha256(TINY_BYTES).hexdigest(), len(TINY_BYTES)),),
+)  # fmt: skip
+registry.ENTRIES.setdefault(
+    "tiny", TINY
+)  # wherever this module is imported: in the driver and in its workers
+
+
+def cell(name="mse", seeds=(0, 1, 2), *, n=4, dataset="toy", timed=None, **extra):
     """A cell whose arm carries `extra` as settings."""
-    task = Task("toy", settings({"dataset": "toy", "model": "regression"}))
+    task = Task("toy", settings({"dataset": dataset, "model": "regression", "timed": timed}))
     return Cell(Arm(name, name, "released", settings(extra)), task, Budget("epochs", n), tuple(seeds))
 
 
@@ -52,6 +71,22 @@ def train(cell: Cell, tell: Tell) -> CellResult:
             }
             runs.append(Run(seed, variant, curve, 0.1, {"grid": np.full((2, 3), seed, np.float32)}))
     return CellResult(tuple(runs), "plain", 1, 0.2)
+
+
+def train_on_file(cell: Cell, tell: Tell) -> CellResult:
+    """As `train`, after a look at a dataset that has a file; for workers, whose registry does not know it yet."""
+    registry.ENTRIES.setdefault("tiny", TINY)
+    assert registry.load(str(cell.task.get("dataset")), download=False).n_rows == len(TINY_BYTES)
+    return train(cell, tell)
+
+
+def threads(cell: Cell, tell: Tell) -> CellResult:
+    """Fails with the numbers of threads that torch, BLAS and OpenMP have here, and what later ones would have."""
+    import threadpoolctl
+    import torch
+
+    counts = [torch.get_num_threads(), *(lib["num_threads"] for lib in threadpoolctl.threadpool_info())]
+    raise RuntimeError(f"{set(counts)} {os.environ['OMP_NUM_THREADS']}")
 
 
 def read_ledger(path):

@@ -85,16 +85,6 @@ def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(tmp_path, workers):
     assert "failed: toy · released · mse · 4 epochs: ValueError" in console.file.getvalue()
 
 
-def test_a_worker_that_dies_costs_its_cell_only(tmp_path):
-    bad = stub.cell(die=True)
-    done, stored = run([bad, *CELLS], tmp_path, LocalProcesses(2))
-    assert done.trained == 4
-    assert done.failed == {
-        bad.hash: "the worker process died (killed by signal 9, SIGKILL), as in each of 3 tries"
-    }
-    assert stored[0] is None
-
-
 def test_timed_cells_run_alone_and_last():
     order = []
 

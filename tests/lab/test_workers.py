@@ -65,10 +65,6 @@ def test_one_try_is_said_plainly():
     assert not waiting
 
 
-def exits(cell, tell):
-    os._exit(7)
-
-
 def unsendable(cell, tell):
     return lambda: None
 
@@ -78,14 +74,9 @@ def orphan(cell, tell):
     if os.fork() == 0:
         import time
 
-        time.sleep(20)
+        time.sleep(10)
         os._exit(0)
     os._exit(3)
-
-
-def test_exit_codes_are_told():
-    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], exits)
-    assert found[0.1].error == "the worker process died (exit code 7), as in each of 3 tries"
 
 
 def test_a_result_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
@@ -96,19 +87,12 @@ def test_a_result_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
 
 def test_a_process_that_dies_while_its_child_holds_the_pipe_is_noticed():
     found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], orphan)
-    assert "exit code 3" in found[0.1].error
-
-
-def threads(cell, tell):
-    import threadpoolctl
-
-    counts = [torch.get_num_threads(), *(lib["num_threads"] for lib in threadpoolctl.threadpool_info())]
-    raise RuntimeError(f"{set(counts)} {os.environ['OMP_NUM_THREADS']}")
+    assert found[0.1].error == "the worker process died (exit code 3), as in each of 3 tries"
 
 
 def test_a_process_computes_with_one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], threads)
+    found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], stub.threads)
     assert found[0.1].error == "RuntimeError: {1} 1"
 
 
@@ -118,10 +102,9 @@ def test_one_thread_leaves_things_as_they_were(monkeypatch):
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     try:
         torch.set_num_threads(3)
-        with pytest.raises(KeyError), one_thread():
+        with one_thread():
             assert torch.get_num_threads() == 1
             assert os.environ["MKL_NUM_THREADS"] == "1"
-            raise KeyError
         assert torch.get_num_threads() == 3
         assert os.environ["OMP_NUM_THREADS"] == "5"
         assert "MKL_NUM_THREADS" not in os.environ

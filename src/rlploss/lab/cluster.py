@@ -8,6 +8,7 @@ cell that needs them, once.
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 import re
 import time
@@ -15,7 +16,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,25 +55,34 @@ class DaskWorkers:
         self.address = address
         self.timeout = _checks.number("timeout", timeout, minimum=0.1)
         self.tries = _checks.count("tries", tries)
-        client = self._connect()
-        try:
+        with self._client() as client:
             self.count = max(1, len(self._addresses(client)))
-        finally:
-            _close(client)
 
     def __str__(self) -> str:
         return f"dask:{self.address}"
 
     def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
-        client = self._connect()
-        try:
+        with self._client() as client:
             study = _Study(self, client, train, tell, say)
             yield from study.work([c for c in cells if not c.task.get("timed")])
             yield from study.work([c for c in cells if c.task.get("timed")], together=False)
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        """A connection; the scheduler lets go of everything that was asked for by a client that leaves."""
+        client = self._connect()
+        log = logging.getLogger(
+            "distributed.client"
+        )  # pages about a lost scheduler, which is one sentence of ours
+        level = log.level
+        log.setLevel(logging.CRITICAL)
+        try:
+            yield client
         finally:
-            # The scheduler lets go of everything that was asked for by a client that leaves.
-            _close(client)
+            with suppress(OSError, RuntimeError):  # the scheduler may be gone
+                client.close(timeout=1.5)
+            log.setLevel(level)
 
     def _connect(self) -> Any:
         try:
@@ -98,6 +108,8 @@ class DaskWorkers:
 
     def _addresses(self, client: Any) -> set[str]:
         """The addresses of all workers."""
+        if client.status != "running":  # all that was asked of it is forgotten, even if it comes back
+            raise self.lost("the connection was closed")
         try:
             found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=self.timeout)
         except (
@@ -114,11 +126,6 @@ class DaskWorkers:
             f"the Dask scheduler at {self.address} does not answer any more ({_short(error)}); what is stored is "
             "kept, and the same command goes on when it is back"
         )
-
-
-def _close(client: Any) -> None:
-    with suppress(OSError, RuntimeError):  # the scheduler may be gone
-        client.close(timeout=1.5)
 
 
 def _short(error: object) -> str:

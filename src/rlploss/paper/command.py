@@ -29,7 +29,9 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     arms: Annotated[str | None, typer.Option(help="Only these, separated by commas, e.g. mse,rlp.")] = None,
-    workers: Annotated[str, typer.Option(help='"local:N" processes, or "inline".')] = "local",
+    workers: Annotated[
+        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
+    ] = "local",
     list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
 ) -> None:
     """Reproduce tables and figures of the paper and give a verdict on every claim."""

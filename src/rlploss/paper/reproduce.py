@@ -41,7 +41,10 @@ def reproduce(
     chosen = choose(names)
     check_narrowing(request)
     cells = distinct(cells_of(chosen, request))
-    command = f"rlploss reproduce {' '.join(names)} {request.arguments()} --out {shlex.quote(str(out))}"
+    command = (
+        f"rlploss reproduce {' '.join(names)} {request.arguments()} --workers {shlex.quote(str(workers))} "
+        f"--out {shlex.quote(str(out))}"
+    )
     with open_store(out) as store:
         missing = [cell for cell in cells if not store.has(cell)]
         if store.costs() and not store.requests():
