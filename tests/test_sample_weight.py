@@ -7,7 +7,7 @@ from close import assert_close
 from torch import nn
 
 from rlploss import Epochs, MSEEquivalentWarning, Problem, Steps, balanced_subsets, fit, fit_fleet, seeded
-from rlploss.feeds import stream
+from rlploss.draws import stream
 
 N, D = 24, 3
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss import Autoencoder, Epochs, LeNet5, RegressionNet, Steps, fit, seeded
-from rlploss.feeds import stream
+from rlploss.draws import stream
 from rlploss.functional import draw_rows
 from rlploss.mixup import mixup_lambdas
 from rlploss.subsets import balanced_subsets

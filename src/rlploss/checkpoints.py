@@ -129,7 +129,8 @@ def _feed(digest: hashlib.blake2b, value: object) -> None:
     if isinstance(value, Tensor):
         digest.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
         flat = value.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy().data)  # without a copy
     elif isinstance(value, dict):
         digest.update(f"dict {len(value)}".encode())
         for key, item in value.items():

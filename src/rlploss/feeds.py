@@ -1,36 +1,21 @@
-"""What one network reads and how it is scored, step by step: the part of a run that `fit` and `fit_fleet` share.
-
-All randomness of a run comes from four generators made from its seed, one per purpose, so that a plan does not
-change when, say, the probe does. What an epoch draws is kept (`state_dict`) and can be put back exactly.
-"""
+"""What one network reads and how it is scored, step by step: the part of a run that `fit` and `fit_fleet` share."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlploss.bank import ProjectionBank
-from rlploss.functional import draw_rows
+from rlploss.draws import Draws
 from rlploss.inputs import Rows
-from rlploss.mixup import mixup, mixup_lambdas
+from rlploss.mixup import mixup
 from rlploss.objectives import pointwise, projected, row_weight
 from rlploss.recipes import Recipe
-from rlploss.subsets import balanced_subsets
-
-PURPOSES = ("plan", "shuffle", "draw", "mixup")
 
 
-def stream(seed: int, purpose: str) -> torch.Generator:
-    """A CPU generator that depends on the seed and on what it is for."""
-    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-
-
-class Feed:
+class Feed(Draws):
     """The rows of every step in an epoch, and the value and gradient of its objective.
 
     `begin_epoch` draws; `inputs(i)` are the rows of step i in this epoch; `score(i, pred)` is the value and the
@@ -39,16 +24,19 @@ class Feed:
     """
 
     def __init__(self, recipe: Recipe, rows: Rows, *, window_bytes: int = 2**27) -> None:
-        self.recipe, self.rows = recipe, rows
+        super().__init__(recipe)
+        self.rows = rows
         self.x, self.y = rows.x, rows.y
         self.features, self.intercept = rows.features, recipe.intercept
         self.root: Tensor | None = None  # √w [N, 1], which rows and residuals are multiplied by
         if rows.weight is not None:
             self.root = rows.weight.sqrt()
             if recipe.loss == "rlp":
-                self.features, self.intercept = weighted_columns(rows, recipe.intercept, recipe.ridge), False
-        self.streams = {purpose: stream(recipe.seed, purpose) for purpose in PURPOSES}
-        self.draws: dict[str, Tensor] = {}  # what the current epoch drew
+                centre = weighted_centre(rows)
+                self.features = weighted_columns(
+                    rows.features, self.root, centre, recipe.intercept, recipe.ridge
+                )
+                self.intercept = False
         self.bank: ProjectionBank | None = None
         self.sight: Tensor | None = None  # W of every subset [K, q, M], or the quadratic form [N, N]
         self.offset: Tensor | None = None  # what the released autoencoder's loss has on top, per subset [K]
@@ -66,57 +54,15 @@ class Feed:
         several = recipe.subsets_per_step not in (None, 1) and not recipe.mixup
         self.all_rows = several and recipe.rows_per_step >= recipe.n_rows
 
-    # Drawing
-
-    def begin_epoch(self) -> None:
-        """Draw what this epoch needs; everything random happens here."""
-        r, draws = self.recipe, self.draws
-        if r.loss == "rlp":
-            if "plan" not in draws or r.plan == "each-epoch":
-                for name in ("plan", "plan_b") if r.mixup else ("plan",):
-                    draws[name] = self._draw_plan()
-                self.release()
-            if r.mixup:
-                self.release()
-                draws["lam"] = self._draw_lambdas(self._n_subsets)
-            if r.probe == "draw":
-                draws["points"] = draw_rows(draws["plan"], r.n_rows, str(r.draw_from), self.streams["draw"])
-        else:
-            shuffle = self.streams["shuffle"]
-            self._window = None
-            if r.batch_size != r.n_rows:  # with all rows in each step their order means nothing
-                draws["order"] = torch.randperm(r.n_rows, generator=shuffle)
-            if r.mixup:
-                draws["partner"] = torch.randperm(r.n_rows, generator=self.streams["mixup"])
-                draws["lam"] = self._draw_lambdas(r.steps_per_epoch)
-        self._prepare()
-
-    def _draw_plan(self) -> Tensor:
-        r = self.recipe
-        assert r.subset_size is not None
-        return balanced_subsets(
-            r.n_rows, r.subset_size, self._n_subsets, method=str(r.method), generator=self.streams["plan"]
-        )
-
-    def _draw_lambdas(self, n: int) -> Tensor:
-        assert self.recipe.mixup_alpha is not None
-        return mixup_lambdas(n, self.recipe.mixup_alpha, generator=self.streams["mixup"])
-
-    @property
-    def _n_subsets(self) -> int:
-        assert self.recipe.n_subsets is not None
-        return self.recipe.n_subsets
-
     # From draws to tensors
 
     def release(self) -> None:
         """Let go of what can be made again from the draws."""
         self.bank = self.sight = self._window = self._blend = None
 
-    def end(self) -> None:
-        """Let go of everything: no step follows."""
-        self.release()
-        self.draws.clear()
+    def forget_rows(self) -> None:
+        """Let go of the window of rows."""
+        self._window = None
 
     def _prepare(self) -> None:
         """Build what the steps of this epoch use from what was drawn."""
@@ -289,35 +235,26 @@ class Feed:
             (back,) = torch.autograd.grad(value, leaf)
         return value.detach(), back
 
-    # For checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
-        """The generators and what the current epoch drew."""
-        states = {name: generator.get_state() for name, generator in self.streams.items()}
-        return {"streams": states, "draws": dict(self.draws)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue in the middle of the epoch that `state` was taken in."""
-        for name, generator in self.streams.items():
-            generator.set_state(state["streams"][name])
-        self.draws = dict(state["draws"])
-        self.release()
-        if self.draws:
-            self._prepare()
+def weighted_centre(rows: Rows) -> Tensor:
+    """The weighted mean of the features [d] in float64."""
+    assert rows.weight is not None
+    weight = rows.weight.double()
+    return (weight * rows.features.double()).sum(0) / weight.sum()
 
 
-def weighted_columns(rows: Rows, intercept: bool, ridge: float) -> Tensor:
-    """√w·[x, 1]: least squares on these columns and √w·residual is weighted least squares.
+def weighted_columns(
+    features: Tensor, root: Tensor, centre: Tensor | None, intercept: bool, ridge: float
+) -> Tensor:
+    """√w·[x, 1] of features [n, d] and √w [n, 1]: least squares on them and √w·residual is weighted least squares.
 
     With an intercept x is centred first, which the planes do not see, for the sake of precision. A ridge must not
     reach the column of ones, so that column is made long: its coefficient, and λ with it, all but vanishes.
     """
-    assert rows.weight is not None
-    weight, x = rows.weight.double(), rows.features.double()
-    if intercept:
-        centre = (weight * x).sum(0) / weight.sum()
+    x = features.double()
+    if intercept and centre is not None:
         x = torch.nn.functional.pad(x - centre, (0, 1), value=1.0 if ridge == 0 else 1e6)
-    return (x * weight.sqrt()).to(rows.x.dtype)
+    return (x * root.double()).to(features.dtype)
 
 
 def cut_off_rows(rows: Rows, plan: Tensor) -> tuple[Tensor, Tensor]:

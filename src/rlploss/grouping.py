@@ -10,8 +10,10 @@ from typing import Any
 
 from rlploss.checkpoints import describe_model
 from rlploss.chunks import Chunk, cells_of, mode_of
+from rlploss.distributed import current
 from rlploss.feeds import Feed
 from rlploss.history import Budget, History, as_budget
+from rlploss.inputs import Rows
 from rlploss.members import Member
 from rlploss.monitors import EarlyStopping, Progress, Reporter, make_stopper
 from rlploss.recipes import Schedule
@@ -21,6 +23,7 @@ from rlploss.stacks import COMPILE_SECONDS, Stack
 from rlploss.stepping import compiler_missing
 from rlploss.tasks import Task, evaluation_interval
 from rlploss.updates import make_optimizer
+from rlploss.windows import needs_windows
 
 # Measured on two cores; they decide how a fleet is run, never what it computes.
 STACK_PRODUCTS = 3_000_000  # multiplications per step with which a network keeps the processor busy by itself
@@ -50,8 +53,13 @@ def train_fleet(
     _check_switch("compile", compile)
     if not tasks:
         return []
+    if current().world > 1:
+        raise ValueError(
+            "fit_fleet trains its replicas in one process, got a torch.distributed job; give each process its own "
+            "replicas before the processes join, or train one network with fit"
+        )
     _check_same(tasks)
-    architecture = Architecture(tasks[0].model, tasks[0].rows.x.shape[1:])
+    architecture = Architecture(tasks[0].model, tasks[0].rows.row_shape)
     _check_stackable(tasks[0], stack)
     found: list[tuple[str, Member]] = []
     alone = []
@@ -106,6 +114,9 @@ def _stacks(
 
 def _member(number: int, task: Task, common: Common) -> tuple[str, Member] | None:
     """The task as a member of a stack, and how it is scored there; None if it has to be trained on its own."""
+    if needs_windows(task.recipe, task.rows):
+        return None
+    assert isinstance(task.rows, Rows)  # others are read in windows
     feed = Feed(task.recipe, task.rows)
     mode = mode_of(feed)
     if mode is None:
@@ -153,6 +164,12 @@ def compiled_run(
     if compile is False:
         return None
     model, recipe = task.model, task.recipe
+    if current().world > 1 or needs_windows(recipe, task.rows):
+        if compile is True:
+            raise not_compiled(
+                "rows that are spread over processes, or read in windows, are not laid out beforehand"
+            )
+        return None
     reason = why_not_stackable(model)
     if not all(type(module).forward.__module__.startswith("torch.nn") for module in model.modules()):
         reason = (
@@ -162,7 +179,7 @@ def compiled_run(
         reason = "the optimizer is a function"
     made = None
     if reason is None:
-        architecture = Architecture(model, task.rows.x.shape[1:])
+        architecture = Architecture(model, task.rows.row_shape)
         too_large = architecture.products(recipe.rows_per_step) > STACK_PRODUCTS
         if compile == "auto" and (common.callbacks or architecture.layers is None or too_large):
             return None  # a callback may want to touch the network itself
@@ -197,8 +214,8 @@ def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Membe
             mode,
             loss,
             recipe.optimizer,
-            tuple(rows.x.shape[1:]),
-            rows.y.shape[1],
+            tuple(rows.row_shape),
+            rows.n_outputs,
             cells_of(member.feed, mode)[0],
         )
         kinds.setdefault(key, []).append(member)
@@ -246,7 +263,7 @@ def _compiles(
 ) -> bool:
     """Whether a compiled call is possible and predicted to pay for its compilation."""
     missing = compiler_missing()
-    on_cpu = members[0].task.rows.x.device.type == "cpu"
+    on_cpu = members[0].task.rows.device.type == "cpu"
     if compile is True:
         if architecture.layers is None or missing is not None or not on_cpu:
             reason = missing or "only chains of linear layers and activations on a CPU are compiled"
@@ -288,7 +305,7 @@ def _check_same(tasks: list[Task]) -> None:
     """All replicas must be the same architecture: the same layers as printed, the same parameters and inputs."""
 
     def look(task: Task) -> tuple[object, ...]:
-        return repr(task.model), describe_model(task.model), task.rows.x.shape[1:], task.rows.y.shape[1:]
+        return repr(task.model), describe_model(task.model), task.rows.row_shape, task.rows.n_outputs
 
     first = look(tasks[0])
     for number, task in enumerate(tasks):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rlploss._checks import count, number, one_of
-from rlploss.inputs import Rows
+from rlploss.inputs import AnyRows
 from rlploss.metrics import HIGHER_IS_BETTER
 from rlploss.recipes import Recipe
 
@@ -19,9 +19,9 @@ class DivergenceError(RuntimeError):
     """The training loss became NaN or infinite."""
 
 
-def divergence_message(recipe: Recipe, rows: Rows, value: float, step: int, lr: float) -> str:
+def divergence_message(recipe: Recipe, rows: AnyRows, value: float, step: int, lr: float) -> str:
     """Say where the loss was lost and what is most likely to blame. The data were finite at the start."""
-    largest = max(float(rows.x.abs().max()), float(rows.y.abs().max()))
+    largest = rows.largest()
     if largest > 1e4:
         cause = f"values as large as {largest:.3g} in the data: standardise features and target"
     elif recipe.probe in ("draw", "expected") and recipe.ridge == 0:

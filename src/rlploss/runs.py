@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from rlploss import checkpoints
-from rlploss.feeds import Feed, stream
+from rlploss import checkpoints, distributed
+from rlploss.draws import stream
+from rlploss.feeds import Feed
 from rlploss.history import Budget, Event, History, as_budget
+from rlploss.inputs import Rows
 from rlploss.monitors import (
     DivergenceError,
     EarlyStopping,
@@ -26,6 +29,7 @@ from rlploss.monitors import (
 from rlploss.recipes import Schedule, learning_rate_factor
 from rlploss.tasks import Task, evaluation_interval
 from rlploss.updates import Stepper
+from rlploss.windows import WindowFeed, needs_windows
 
 Callback = Callable[[Event], object]
 CHECKPOINT_SECONDS = 30.0
@@ -58,7 +62,8 @@ class Run:
         )
         self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
         self.stepper = Stepper(optimizer, recipe)
-        self.feed = Feed(recipe, task.rows)
+        self.share = distributed.current()
+        self.feed = _make_feed(task, self.share)
         self.stopper = make_stopper(early_stopping, evaluator.names)
         self.on_divergence = on_divergence
         self.reporter = reporter
@@ -83,10 +88,12 @@ class Run:
 
         Dropout and its like draw from torch's default generator: it is lent to the run and put back afterwards.
         """
-        device = self.rows.x.device
+        device = self.rows.device
         training = self.model.training
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            source = stream(self.recipe.seed, "model").initial_seed()
+            # processes have different rows, so their dropout differs too
+            purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"
+            source = stream(self.recipe.seed, purpose).initial_seed()
             for generator in _default_generators(device):
                 generator.manual_seed(source)
             try:
@@ -95,9 +102,13 @@ class Run:
                 self.model.train(training)
 
     def _go(self) -> History:
+        if self.share.world > 1:
+            distributed.agree(self._describe())
+            distributed.share_model(self.model)
         if self._path is not None:
             self._spec = self._describe()
-            self._environment = checkpoints.environment(self.rows.x.device, torch.get_num_threads())
+            self._environment = checkpoints.environment(self.rows.device, torch.get_num_threads())
+            self._environment["processes"] = str(self.share.world)
             self._load(self._path)
         self.reporter.start_at(self.step)
         if self.history.stopped:
@@ -121,7 +132,8 @@ class Run:
                 self.history.stopped = "budget"
             if self.history.stopped:
                 self._finish()
-            if self._path is not None and (self.history.stopped or self._due()):
+            first = self.share.rank == 0  # all have the same weights
+            if first and self._path is not None and (self.history.stopped or self._due()):
                 self._save(self._path)
         self.reporter.tell(self.step, last=True)
         return self.history
@@ -158,22 +170,31 @@ class Run:
     def _steps(self, first: int, last: int, deadline: float) -> bool:
         """Steps first..last of the current epoch; False if the deadline passed on the way."""
         model, feed, stepper, parameters = self.model, self.feed, self.stepper, self._parameters
-        clip, timed = self.recipe.clip_grad, deadline < math.inf
+        clip, timed, together = self.recipe.clip_grad, deadline < math.inf, self.share.world > 1
         for position in range(first, last):
             if self.schedule is not None:
                 self._set_lr()
-            pred = model(feed.inputs(position))
-            flat = pred.detach()
-            if flat.ndim != 2:  # [b, C] for the objective, whatever the network's own output shape
-                flat = flat.reshape(flat.shape[0], -1)
-            value, back = feed.score(position, flat)
+            inputs = feed.inputs(position)
+            for parameter in parameters:
+                parameter.grad = None
+            if inputs.shape[0]:
+                pred = model(inputs)
+                flat = pred.detach()
+                if flat.ndim != 2:  # [b, C] for the objective, whatever the network's own output shape
+                    flat = flat.reshape(flat.shape[0], -1)
+                value, back = feed.score(position, flat)
+            else:  # other processes have all rows of this step
+                value, back = inputs.new_zeros(()), None
+            if together:
+                if back is not None:
+                    pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
+                value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
                 lr = float(self.optimizer.param_groups[0]["lr"])
                 raise DivergenceError(divergence_message(self.recipe, self.rows, number, self.step, lr))
-            for parameter in parameters:
-                parameter.grad = None
-            pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
+            if not together and back is not None:
+                pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
             if clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
             stepper.step()
@@ -207,6 +228,11 @@ class Run:
         for callback in self.callbacks:
             if callback(event) is True and not self.history.stopped:
                 self.history.stopped = "callback"
+        # one process that stops stops all
+        if self.callbacks and self.share.world > 1:
+            asked = distributed.any_of(self.history.stopped == "callback")
+            if asked and not self.history.stopped:
+                self.history.stopped = "callback"
 
     def _finish(self) -> None:
         if self.stopper is not None:
@@ -236,7 +262,7 @@ class Run:
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "feed": self.feed.state_dict(),
-            "random": default_generator_state(self.rows.x.device),
+            "random": default_generator_state(self.rows.device),
             "stopper": None if self.stopper is None else self.stopper.state_dict(),
             "columns": self.history.columns,
             "stopped": self.history.stopped,
@@ -246,7 +272,10 @@ class Run:
         self._saved_at = time.perf_counter()
 
     def _load(self, path: Path) -> None:
-        state = checkpoints.load(path, self._spec, self._environment)
+        def read() -> dict[str, Any] | None:
+            return checkpoints.load(path, self._spec, self._environment)
+
+        state = read() if self.share.world == 1 else distributed.by_first(read)
         if state is None:
             return
         self.step, self.seconds = state["step"], state["seconds"]
@@ -261,8 +290,28 @@ class Run:
             self.stopper.load_state_dict(state["stopper"])
         if not self.history.stopped:
             self.feed.load_state_dict(state["feed"])
-            for generator, bits in zip(_default_generators(self.rows.x.device), state["random"], strict=True):
-                generator.set_state(bits)
+            if self.share.rank == 0:  # the others' were not kept
+                generators = _default_generators(self.rows.device)
+                for generator, bits in zip(generators, state["random"], strict=True):
+                    generator.set_state(bits)
+
+
+def _make_feed(task: Task, share: distributed.Share) -> Feed | WindowFeed:
+    """Rows that are at hand, or read in windows: from a dataset, from many, or from this process's part."""
+    if share.world == 1 and isinstance(task.rows, Rows) and not needs_windows(task.recipe, task.rows):
+        return Feed(task.recipe, task.rows)
+    if share.world > 1:
+        for module in task.model.modules():
+            if isinstance(module, nn.parallel.DistributedDataParallel):
+                raise ValueError(
+                    "fit sums gradients over processes by itself, got a DistributedDataParallel; pass its .module"
+                )
+            if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+                raise ValueError(
+                    f"{type(module).__name__} sees the rows of one process only; convert the model with "
+                    "torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation"
+                )
+    return WindowFeed(task.recipe, task.rows, share)
 
 
 def default_generator_state(device: torch.device) -> list[Tensor]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from rlploss import checkpoints
 from rlploss.history import Budget, Epochs, Steps, as_budget
-from rlploss.inputs import Array, Rows, read_rows, weigh
+from rlploss.inputs import AnyRows, Array, Rows, read_rows, weigh
 from rlploss.metrics import MetricFunction, Metrics, rlp_rows
 from rlploss.recipes import Recipe, make_recipe
 
@@ -67,7 +68,7 @@ class Task:
     """One network to train: where it is, what it reads, how."""
 
     model: nn.Module
-    rows: Rows
+    rows: AnyRows
     recipe: Recipe
     evaluator: Evaluator
 
@@ -77,7 +78,7 @@ class Task:
         return {
             **self.recipe.describe(),
             "model": checkpoints.describe_model(self.model),
-            "data": checkpoints.fingerprint(self.rows.x, self.rows.y, self.rows.weight),
+            "data": self.rows.fingerprint(),
             "validation": None if held is None else checkpoints.fingerprint(held.x, held.y),
             "metrics": list(self.evaluator.names),
         }
@@ -85,7 +86,7 @@ class Task:
 
 def make_task(
     model: nn.Module,
-    X: Array,
+    X: Array | Dataset[Any],
     y: Array | None,
     objective: str,
     *,
@@ -108,13 +109,14 @@ def make_task(
     if rows.weight is not None and (objective.endswith("+mixup") or preset == "released-autoencoder"):
         what = "mixup" if objective.endswith("+mixup") else f'preset="{preset}"'
         raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
-    recipe = make_recipe(objective, rows.x.shape[0], rows.features.shape[1], **settings)
+    recipe = make_recipe(objective, rows.n_rows, rows.n_columns, **settings)
     key = (loss, rows.classes, None if validation is None else tuple(id(part) for part in validation))
     if known is not None and key in known:
         return Task(model, rows, recipe, known[key])
     held = None
     if validation is not None:
-        held = read_rows(model, *validation, loss=loss, device=where, name="validation ")
+        read = read_rows(model, *validation, loss=loss, device=where, name="validation ")
+        held = read if isinstance(read, Rows) else Rows(*read.read(torch.arange(read.n_rows)), read.classes)
     evaluator = Evaluator(metrics, held, rows.classes)
     if known is not None:
         known[key] = evaluator

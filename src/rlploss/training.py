@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
+from rlploss import distributed
 from rlploss._checks import one_of
 from rlploss.grouping import Common, compiled_run
 from rlploss.history import Budget, History
@@ -22,7 +24,7 @@ from rlploss.updates import make_optimizer
 
 def fit(
     model: nn.Module,
-    X: Array,
+    X: Array | Dataset[Any],
     y: Array | None,
     objective: str = "rlp",
     *,
@@ -63,7 +65,8 @@ def fit(
 
     Args:
         model: any module that maps rows [B, ...] to [B], [B, C] or [B, ...]; float32 or float64.
-        X: inputs [N, ...], tensor or array.
+        X: inputs [N, ...], tensor or array; a `np.memmap` is not copied, and not changed. Or a map-style `Dataset` of
+            (input, target), beside y=None: its rows are read, and its subsets factored, a window of steps at a time.
         y: targets. Floating: regression, [N] or [N, C]. Whole numbers: class numbers [N], one-hot for every
             objective but cross entropy. None: the input is the target (reconstruction).
         objective: `"rlp"`, `"mse"`, `"mae"`, `"huber"`, `"cross_entropy"` (on logits), or `"mse+mixup"`,
@@ -105,6 +108,11 @@ def fit(
             about ten seconds of compiling. `"auto"` does so where that is predicted to pay and there are no
             callbacks. Rounding differs between the two ways, so a checkpoint belongs to one of them.
 
+    Under `torch.distributed` (`rlploss.distributed.start`) every process calls `fit` with the same arguments. Each
+    step's subsets, or rows, are dealt to the processes, counts differing by at most one, and gradients are summed: the
+    weights are those of one process. `subsets_per_step` counts those of all processes and defaults to one for each.
+    Rank 0 writes the checkpoint, which any number of processes can resume. Every process gets the History.
+
     Returns:
         The `History`, with the settings in force and the model.
 
@@ -115,6 +123,9 @@ def fit(
         >>> history.last("step"), history.last("samples")
         (5.0, 40.0)
     """
+    share = distributed.current()
+    if share.world > 1 and subsets_per_step is None and preset is None and objective.startswith("rlp"):
+        subsets_per_step = share.world if n_subsets is None else min(share.world, n_subsets)
     settings: dict[str, Any] = {
         "budget": budget,
         "preset": preset,
@@ -160,7 +171,7 @@ def fit(
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every is not None and path is None:
         raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
-    reporter = Reporter(progress, task.recipe.total_steps)
+    reporter = Reporter(progress if share.rank == 0 else False, task.recipe.total_steps)
     stack = compiled_run(task, common, compile=compile, path=path, reporter=reporter)
     if stack is not None:
         stack.go()

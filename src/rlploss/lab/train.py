@@ -59,6 +59,8 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     kept: dict[int, dict[str, NDArray[np.float32]]] = {}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
+        for kind in (DeprecationWarning, FutureWarning):  # about torch's own code, not about this run
+            warnings.simplefilter("ignore", kind)
         histories = _fit(cell, fleet, tell, _keeper(cell, fleet, kept))
     for index, history in enumerate(histories):
         if history.stopped == "diverged":

@@ -1,0 +1,129 @@
+"""Memory of `fit` on 10 million rows × 20 float32 features: peak above the data itself, one process per case.
+
+    python -m benchmarks.large_table [--rows 10000000] [--json]
+
+The table lies in a file that is mapped into memory; as a Dataset it is read from the same file, row by row. The peak is
+that of the whole process (interpreter and torch included) less the bytes of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from rlploss import RegressionNet, Steps, fit, seeded
+
+D = 20
+LIMIT = 2**30
+
+# 100,000 subsets of 100 rows are one pass over 10 million rows
+CASES: dict[str, dict[str, Any]] = {
+    "rlp, defaults": {},
+    "rlp, one pass is 100,000 subsets": {"n_subsets": 100_000},
+    "rlp, new subsets in each epoch": {"n_subsets": 1_000, "plan": "each-epoch"},
+    "rlp, expected probe": {"probe": "expected"},
+    "rlp+mixup, 100,000 subsets": {"objective": "rlp+mixup", "n_subsets": 100_000},
+    "mse": {"objective": "mse"},
+    "rlp from a Dataset": {"n_subsets": 100_000},
+}
+
+
+class Table(Dataset[tuple[np.ndarray, np.ndarray]]):
+    """A row at a time."""
+
+    def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
+        self.X, self.y = X, y
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.X[i]), np.array(self.y[i])
+
+
+def write(folder: Path, rows: int) -> None:
+    """A table of random numbers, a part at a time."""
+    rng = np.random.default_rng(0)
+    X = np.lib.format.open_memmap(folder / "X.npy", "w+", np.float32, (rows, D))
+    y = np.lib.format.open_memmap(folder / "y.npy", "w+", np.float32, (rows, 1))
+    block = rng.standard_normal((200_000, D), dtype=np.float32)
+    for first in range(0, rows, len(block)):
+        part = block[: min(len(block), rows - first)] * np.float32(1 + 1e-7 * first)
+        X[first : first + len(part)] = part
+        y[first : first + len(part), 0] = np.sin(part[:, 0]) + part[:, 1]
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def run(folder: Path, name: str, steps: int) -> dict[str, Any]:
+    """One case, in this process."""
+    X, y = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in "Xy")
+    data = (Table(X, y), None) if "Dataset" in name else (X, y)
+    settings = {"objective": "rlp", **CASES[name]}
+    started = time.perf_counter()
+    history = fit(seeded(lambda: RegressionNet(D), 0), *data, budget=Steps(steps), compile=False, **settings)
+    above = peak_bytes() - (X.nbytes + y.nbytes)
+    return {
+        "case": name,
+        "steps": int(history.last("step")),
+        "seconds": round(time.perf_counter() - started, 1),
+        "peak above the data, MiB": round(above / 2**20),
+        "ok": above <= LIMIT,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def measure(names: list[str], rows: int, steps: int, folder: Path) -> list[dict[str, Any]]:
+    """Each case in a process of its own."""
+    write(folder, rows)
+    found = []
+    for name in names:
+        command = [sys.executable, "-m", "benchmarks.large_table", "--case", name, "--folder", str(folder)]
+        done = subprocess.run([*command, "--steps", str(steps)], capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--only", action="append", choices=CASES, help="a case; may be given several times")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(run(options.folder, options.case, options.steps)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options.only or list(CASES), options.rows, options.steps, Path(folder))
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{options.rows:,} rows × {D} float32 features\n")
+    print("| case | steps | seconds | peak above the data | at most 1 GiB |\n|---|---|---|---|---|")
+    for row in found:
+        answer = "yes" if row["ok"] else "NO"
+        peak = f"{row['peak above the data, MiB']} MiB"
+        print(f"| {row['case']} | {row['steps']} | {row['seconds']} | {peak} | {answer} |")
+
+
+if __name__ == "__main__":
+    main()
