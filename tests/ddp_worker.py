@@ -74,7 +74,7 @@ def sampled(dtype, reduction, share, probe="subset"):
     sampler = BalancedBatchSampler(N, 10, 7, rank=share.rank, world_size=share.world)
     model = seeded(lambda: RegressionNet(D), 0).to(dtype)
     wrapped = DistributedDataParallel(model) if share.world > 1 else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loss = RLPLoss(probe=probe, reduction=reduction, intercept=True)
     steps = 0
     while steps < 50:
@@ -97,7 +97,7 @@ def sampled_alone(dtype, reduction, world, probe="subset"):
     X, y = table(dtype)
     plan = BalancedBatchSampler(N, 10, 7).subsets
     model = seeded(lambda: RegressionNet(D), 0).to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     groups = [plan[i : i + world] for i in range(0, 7, world)]
     for step in range(50):
         subsets = groups[step % len(groups)]

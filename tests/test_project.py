@@ -1,6 +1,7 @@
 """Facts about the project itself: what imports what, what is public, what the documents say."""
 
 import ast
+import csv
 import re
 import subprocess
 import sys
@@ -174,3 +175,23 @@ def test_links_in_documents_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
             if not target.startswith(("http://", "https://", "mailto:")):
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results():
+    with (ROOT / "docs/results/table1-paper/tables/table1-ratios.csv").open() as file:
+        found = {
+            (row["dataset"], row["protocol"]): row for row in csv.DictReader(file) if row["baseline"] == "mse"
+        }
+    shown = re.findall(
+        r"^\| (California|Wine|Linear|Nonlinear) \| (.+) \| (.+) \|$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert len(shown) >= 3
+    for name, *cells in shown:
+        for cell, protocol in zip(cells, ("released", "steps"), strict=True):
+            row = found[name.lower(), protocol]
+            for text, key in zip(re.findall(r"[\d.e-]+", cell), ("effect", "low", "high"), strict=True):
+                digits = len(text.partition(".")[2])
+                assert float(text) == pytest.approx(float(row[key]), abs=0.5000001 * 10.0**-digits), (
+                    name,
+                    key,
+                )
