@@ -37,7 +37,9 @@ class Cluster:
         self.directory = directory
         self.workers: list[subprocess.Popen] = []
         card = directory / "scheduler.json"
-        self.scheduler = self._start("scheduler", "--port", "0", "--scheduler-file", str(card))
+        # A scheduler that nobody uses ends, and its workers with it: nothing is left of a test run that was killed.
+        options = ("--port", "0", "--scheduler-file", str(card), "--idle-timeout", "5 minutes")
+        self.scheduler = self._start("scheduler", *options)
         self.address = wait_for(
             lambda: card.exists() and card.stat().st_size and json.loads(card.read_text())
         )["address"]

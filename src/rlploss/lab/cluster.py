@@ -30,6 +30,7 @@ from rlploss.lab.workers import TRIES, Outcome, Retries, Say, TellOf, Train, rea
 
 LOOK_EVERY = 0.5  # seconds between looks at who is there
 PAUSE = 0.02  # seconds between looks at what has come
+PATIENCE = 60.0  # seconds for an answer of a scheduler that is connected, but may be busy
 SENDS = 2  # pieces of data on their way at once: they pass through the scheduler's memory
 _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:\d{1,5}")
 
@@ -111,7 +112,7 @@ class DaskWorkers:
         if client.status != "running":  # all that was asked of it is forgotten, even if it comes back
             raise self.lost("the connection was closed")
         try:
-            found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=self.timeout)
+            found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=PATIENCE)
         except (
             OSError,
             RuntimeError,
@@ -205,8 +206,10 @@ class _Study:
         for address in self._seats.keys() - addresses:
             yield from self._lost(self._seats.pop(address))
         for address in sorted(addresses - self._seats.keys()):
-            self._seats[address] = seat = _Seat(address)
-            self._ask("introduce", seat, _remote.introduce, self._root)
+            self._seats[address] = _Seat(address)
+        for seat in self._seats.values():
+            if not seat.process and not seat.unfit and seat.job is None:
+                self._ask("introduce", seat, _remote.introduce, self._root)
         if not self._seats and not self._deserted:
             here = self._workers.address
             self._say(
@@ -221,7 +224,7 @@ class _Study:
 
     def _lost(self, seat: _Seat) -> Iterator[Outcome]:
         """A worker has gone, or another process answers at its address: its cell is tried elsewhere."""
-        job, seat.job = seat.job, None
+        job, seat.job, seat.process = seat.job, None, ""
         if job is None:
             return
         if self._jobs.pop(job.future.key, None) is not None:
@@ -286,6 +289,8 @@ class _Study:
     # What comes back
 
     def _take(self, future: Any, result: Any) -> Iterator[Outcome]:
+        from distributed import KilledWorker
+
         job = self._jobs.pop(future.key, None)
         if job is None:  # no longer wanted
             return
@@ -293,10 +298,10 @@ class _Study:
         if future.status == "finished":
             seat.job = None
             yield from self._accept(job, result)
-        elif future.status == "error":
+        elif future.status == "error" and not isinstance(result[1], KilledWorker):
             seat.job = None
             yield from self._refuse(job, result[1])
-        elif self._client.status == "running":  # somebody has restarted the workers
+        elif self._client.status == "running":  # it has died, or somebody has restarted all workers
             yield from self._lost(seat)
         else:
             raise self._workers.lost(result)
@@ -314,13 +319,10 @@ class _Study:
         elif job.cell is not None and result.process == seat.process:  # it had to make room meanwhile
             self._waiting.appendleft(job.cell)
         elif result.process != seat.process:  # restarted at the same address
-            seat.job, seat.process = job, ""
+            seat.job = job
             yield from self._lost(seat)
-            self._ask("introduce", seat, _remote.introduce, self._root)
 
     def _refuse(self, job: _Job, error: BaseException) -> Iterator[Outcome]:
-        if type(error).__name__ == "KilledWorker":
-            error = RuntimeError("every worker that was given this died, up to the cluster's own limit")
         if job.cell is not None:
             yield Outcome(job.cell, error=reason(error))
         else:

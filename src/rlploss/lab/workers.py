@@ -127,7 +127,7 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
             for name, value in variables.items():
                 if value is None:
-                    del os.environ[name]
+                    os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
 
