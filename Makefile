@@ -24,6 +24,11 @@ test: $(STAMP)
 test-data: $(STAMP)
 	RLPLOSS_TEST_NETWORK=1 $(BIN)/python -m pytest -m network $(PYTEST_ARGS)
 
+# PART=store, checkpoints, fuzz, guided or long; TORTURE_ARGS="--kills 20 --cases 1000 --runs 200" changes the sizes.
+.PHONY: torture
+torture: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(PART) $(TORTURE_ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

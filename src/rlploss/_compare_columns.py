@@ -227,7 +227,7 @@ def read_target(values: pd.Series, task: str) -> Target:
         raise TableError(
             f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values"
         )
-    n_different = values.astype(str).nunique() if numbers is None else len(np.unique(numbers))
+    n_different = values.map(str).nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
         raise TableError(f"the target {name!r} is {word}, always {values.iloc[0]!s}; choose another column")

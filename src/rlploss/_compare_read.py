@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlploss.lab.errors import sentence
+
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "--", "#n/a", "missing", "<na>"})
 
 
 class TableError(ValueError):
-    """The table cannot be used; the message is one sentence for the user."""
+    """The table cannot be used; the message is one sentence for the user, however long the names in it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(sentence(message))
 
 
 def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
@@ -94,14 +99,16 @@ def _read_text(path: Path, encoding: str) -> pd.DataFrame:
         raise TableError(f"{path} is not a table but binary data; give a CSV, TSV or Parquet file")
     try:
         text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
-    except LookupError:
-        raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
     except UnicodeDecodeError as error:
         raise TableError(
             f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position {error.start}); "
             "pass its encoding, for instance --encoding latin-1"
         ) from error
-    declared = re.match(r"sep=(.)\r?\n", text)  # what spreadsheets write into the first line
+    except (LookupError, ValueError):  # codecs that are not of text raise what they like
+        raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
+    if re.search("[\ud800-\udfff]", text):  # halves of characters, which some codecs let through
+        raise TableError(f"{path} is not {encoding} text (halves of characters); pass its encoding")
+    declared = re.match(r'sep=([^"\r\n])\r?\n', text)  # what spreadsheets write into the first line
     text = text[declared.end() :] if declared else text
     first = next((line for line in text.splitlines() if line.strip()), "")
     if not first:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 
 FORMAT = 1
 MARK = "rlploss checkpoint"
+REMEDY = "delete it, or pass another checkpoint path"
 
 
 def fingerprint(*tensors: Tensor | None) -> str:
@@ -51,13 +55,23 @@ def save(path: Path, spec: dict[str, Any], where: dict[str, str], state: dict[st
         "digest": _digest(state),
         "state": state,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # torch hides an error of the disk in one of its own
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = (cause.strerror if isinstance(cause, OSError) else None) or _first_line(error)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"checkpoint {path} cannot be written ({reason}); the last one, if any, is kept: free some space or pass "
+            "another checkpoint path"
+        ) from error
     if os.name == "posix":  # make the new name itself durable
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -70,24 +84,20 @@ def load(path: Path, spec: dict[str, Any], where: dict[str, str]) -> dict[str, A
     """Return the state in a checkpoint of this very run, or None if there is none yet."""
     if not path.exists():
         return None
-    remedy = "delete it, or pass another checkpoint path"
-    try:
+    remedy = REMEDY
+    with refusing(path):  # torch raises half a dozen kinds for damaged files
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds for damaged files
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"checkpoint {path} must be a whole file that fit wrote, got: {reason}; {remedy}"
-        ) from error
-    if not isinstance(content, dict) or content.get("mark") != MARK:
+    if not isinstance(content, dict) or not isinstance(mark := content.get("mark"), str) or mark != MARK:
         raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {remedy}")
-    if content["format"] != FORMAT:
-        raise ValueError(
-            f"checkpoint {path} must have format {FORMAT}, got format {content['format']}; {remedy}"
-        )
-    if _digest(content["state"]) != content["digest"]:
-        raise ValueError(
-            f"checkpoint {path} must be whole, got one whose content does not match its digest; {remedy}"
-        )
+    with refusing(path):
+        if content["format"] != FORMAT:
+            raise ValueError(f"it has format {str(content['format'])[:40]!r}, not {FORMAT}")
+        if _digest(content["state"]) != content["digest"]:
+            raise ValueError("its content does not match its digest")
+        for part in ("spec", "environment", "state"):
+            if not isinstance(content[part], dict) or not all(isinstance(key, str) for key in content[part]):
+                raise ValueError(f"its {part} is not one")
+        _check_state(content["state"])
     differences = _differences(content["spec"], _plain(spec))
     if differences:
         raise ValueError(
@@ -104,6 +114,53 @@ def load(path: Path, spec: dict[str, Any], where: dict[str, str]) -> dict[str, A
     return state
 
 
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn whatever the content of a file leads to, and that may be anything, into one sentence."""
+    try:
+        yield
+    except Warning:
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(f"checkpoint {path} "):
+            raise
+        raise ValueError(
+            f"checkpoint {path} must be a whole file that fit wrote, got: {_first_line(error)}; {REMEDY}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return (
+        f"{type(error).__name__} {text}"
+        if isinstance(error, KeyError)
+        else _short(text) or type(error).__name__
+    )
+
+
+def _short(text: str) -> str:
+    line = text.split("\n")[0]
+    return line if len(line) <= 200 else f"{line[:200]}…"
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    """What the loop counts with must be numbers, and curves lists of numbers."""
+    for name, kind in {
+        "step": int,
+        "loss_count": int,
+        "seconds": float,
+        "loss_sum": float,
+        "stopped": str,
+    }.items():
+        if name in state and type(state[name]) is not kind:
+            raise ValueError(f"{name} is not of type {kind.__name__}")
+    if "columns" in state:
+        lengths = {len(values) for values in state["columns"].values()}
+        numbers = all(isinstance(v, int | float) for values in state["columns"].values() for v in values)
+        if len(lengths) > 1 or not numbers:
+            raise ValueError("its columns are not numbers")
+
+
 def _plain(spec: dict[str, Any]) -> dict[str, Any]:
     """The spec as it comes back from a file."""
     plain: dict[str, Any] = json.loads(json.dumps(spec, sort_keys=True, default=str))
@@ -114,7 +171,9 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     parts = []
     for key in sorted(set(theirs) | set(ours)):
         if theirs.get(key) != ours.get(key):
-            parts.append(f"{key} is {theirs.get(key)!r} in the file and {ours.get(key)!r} here")
+            parts.append(
+                f"{key} is {_short(repr(theirs.get(key)))} in the file and {_short(repr(ours.get(key)))} here"
+            )
     return ", ".join(parts)
 
 

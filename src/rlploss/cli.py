@@ -19,7 +19,7 @@ except ImportError:
 
 from rlploss import __version__, _cli_bench, _cli_compare, _cli_data
 from rlploss.datasets import CacheError, DatasetUnavailable
-from rlploss.lab.errors import LabError, Stopped
+from rlploss.lab.errors import LabError, Stopped, sentence
 from rlploss.paper import command
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
@@ -62,12 +62,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DatasetUnavailable as error:
         return _fail(str(error), 1)
     except (ValueError, CacheError, LabError) as error:
-        return _fail(str(error), 2)
+        return _fail(sentence(str(error)), 2)
     except OSError as error:
         _forget_output()  # it may be the output that cannot be written
         where = f"cannot use {error.filename}" if error.filename else "cannot go on"
         remedy = "check that it is there, that you may write there, and that the disk has room"
-        return _fail(f"{where} ({error.strerror or error}); {remedy}", 2)
+        return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )  # typer's own errors: unknown option, missing argument
         if message is None:
             raise
-        text = message().strip()
+        text = sentence(message())
         return _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2  # empty: help was shown
     if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
         return _stopped(words)
@@ -112,7 +112,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("RLPLOSS_TRACEBACK"):
             raise
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        what = sentence(f"{type(error).__name__}: {error}", 300)
         remedy = "report it with what RLPLOSS_TRACEBACK=1 shows"
         code = _fail(f"a mistake in rlploss itself ({what}); {remedy}", 1)
     sys.exit(code)

@@ -278,6 +278,11 @@ class Run:
         state = read() if self.share.world == 1 else distributed.by_first(read)
         if state is None:
             return
+        with checkpoints.refusing(path):
+            self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Put back what a checkpoint holds."""
         self.step, self.seconds = state["step"], state["seconds"]
         self.loss_sum, self.loss_count = state["loss_sum"], state["loss_count"]
         self.model.load_state_dict(state["model"])

@@ -110,7 +110,8 @@ class Stack:
             }
             self._spec["path"] = self.path_name
             self._environment = checkpoints.environment(self.flat.device, torch.get_num_threads())
-            self._load(self._path)
+            with checkpoints.refusing(self._path):
+                self._load(self._path)
         if self.step == 0 and not self.members[0].history.columns:
             self._evaluate(self.members)
         with torch.no_grad():

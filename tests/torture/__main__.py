@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="of studies, and as many of fit")
     parser.add_argument("--kills-local", type=int, default=10, help="of studies with worker processes")
     parser.add_argument("--cases", type=int, default=12_000, help="of fuzzing, over all targets")
+    parser.add_argument("--only", default="", help="of fuzzing: targets whose name contains this")
     parser.add_argument("--runs", type=int, default=2000, help="of the long study")
     parser.add_argument("--seed", type=int, default=0, help="of every random choice")
     options = parser.parse_args()
@@ -46,7 +47,7 @@ def _steps(part: str, options: argparse.Namespace) -> list[Callable[[], list[Lin
     if part == "fuzz":
         from tests.torture import fuzz
 
-        return [lambda: fuzz.run(options.cases, options.seed)]
+        return [lambda: fuzz.run(options.cases, options.seed, options.only)]
     if part == "guided":
         from tests.torture import guided
 

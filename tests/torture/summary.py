@@ -55,6 +55,6 @@ class Progress:
     def tell(self, done: int, words: str = "") -> None:
         """Print if the last line was ten seconds ago, or if this is the end."""
         now = time.monotonic()
-        if now - self.last >= 10 or done >= self.total:
+        if now - self.last >= 10 or done == self.total:
             self.last = now
             print(f"{self.part}: {done:,} of {self.total:,}{words}, {self.seconds:.0f} s", flush=True)

@@ -158,8 +158,8 @@ def read_labels(data: bytes) -> Bytes:
     """Read a JSON list of class labels."""
     try:
         return np.array(json.loads(data), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise FormatError(f"not a JSON list of labels ({error})") from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"not a JSON list of labels ({str(error)[:100]})") from error
 
 
 def _digits(_: Mapping[str, bytes]) -> Arrays:

@@ -12,6 +12,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,33 +143,38 @@ def number(value: float, digits: int = 3) -> str:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    with mpl.rc_context(
-        {
-            "svg.fonttype": "none",  # text stays text
-            "svg.hashsalt": "rlploss",  # the same ids every time
-            "font.family": "sans-serif",
-            "font.size": 8.5,
-            "axes.titlesize": 9.5,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.edgecolor": MUTED,
-            "axes.labelcolor": INK,
-            "axes.titlecolor": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": GRID,
-            "grid.linewidth": 0.6,
-            "xtick.color": MUTED,
-            "ytick.color": MUTED,
-            "xtick.minor.size": 0,
-            "ytick.minor.size": 0,
-            "text.color": INK,
-            "lines.linewidth": 1.6,
-            "legend.frameon": False,
-        }
+    with (
+        warnings.catch_warnings(),
+        mpl.rc_context(
+            {
+                "text.parse_math": False,  # a class may be called $x_{$
+                "svg.fonttype": "none",  # text stays text
+                "svg.hashsalt": "rlploss",  # the same ids every time
+                "font.family": "sans-serif",
+                "font.size": 8.5,
+                "axes.titlesize": 9.5,
+                "axes.titleweight": "bold",
+                "axes.titlelocation": "left",
+                "axes.edgecolor": MUTED,
+                "axes.labelcolor": INK,
+                "axes.titlecolor": INK,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.axisbelow": True,
+                "grid.color": GRID,
+                "grid.linewidth": 0.6,
+                "xtick.color": MUTED,
+                "ytick.color": MUTED,
+                "xtick.minor.size": 0,
+                "ytick.minor.size": 0,
+                "text.color": INK,
+                "lines.linewidth": 1.6,
+                "legend.frameon": False,
+            }
+        ),
     ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # names may be in any script
         yield
 
 

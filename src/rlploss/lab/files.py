@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rlploss.lab.errors import shown
+
 Value = str | int | float | bool | None
 PART = ".part"  # ends the names of files that are being written
 
@@ -73,11 +75,11 @@ def _safe(value: Value) -> Value:
 
 
 def markdown_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; bars, line ends and HTML in cells are made harmless."""
+    """A Markdown table; bars, line ends, HTML, links and control characters in cells are made harmless."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(_cell(c) for c in line) + " |\n" for line in lines)
 
 
 def _cell(text: str) -> str:
-    clean = " ".join(str(text).split()).replace("\\", "\\\\").replace("|", "\\|")
-    return clean.replace("&", "&amp;").replace("<", "&lt;")
+    clean = shown(" ".join(str(text).split())).replace("\\", "\\\\").replace("|", "\\|")
+    return clean.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
