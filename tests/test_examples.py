@@ -1,0 +1,23 @@
+"""The examples for other frameworks run and learn, each in a process of its own: frameworks warn, and set seeds."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("name", ["accelerate", "skorch", "lightning"])
+def test_rlp_learns_in(name):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed: pip install {name}")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"with_{name}.py")], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    losses = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("epoch")]
+    assert len(losses) >= 5
+    assert losses[-1] < losses[0] / 3
