@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from rlploss.cli import run
+from rlploss.compare import load_table
 
 QUICK = ["--splits", "2", "--steps", "20", "--arms", "rlp,ridge", "--workers", "inline", "--out", "out"]
 
@@ -69,6 +70,20 @@ def test_parquet_from_file_to_answer(capsys):
     }  # fmt: skip
     ridge = next(row for row in data["results"] if row["arm"] == "ridge regression")
     assert ridge["r2"] > 0.9  # prices were read as the numbers they are
+    space = {}
+    exec(data["code"], space)  # reads the file again
+    assert space["model"].score(space["X"], space["y"]) > 0.9
+
+
+def test_a_file_as_columns_of_numbers():
+    frame().to_csv("t.csv", index=False, encoding="utf-16")
+    X, y = load_table("t.csv", "price", drop=["city"], encoding="utf-16")
+    assert X.shape == (40, 6)
+    assert not X.isna().any().any()
+    assert y.mean() > 1e5
+    _, classes = load_table("t.csv", "rooms", task="classification", encoding="utf-16")
+    assert set(classes) == {"1", "2", "3", "4", "5"}
+    assert len(classes) == frame()["rooms"].notna().sum()
 
 
 def test_the_task_is_overridden(capsys):

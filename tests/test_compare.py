@@ -46,8 +46,8 @@ def test_where_rlp_cannot_help_it_says_so():
 
 
 def test_label_noise_on_a_linear_truth_with_few_rows_moves_the_dial():
-    X, y = noisy_line()
-    found = compare(X, y, arms=["mse", "rlp"], n_splits=3, steps=300, random_state=SEED)
+    X, y = noisy_line(noise=0.2)
+    found = compare(X, y, arms=["mse", "rlp"], n_splits=5, steps=300, random_state=SEED)
     stays, of = found.dial_stays()
     assert stays < of / 2
 
@@ -285,9 +285,9 @@ def test_the_report(found, tmp_path):
         "Predictions against truth",
         "The columns",
         "The code that trains the winner",
-        "bmi is",
+        "17 missing filled with the median, and a column that says where",
     ):
-        assert words in text or words == "bmi is"
+        assert words in text
     assert not re.search(r'\b(src|href)="(?!#|data:|tables/|figures/)', text)  # loads nothing
     for name in ("tables/results.csv", "tables/columns.md", "tables/results-noise-0.5.csv", "figures/dial.svg",
                  "figures/arms.png", "figures/curves.csv", "figures/predictions.svg"):  # fmt: skip

@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from rlploss import DivergenceError, MSEEquivalentWarning
-from rlploss.estimators import RLPClassifier, RLPRegressor, auto_subset_size
+from rlploss.estimators import RLPClassifier, RLPRegressor, RLPRegressorCV, auto_subset_size
 
 DIABETES = load_diabetes(return_X_y=True)
 IRIS = load_iris(return_X_y=True)
@@ -398,15 +398,24 @@ def test_to_torch_gives_the_same_numbers(kind):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_to_torch_exports_to_onnx(tmp_path):
+@pytest.mark.parametrize("kind", ["one", "many", "classes", "logits", "ensemble"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_to_torch_exports_to_onnx(kind, dtype, tmp_path):
     onnx = pytest.importorskip("onnx")
     from onnx.reference import ReferenceEvaluator
 
-    X, y = linear()
-    model = RLPRegressor(**QUICK).fit(X, y)
+    X, y = linear(60)
+    if kind in ("classes", "logits"):
+        loss = "rlp" if kind == "classes" else "cross_entropy"
+        model = RLPClassifier(loss=loss, **QUICK).fit(X, y > np.median(y))
+    elif kind == "ensemble":
+        model = RLPRegressorCV(cv=2, n_best=2, **QUICK).fit(X, y)
+    else:
+        model = RLPRegressor(**QUICK).fit(X, y if kind == "one" else np.column_stack([y, -y]))
+    wanted = model.predict_proba(X) if kind in ("classes", "logits") else model.predict(X)
     torch.onnx.export(
-        model.to_torch(),
-        (torch.tensor(X[:2]),),
+        model.to_torch(dtype),
+        (torch.tensor(X[:2], dtype=dtype),),
         tmp_path / "model.onnx",
         input_names=["X"],
         output_names=["y"],
@@ -414,8 +423,10 @@ def test_to_torch_exports_to_onnx(tmp_path):
         dynamo=False,  # the newer exporter needs onnxscript
     )
     onnx.checker.check_model(onnx.load(tmp_path / "model.onnx"))
-    (predicted,) = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"X": X})
-    assert_close(predicted, model.predict(X))
+    rows = torch.tensor(X, dtype=dtype).numpy()
+    (predicted,) = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"X": rows})
+    assert predicted.shape == wanted.shape
+    assert_close(predicted, wanted, dtype=dtype, **({} if dtype == torch.float64 else {"rtol": 2e-3}))
 
 
 # Bad settings

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from close import assert_close
@@ -54,6 +55,11 @@ def test_results_fit_together():
     assert results["mean_test_score"][best] == max(results["mean_test_score"]) == model.best_score_
     assert model.best_params_["alpha"] == results["param_alpha"][best]
     assert model.best_params_["n_steps"] == results["n_steps"][best] <= 80
+    assert results["params"][best] == {
+        "subset_size": results["param_subset_size"][best],
+        "alpha": results["param_alpha"][best],
+    }
+    assert len(pd.DataFrame(results)) == 12
 
 
 def test_a_score_is_that_of_fit_on_the_fold():
@@ -141,14 +147,19 @@ def noisy_line(n=40, seed=0):
 
 
 def test_label_noise_on_a_linear_truth_moves_the_dial_off_mse():
-    X, y, _ = noisy_line()
-    model = RLPRegressorCV(alphas=(1e-4,), random_state=SEED).fit(X, y)
-    assert model.best_params_["subset_size"] is not None
-    clean_X, _, truth = noisy_line(2000, seed=1)
-    plain = RLPRegressor(loss="mse", random_state=SEED).fit(X, y)
-    assert np.mean((model.predict(clean_X) - truth) ** 2) < 0.5 * np.mean(
-        (plain.predict(clean_X) - truth) ** 2
-    )
+    """In most of five draws (one may stay by chance), and the error of the truth falls with it."""
+    left, ours, plain = 0, [], []
+    for draw in range(5):
+        X, y, _ = noisy_line(seed=draw)
+        settings = {"learning_rate_init": 0.01, "max_iter": 30, "random_state": SEED + draw}
+        model = RLPRegressorCV(alphas=(1e-4,), cv=3, **settings).fit(X, y)
+        left += model.best_params_["subset_size"] is not None
+        X_new, _, truth = noisy_line(2000, seed=100 + draw)
+        mse = RLPRegressor(loss="mse", tol=0.0, **settings).fit(X, y)
+        for found, one in ((ours, model), (plain, mse)):
+            found.append(np.mean((one.predict(X_new) - truth) ** 2))
+    assert left >= 3
+    assert np.mean(ours) < 0.7 * np.mean(plain)
 
 
 def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():

@@ -79,6 +79,7 @@ def compare(
         console=console,
         source=table.name,
         command=shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "",
+        loads=_loads(table, target, task=task, drop=_names(drop) or (), encoding=encoding),
     )
     page = found.write(out)
     for condition in found.conditions:
@@ -121,6 +122,13 @@ def inspect(
     else:
         dial = f'subset_size="auto" is {size} rows of {n:,}; up to {p} rows RLP is MSE, at {n:,} linear regression'
     _say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
+
+
+def _loads(table: Path, target: str, **options: object) -> str:
+    """The call that reads the same file in Python; options at their defaults are left out."""
+    usual = {"task": "auto", "drop": (), "encoding": "utf-8"}
+    told = [f"{name}={value!r}" for name, value in options.items() if value != usual[name]]
+    return f"load_table({', '.join([repr(str(table)), repr(target), *told])})"
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -39,12 +39,11 @@ def winner_code(found: Comparison) -> str:
         if arm.name in LINEAR:
             imports += "\nfrom sklearn.pipeline import make_pipeline\nfrom sklearn.preprocessing import StandardScaler"
             model = f"make_pipeline(StandardScaler(), {model})"
-    return (
-        f"{imports}\n\n"
-        f'# X: the {d} columns of numbers listed under "The columns"; y: {found.design.target.name!r}\n'
-        f"model = {model}\n"
-        f"model.fit(X, y)\n"
-    )
+    rows = f'# X: the {d} columns of numbers listed under "The columns"; y: {found.design.target.name!r}\n'
+    if found.loads:
+        imports += "\nfrom rlploss.compare import load_table"
+        rows = f'X, y = {found.loads}  # the {d} columns of numbers listed under "The columns"\n'
+    return f"{imports}\n\n{rows}model = {model}\nmodel.fit(X, y)\n"
 
 
 def _network(arm: Arm, task: str, setting: int, steps: float, n: int, d: int) -> tuple[str, str]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from rich.console import Console
 
 from rlploss import _checks, _compare_train
 from rlploss._compare_arms import Arm, arms_for
 from rlploss._compare_columns import Design, make_design
-from rlploss._compare_read import TableError, check_frame
+from rlploss._compare_read import TableError, check_frame, read_table
 from rlploss._compare_study import (
     FEWEST_ROWS,
     PLAIN,
@@ -39,7 +40,7 @@ from rlploss.lab.workers import Workers, parse_workers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison", "TableError", "compare"]
+__all__ = ["Comparison", "TableError", "compare", "load_table"]
 
 ROOT = "rlploss._compare_train"  # the code whose changes make stored rows foreign
 MOST_ROWS, STEPS, SPLITS = 10_000, 1000, 10  # defaults
@@ -60,6 +61,7 @@ class Comparison:
     seeds: tuple[int, ...]
     source: str = "the table"
     command: str = ""  # what made it
+    loads: str = ""  # the call of `load_table` that reads the file again
 
     @property
     def task(self) -> str:
@@ -206,6 +208,19 @@ def compare(
     )
 
 
+def load_table(
+    path: str | Path, target: str, *, task: str = "auto", drop: Sequence[str] = (), encoding: str = "utf-8"
+) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """Read a file as `rlploss compare` does: X as columns of numbers (n, d), and y, numbers or names of classes.
+
+    Missing values are filled with the median of all rows, rows without a target left out.
+    """
+    design = make_design(read_table(path, encoding=encoding), target, task=task, drop=drop)
+    X = pd.DataFrame(design.X, columns=list(design.names))
+    y, classes = design.target.y, design.target.classes
+    return X.fillna(X.median()), np.array(classes)[y] if classes else y
+
+
 def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     """X and y in one pandas frame, and the name of the target in it."""
     if isinstance(X, pd.DataFrame):
@@ -248,8 +263,9 @@ def compare_design(
     console: Console | None = None,
     source: str = "the table",
     command: str = "",
+    loads: str = "",
 ) -> Comparison:
-    """`compare` on a table that has been read; `source` and `command` are words for the report."""
+    """`compare` on a table that has been read; `source`, `command` and `loads` are words for the report."""
     chosen = arms_for(design.target.task, None if arms is None else tuple(arms))
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_seeds = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)
@@ -285,7 +301,7 @@ def compare_design(
                 raise LabError(f"{len(done.failed)} of {len(cells)} arms could not be trained: {reason}")
             found = {key: store.read(cell) for key, cell in cells.items()}
     stored = {key: cell for key, cell in found.items() if cell is not None}
-    return Comparison(design, chosen, conditions, stored, len(keep), steps, seeds, source, command)
+    return Comparison(design, chosen, conditions, stored, len(keep), steps, seeds, source, command, loads)
 
 
 def said(todo: Plan, arms: Sequence[Arm], conditions: Sequence[Condition], seeds: Sequence[int]) -> str:

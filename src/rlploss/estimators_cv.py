@@ -62,9 +62,9 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
 
     Attributes
     ----------
-    cv_results_ : dict of arrays, one entry per setting: `param_subset_size` (rows in a fold), `param_alpha`, `n_steps`
-        (the best number of steps), `split{i}_test_score`, `mean_test_score`, `std_test_score` (negative mean squared
-        error in units of y), `rank_test_score`.
+    cv_results_ : dict of arrays, one entry per setting: `param_subset_size` (rows in a fold), `param_alpha`, `params`
+        (the two as a dict), `n_steps` (the best number of steps), `split{i}_test_score`, `mean_test_score`,
+        `std_test_score` (negative mean squared error in units of y), `rank_test_score`.
     best_params_ : dict with `subset_size` for all rows (None: MSE), `alpha` and `n_steps`.
     best_score_, best_index_, n_splits_, n_outputs_, n_features_in_, feature_names_in_
     n_iter_ : iterations of the best setting.
@@ -296,9 +296,12 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: igno
             raise ValueError(
                 f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it"
             )
-        results: dict[str, NDArray[Any]] = {
-            "param_subset_size": np.array([max(p, d.subset_size(fewest, p)) for d, _ in candidates]),
-            "param_alpha": np.array([alpha for _, alpha in candidates]),
+        sizes = [max(p, d.subset_size(fewest, p)) for d, _ in candidates]
+        alphas = [alpha for _, alpha in candidates]
+        results: dict[str, Any] = {
+            "param_subset_size": np.array(sizes),
+            "param_alpha": np.array(alphas),
+            "params": [{"subset_size": m, "alpha": alpha} for m, alpha in zip(sizes, alphas, strict=True)],
             "n_steps": (best + 1) * every,
             **{f"split{i}_test_score": at_best[:, i] for i in range(len(splits))},
             "mean_test_score": scores,
