@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def wait_for(what, *, seconds=60.0):
+def wait_for(what, *, seconds=240.0):
     """Poll until `what()` is true; fails loudly instead of hanging."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
@@ -61,7 +61,6 @@ class Cluster:
             "RLPLOSS_DATA": str(place / "no" / "cache"),
             "HOME": str(place),
             "OMP_NUM_THREADS": "2",  # not the driver's
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
         }
         with (place / "log").open("w") as log:
             return subprocess.Popen(

@@ -40,7 +40,8 @@ def cell(name="mse", seeds=(0, 1, 2), *, n=4, dataset="toy", timed=None, **extra
 def train(cell: Cell, tell: Tell) -> CellResult:
     """Errors that decay with the step at a rate of the arm's; depends on the seed; sleeps, fails or dies if told to.
 
-    `ledger` is a file that gets a line per try; with `die_times` the first so many tries die.
+    `ledger` is a file that gets a line per try; with `die_times` the first so many tries die; with `until` it goes on
+    when that file is there.
     """
     rate = float(cell.arm.get("rate", 0.5))
     tries = 0
@@ -53,7 +54,10 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     if cell.arm.get("die") or tries <= int(cell.arm.get("die_times", -1)):
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
-    while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)):
+    gate = cell.arm.get("until")
+    while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)) or (
+        gate and not os.path.exists(str(gate))
+    ):
         tell(0.5)
         time.sleep(0.01)
     runs = []

@@ -291,14 +291,15 @@ class _Study:
     def _take(self, future: Any, result: Any) -> Iterator[Outcome]:
         from distributed import KilledWorker
 
-        job = self._jobs.pop(future.key, None)
+        status, job = future.status, self._jobs.pop(future.key, None)
+        future.release()  # what the cluster still holds, it computes again when its worker dies
         if job is None:  # no longer wanted
             return
         seat = job.seat
-        if future.status == "finished":
+        if status == "finished":
             seat.job = None
             yield from self._accept(job, result)
-        elif future.status == "error" and not isinstance(result[1], KilledWorker):
+        elif status == "error" and not isinstance(result[1], KilledWorker):
             seat.job = None
             yield from self._refuse(job, result[1])
         elif self._client.status == "running":  # it has died, or somebody has restarted all workers
