@@ -153,7 +153,7 @@ class Run:
     def _stretch(self, stop: int) -> None:
         """Steps up to `stop`, or until it is time to report or to save."""
         deadline = self.reporter.due
-        if self._path is not None and not self._save_every:
+        if self._path is not None and not self._save_every and self.share.rank == 0:
             deadline = min(deadline, self._saved_at + CHECKPOINT_SECONDS)
         per_epoch = self.recipe.steps_per_epoch
         started = time.perf_counter()
