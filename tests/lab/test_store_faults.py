@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -258,6 +259,24 @@ def test_what_other_versions_have_stored_does_not_disturb(tmp_path):
             store._connection.execute(f"{columns} (?, 'other', ?, '', '', 1)", (f"h{number}", spec))
         assert [cell.hash for cell, _ in store.costs()] == [stub.cell().hash]
         assert plan([stub.cell()], store, cost=lambda cell: 1.0, workers=Inline()).stored == 1
+
+
+def test_a_process_killed_while_it_committed_the_tables_leaves_a_directory_that_can_be_used(tmp_path):
+    """The tables are in the file, and beside it is the journal that says they were not there: SQLite undoes them."""
+    path = tmp_path / "runs.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None)
+    header = (
+        f"PRAGMA application_id = {store_module.APPLICATION_ID}; PRAGMA user_version = {store_module.SCHEMA};"
+    )
+    connection.executescript(f"BEGIN; {header} {store_module._TABLES} COMMIT;")
+    connection.close()
+    magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 7, 0, 512, 4096
+    journal = magic + struct.pack(">5I", records, nonce, pages, sector, page)
+    (tmp_path / "runs.sqlite-journal").write_bytes(journal.ljust(sector, b"\0"))
+    with Store(tmp_path, engine="e") as store:
+        assert store.requests() == {}
+        store.write(stub.cell(), stub.train(stub.cell(), lambda fraction: None))
+    assert len(stored(tmp_path)) == 1
 
 
 def test_compare_and_reproduce_do_not_share_a_directory(forker, copy, tmp_path):

@@ -129,18 +129,18 @@ class Store:
             ) from error
 
     def _open(self) -> sqlite3.Connection:
-        fresh = not self.path.exists() or self.path.stat().st_size == 0
-        if not fresh:
+        if self.path.exists() and self.path.stat().st_size > 0:
             self._check_header()
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
         try:
-            if fresh:
-                # One transaction in rollback mode: a kill leaves an empty file, never half a schema.
+            connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
+            # Whether it is empty is asked after SQLite has undone what a killed process left half done.
+            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise sqlite3.DatabaseError("malformed")
+            if connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
+                # One transaction in rollback mode: a kill leaves nothing, never half a schema.
                 header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};"
                 connection.executescript(f"BEGIN IMMEDIATE; {header} {_TABLES} COMMIT;")
-            elif connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                raise sqlite3.DatabaseError("malformed")
-            connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
