@@ -26,9 +26,6 @@ TINY = Entry(
     "tiny", 50_000, 1, "regression", _read_tiny, "made up", "none", "none", directory="tiny",
     files=(DataFile("tiny.csv", hashlib.sha256(TINY_BYTES).hexdigest(), len(TINY_BYTES)),),
 )  # fmt: skip
-registry.ENTRIES.setdefault(
-    "tiny", TINY
-)  # wherever this module is imported: in the driver and in its workers
 
 
 def cell(name="mse", seeds=(0, 1, 2), *, n=4, dataset="toy", timed=None, **extra):
