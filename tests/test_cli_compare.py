@@ -109,7 +109,10 @@ def test_inspect_of_a_wide_table(capsys):
             ["houses.csv", "--target", "price", "--noise", "x"],
             "--noise takes numbers separated by commas, got 'x'",
         ),
-        (["houses.csv", "--target", "price", "--workers", "many"], 'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT"'),
+        (
+            ["houses.csv", "--target", "price", "--workers", "many"],
+            'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT"',
+        ),
         (
             ["houses.csv", "--target", "price", "--out", "theirs"],
             "theirs is not empty and was not made by rlploss",
