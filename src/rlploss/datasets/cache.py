@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlploss._locks import try_lock
+
 VARIABLE = "RLPLOSS_DATA"
 TEMPORARY = ".tmp-"  # prefix of everything that a killed process may leave behind
 
@@ -162,7 +164,7 @@ def lock(directory: Path, *, on_wait: Callable[[], None], poll: float = 0.1) -> 
     try:
         waiting = False
         with cache_errors(directory):
-            while not _try_lock(handle):
+            while not try_lock(handle):
                 if not waiting:
                     on_wait()
                     waiting = True
@@ -170,24 +172,3 @@ def lock(directory: Path, *, on_wait: Callable[[], None], poll: float = 0.1) -> 
         yield
     finally:
         os.close(handle)  # releases the lock
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

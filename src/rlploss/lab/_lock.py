@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from pathlib import Path
 
+from rlploss._locks import try_lock
 from rlploss.lab.errors import LabError
 
 
@@ -27,7 +27,7 @@ class DirectoryLock:
             raise DirectoryBusy(
                 f"cannot lock {directory} ({error.strerror}); choose a directory you may write to"
             ) from error
-        if not _try_lock(self._handle):
+        if not try_lock(self._handle):
             holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._handle)
             self._handle = None
@@ -45,27 +45,3 @@ class DirectoryLock:
         if self._handle is not None:
             os.close(self._handle)  # closing releases the lock
             self._handle = None
-
-
-if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            os.lseek(handle, 1 << 20, os.SEEK_SET)  # a byte past the text, so that the text stays readable
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            os.lseek(handle, 0, os.SEEK_SET)
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
