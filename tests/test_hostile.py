@@ -238,6 +238,15 @@ def test_a_target_of_bytes_is_classes():
     assert len(make_design(frame, "y").target.classes) == 2
 
 
+def test_a_column_with_values_only_where_the_target_has_none_is_empty():
+    frame = pd.DataFrame(
+        {"a": np.arange(20) ** 2, "b": [None] * 18 + [1.5, 2.5], "y": [1.5, 2.5] * 9 + [None] * 2}
+    )
+    design = make_design(frame, "y")
+    assert {c.name: c.kind for c in design.columns} == {"a": "number", "b": "empty"}
+    assert design.X.shape == (18, 1)
+
+
 def trained(path):
     X = torch.linspace(-1, 1, 24).reshape(12, 2)
     model = RegressionNet(2, hidden=2)

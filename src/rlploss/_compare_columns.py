@@ -87,8 +87,12 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     for name in rest:
         refuse_lists(frame[name])
         column, numbers = read_column(frame[name])
+        numbers = numbers[known]
+        if numbers.shape[1] and np.isnan(numbers[:, 0]).all():
+            column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
+            numbers = numbers[:, :0]
         columns.append(column)
-        parts.append(numbers[known])
+        parts.append(numbers)
     columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
