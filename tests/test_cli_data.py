@@ -165,7 +165,7 @@ def test_ctrl_c_is_clean(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
     monkeypatch.setattr(_cli_data, "fetch", stopped)
     assert cli.run(["data", "get", "wine"]) == 130
-    assert capsys.readouterr().err.strip() == "rlploss: stopped"
+    assert capsys.readouterr().err.strip() == "rlploss: stopped; this goes on: rlploss data get wine"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -203,7 +203,7 @@ def test_ctrl_c_in_the_middle_of_a_fetch(cache: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error.splitlines()[-1] == "rlploss: stopped"
+    assert error.splitlines()[-1] == "rlploss: stopped; this goes on: rlploss data get mnist"
     assert "Traceback" not in error
     assert {path.name for path in (cache / "mnist").iterdir()} == {".lock"}
     with pytest.raises(ProcessLookupError):
