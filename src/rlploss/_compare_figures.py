@@ -63,9 +63,10 @@ def dial_panel(found: Comparison, condition: str = "plain") -> Panel | None:
     relative = lowest / lowest[:, :1]  # to the MSE end of the same split
     mean, low, high = stats.band(relative)
     x = np.array([place or n_columns for place in places], dtype=np.float64)
+    named = ", ".join(f"{size:,.0f}" + (" (MSE)" if size == n_columns else "") for size in x)
     return Panel(
         "The dial: RLP's subset size",
-        "rows in a subset (left end: MSE)",
+        f"rows in a subset: {named}",
         "validation error, MSE end = 1",
         (Line("RLP", "vermillion", x, mean, low, high),),
         x_log=True,
@@ -74,8 +75,8 @@ def dial_panel(found: Comparison, condition: str = "plain") -> Panel | None:
 
 
 GROUPS = (
-    ("Plain, and with L2", ("mse", "cross_entropy", "mse+l2", "cross_entropy+l2", "rlp", "rlp+l2")),
-    ("Robust losses and mixup", ("mae", "huber", "mse+mixup", "cross_entropy+mixup", "rlp+mixup")),
+    ("plain, and with L2", ("mse", "cross_entropy", "mse+l2", "cross_entropy+l2", "rlp", "rlp+l2")),
+    ("robust losses and mixup", ("mae", "huber", "mse+mixup", "cross_entropy+mixup", "rlp+mixup")),
 )
 SECOND = {
     "mae": "grey",
@@ -87,7 +88,7 @@ SECOND = {
 
 
 def curve_panels(found: Comparison, condition: str = "plain") -> list[Panel]:
-    """Validation error of the chosen settings against the steps."""
+    """Validation error of the chosen settings against the steps; colours mean one arm within a panel only."""
     panels = []
     for title, names in GROUPS:
         lines = []

@@ -131,11 +131,13 @@ def build(found: Comparison) -> Report:
         )
     if curves:
         how = "Mean and 95 % interval over splits of the error on held-out training rows, at the chosen setting."
-        sections.append(
-            Section(
-                "curves", "Curves", figures=(Figure("curves", "Validation error", how, tuple(curves), 2),)
-            )
+        drawn = tuple(
+            Figure(
+                name, f"Validation error: {panel.title}", how, (panel,), 2
+            )  # a legend each: they share colours
+            for name, panel in zip(("curves", "curves-more"), curves, strict=False)
         )
+        sections.append(Section("curves", "Curves", figures=drawn))
     if dial is not None:
         stays, of = found.dial_stays()
         lead = (
