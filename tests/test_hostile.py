@@ -312,7 +312,7 @@ def test_a_checkpoint_that_finds_no_room_is_one_sentence_and_keeps_the_last(tmp_
 
 # A fixed sample of the fuzzing
 
-SAMPLE = 1500
+SAMPLE = 1200
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS, ids=lambda target: target.name)
