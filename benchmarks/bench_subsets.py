@@ -70,8 +70,8 @@ def measure(quick: bool = False) -> list[dict[str, object]]:
     )
     for rows in (150, 1_000, 30_000, 1_000_000):
         ratio, ours, theirs = paired(
-            lambda rows=rows: balanced_subsets(rows, m, k, generator=generator),  # type: ignore[misc]
-            lambda rows=rows: balanced_subsets(rows, m, k // 10, generator=generator),  # type: ignore[misc]
+            lambda rows=rows: balanced_subsets(rows, m, k, generator=generator),
+            lambda rows=rows: balanced_subsets(rows, m, k // 10, generator=generator),
             rounds,
         )
         results.append(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlploss import RegressionNet, RLPLoss
 
 
-class RLPNet(NeuralNetRegressor):  # type: ignore[misc]
+class RLPNet(NeuralNetRegressor):
     """A skorch regressor whose criterion takes (pred, target, features)."""
 
     def get_loss(self, y_pred: Tensor, y_true: Tensor, X: Any = None, *args: Any, **kwargs: Any) -> Tensor:

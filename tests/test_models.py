@@ -82,4 +82,4 @@ def test_seeded_depends_on_the_seed_and_not_on_global_state() -> None:
 )
 def test_bad_sizes_are_named(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build()  # type: ignore[operator]
+        build()

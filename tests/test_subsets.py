@@ -341,7 +341,7 @@ def test_wrong_options_are_refused():
     ):
         balanced_subsets(5, 2, 3, method="balance")
     with pytest.raises(TypeError, match=r"generator must be a torch.Generator or None, got int"):
-        balanced_subsets(5, 2, 3, generator=0)  # type: ignore[arg-type]
+        balanced_subsets(5, 2, 3, generator=0)
     with pytest.raises(
         ValueError, match=r"generator must be on the CPU, .* got one on cuda; pass torch.Generator\(\)"
     ):

@@ -57,7 +57,7 @@ def assert_same(ours: nn.Module, twin: nn.Module, history_loss: Tensor, values: 
 
 def trained(model: nn.Module, X: Tensor, y: Tensor | None, objective: str, **settings: object) -> Tensor:
     """Train with `fit`, evaluated at every step, and return the loss of every step."""
-    history = fit(model, X, y, objective, seed=SEED, lr=0.01, evaluate_every=Steps(1), **settings)  # type: ignore[arg-type]
+    history = fit(model, X, y, objective, seed=SEED, lr=0.01, evaluate_every=Steps(1), **settings)
     return torch.from_numpy(history["loss"][1:])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -96,7 +97,7 @@ def known_frame(X: Any) -> Any:
     return pd.DataFrame(X.to_numpy(), columns=list(names))
 
 
-class RowReader(BaseEstimator):  # type: ignore[misc]
+class RowReader(BaseEstimator, ABC):
     """Reading of rows, targets and weights, prediction and export; what every estimator of this package shares."""
 
     hidden_layer_sizes: int | Iterable[int]
@@ -107,15 +108,17 @@ class RowReader(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     _flat = False  # whether predictions have one dimension
 
+    @abstractmethod
     def _head(self) -> str:
-        raise NotImplementedError
+        """What the network ends in."""
 
+    @abstractmethod
     def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
         """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _n_outputs(self) -> int:
-        raise NotImplementedError
+        """C."""
 
     # Reading
 
@@ -219,6 +222,6 @@ class RegressionTarget:
         return target
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # a mixin: the next class has it
         tags.target_tags.multi_output = True
         return tags

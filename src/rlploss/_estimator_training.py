@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -108,11 +109,13 @@ class RLPBase(RowReader):
         self.standardize = standardize
         self.device = device
 
+    @abstractmethod
     def _stratify(self, target: NDArray[Any]) -> NDArray[Any] | None:
-        raise NotImplementedError
+        """What the held-out rows of early stopping keep the shares of."""
 
+    @abstractmethod
     def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
-        raise NotImplementedError
+        """The score of every iteration on the held-out rows."""
 
     # Training
 

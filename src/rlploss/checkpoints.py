@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import platform
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def save(path: Path, spec: dict[str, Any], where: dict[str, str], state: dict[st
     except (OSError, RuntimeError) as error:  # torch hides an error of the disk in one of its own
         cause = error if isinstance(error, OSError) else error.__context__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or _first_line(error)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise OSError(
             f"checkpoint {path} cannot be written ({reason}); the last one, if any, is kept: free some space or pass "

@@ -8,6 +8,7 @@ same.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def stream(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-class Draws:
+class Draws(ABC):
     """What the epochs of one run draw: the plan, or the order of the rows; partners and λ of mixup; probe points.
 
     A subclass turns draws into tensors (`_prepare`) and lets go of them (`release`).
@@ -60,17 +61,17 @@ class Draws:
                 draws["lam"] = self._draw_lambdas(r.steps_per_epoch)
         self._prepare()
 
+    @abstractmethod
     def release(self) -> None:
         """Let go of what can be made again from the draws."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget_rows(self) -> None:
         """Let go of rows that were gathered in the order of the last epoch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _prepare(self) -> None:
         """Build what the steps of this epoch use from what was drawn."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """Let go of everything: no step follows."""

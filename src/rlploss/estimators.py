@@ -21,7 +21,7 @@ from rlploss.history import History
 __all__ = ["RLPClassifier", "RLPRegressor", "RLPRegressorCV", "auto_subset_size"]
 
 
-class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):  # type: ignore[misc]
+class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
     Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
@@ -112,7 +112,7 @@ class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):  # type: ignore[m
         return [1 - float(error) / variance if variance > 0 else 0.0 for error in history["mse"][1:]]
 
 
-class RLPClassifier(ClassifierMixin, RLPBase):  # type: ignore[misc]
+class RLPClassifier(ClassifierMixin, RLPBase):
     """A multilayer perceptron for classification, trained with the Random Linear Projections loss.
 
     With RLP and MSE the residual is probability minus one-hot class, the probabilities from a soft-max; with cross

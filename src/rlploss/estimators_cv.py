@@ -37,7 +37,7 @@ SNAPSHOT_BYTES = 2**28  # of weights kept for them
 PLAN = 200  # subsets per network: they are laid out for the whole fleet
 
 
-class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):  # type: ignore[misc]
+class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
     """A multilayer perceptron whose subset size, weight decay and stopping step are chosen by cross-validation.
 
     The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. Both

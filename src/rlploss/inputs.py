@@ -146,7 +146,7 @@ def read_dataset(
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return read_rows(model, *dataset.tensors, loss=loss, device=device, name=name)
     try:
-        n = len(dataset)  # type: ignore[arg-type]
+        n = len(dataset)  # type: ignore[arg-type]  # torch gives Dataset no length
     except TypeError as error:
         raise TypeError(
             f"a Dataset needs a length to draw subsets from, got {type(dataset).__name__} without one; "

@@ -102,11 +102,12 @@ class Run:
                 self.model.train(training)
 
     def _go(self) -> History:
+        if self.share.world > 1 or self._path is not None:
+            self._spec = self._describe()
         if self.share.world > 1:
-            distributed.agree(self._describe())
+            distributed.agree(self._spec)
             distributed.share_model(self.model)
         if self._path is not None:
-            self._spec = self._describe()
             self._environment = checkpoints.environment(self.rows.device, torch.get_num_threads())
             self._environment["processes"] = str(self.share.world)
             self._load(self._path)
@@ -183,18 +184,15 @@ class Run:
                 if flat.ndim != 2:  # [b, C] for the objective, whatever the network's own output shape
                     flat = flat.reshape(flat.shape[0], -1)
                 value, back = feed.score(position, flat)
+                pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
             else:  # other processes have all rows of this step
-                value, back = inputs.new_zeros(()), None
+                value = inputs.new_zeros(())
             if together:
-                if back is not None:
-                    pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
                 value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
                 lr = float(self.optimizer.param_groups[0]["lr"])
                 raise DivergenceError(divergence_message(self.recipe, self.rows, number, self.step, lr))
-            if not together and back is not None:
-                pred.backward(back if pred.ndim == 2 else back.reshape(pred.shape))
             if clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
             stepper.step()

@@ -42,11 +42,15 @@ class Batch:
 
     def steps(self, first: int, last: int) -> Batch:
         """Steps first..last of T."""
-        return Batch(*(None if t is None else t[:, first:last] for t in self.parts()))  # type: ignore[arg-type]
+        return self._cut(slice(first, last))
 
     def at(self, step: int) -> Batch:
         """One step of T."""
-        return Batch(*(None if t is None else t[:, step] for t in self.parts()))  # type: ignore[arg-type]
+        return self._cut(step)
+
+    def _cut(self, at: int | slice) -> Batch:
+        weight, sight = (None if t is None else t[:, at] for t in (self.weight, self.sight))
+        return Batch(self.x[:, at], self.y[:, at], weight, sight)
 
 
 def score_stack(mode: str, loss: str, batch: Batch, pred: Tensor) -> tuple[Tensor, Tensor]:

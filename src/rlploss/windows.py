@@ -90,9 +90,7 @@ class WindowFeed(Draws):
         self._per_step = recipe.rows_per_step // self._unit
         self._window: _Window | None = None
         self._told = False
-        n_factors = 0
-        if recipe.loss == "rlp":
-            n_factors = rows.n_columns + int(recipe.intercept)
+        n_factors = rows.n_columns + int(recipe.intercept) if recipe.loss == "rlp" else 0
         per_row = (rows.n_columns + rows.n_outputs + n_factors) * rows.dtype.itemsize
         mine = -(-self._per_step // self.share.world) * self._unit
         self._window_steps = max(1, WINDOW_BYTES // (per_row * mine))
@@ -100,14 +98,13 @@ class WindowFeed(Draws):
         self._all_rows = (
             self._unit > 1 and not recipe.mixup and isinstance(rows, Rows) and mine >= recipe.n_rows
         )
-        weight = rows.weight if isinstance(rows, Rows) else None
-        self._root = None if weight is None else weight.sqrt()
+        self._root: Tensor | None = None
         self._centre: Tensor | None = None
-        if weight is not None and recipe.loss == "rlp" and isinstance(rows, Rows):
-            self._centre = weighted_centre(rows)
-        self._pool: Tensor | None = None  # points with the moments of all rows
-        if recipe.probe == "expected":
-            self._pool = same_moments(self._column_parts)
+        if isinstance(rows, Rows) and rows.weight is not None:
+            self._root = rows.weight.sqrt()
+            self._centre = weighted_centre(rows) if recipe.loss == "rlp" else None
+        # points with the moments of all rows
+        self._pool = same_moments(self._column_parts) if recipe.probe == "expected" else None
 
     def _column_parts(self) -> Iterator[Tensor]:
         """All rows as the planes see them, a part at a time."""

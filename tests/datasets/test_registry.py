@@ -59,7 +59,7 @@ def test_load_gives_what_the_registry_announces(name: str, cache: Path) -> None:
 def test_a_dataset_cannot_be_changed() -> None:
     dataset = load("linear")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        dataset.name = "other"  # type: ignore[misc]
+        dataset.name = "other"
     for array in (dataset.X, dataset.y):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1.0

@@ -32,7 +32,7 @@ def image_set(n_train: int = 60_000, n_test: int = 10_000, *, task: str = "class
     """An image set of MNIST's shape in rows; each row's one pixel is its row number."""
     X = np.arange(n_train + n_test, dtype=np.float32)[:, None]
     y = X if task == "reconstruction" else np.arange(n_train + n_test) % 10
-    return Dataset("images", X, y, ("x",), task, "", "", "", (1, 1, 1), n_train)  # type: ignore[arg-type]
+    return Dataset("images", X, y, ("x",), task, "", "", "", (1, 1, 1), n_train)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -164,7 +164,7 @@ def test_only_a_numpy_generator_will_do(generator: object) -> None:
     with pytest.raises(
         TypeError, match=r"generator must be a numpy.random.Generator, got .*: pass np.random.default_rng"
     ):
-        size_split(table(10), 5, generator=generator)  # type: ignore[arg-type]
+        size_split(table(10), 5, generator=generator)
 
 
 def test_the_first_rows() -> None:
@@ -242,7 +242,7 @@ def test_the_mahalanobis_region_with_useless_columns() -> None:
 @pytest.mark.parametrize("shift", [0.1, 0.3, 0.5, 0.9])
 def test_shift_includes_with_its_probabilities(region: str, shift: float) -> None:
     dataset = table(4000, 1)
-    split = shift_split(dataset, shift, region=region, generator=rng(7))  # type: ignore[arg-type]
+    split = shift_split(dataset, shift, region=region, generator=rng(7))
     check(split, dataset)
     assert len(split.X_train) + len(split.X_test) == 4000
     inside = paper_region(dataset.X) if region == "paper" else mahalanobis_region(dataset.X)
@@ -262,7 +262,7 @@ def test_the_mahalanobis_shift_shifts() -> None:
     distance = (dataset.X**2).sum(axis=1)
 
     def gap(region: str) -> float:
-        split = shift_split(dataset, 0.9, region=region, generator=rng(1))  # type: ignore[arg-type]
+        split = shift_split(dataset, 0.9, region=region, generator=rng(1))
         return float(distance[split.test_rows].mean() - distance[split.train_rows].mean())
 
     assert gap("mahalanobis") > 3
@@ -277,11 +277,11 @@ def test_a_shift_outside_its_range(shift: float) -> None:
 
 def test_what_cannot_be_shifted() -> None:
     with pytest.raises(TypeError, match=r"shift \(γ\) must be a number, got 'much'"):
-        shift_split(table(10), "much", generator=rng())  # type: ignore[arg-type]
+        shift_split(table(10), "much", generator=rng())
     with pytest.raises(
         ValueError, match='region must be one of "paper", "mahalanobis", got \'papr\'; did you mean "paper"'
     ):
-        shift_split(table(10), 0.5, region="papr", generator=rng())  # type: ignore[arg-type]
+        shift_split(table(10), 0.5, region="papr", generator=rng())
     with pytest.raises(
         ValueError, match='ignores the original training and test sets of "images": use a table'
     ):

@@ -90,4 +90,4 @@ def test_moons_is_make_moons() -> None:
 )
 def test_moons_refuses(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        datasets.moons(**arguments)  # type: ignore[arg-type]
+        datasets.moons(**arguments)

@@ -70,7 +70,7 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
                 marks.append((rss(), open_files(), team_memory))
                 progress.tell(done)
 
-            store.write = write  # type: ignore[method-assign]
+            store.write = write
             todo = plan(cells, store, cost=lambda cell: 0.01, workers=team)
             finished = execute(
                 todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO())

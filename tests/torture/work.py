@@ -43,5 +43,5 @@ def _command_that_meets(error: BaseException, words: list[str]) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    _cli_data.names = _cli_data.fetch = fail  # type: ignore[assignment]
+    _cli_data.names = _cli_data.fetch = fail
     command_line(words)

@@ -294,7 +294,15 @@ def _svg(figure: MplFigure) -> str:
     buffer = io.StringIO()
     FigureCanvasSVG(figure)
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    return _PATH.sub(_fewer_digits, buffer.getvalue())
+
+
+_PATH = re.compile(r'(?<= d=")[^"]*(?=")')
+
+
+def _fewer_digits(path: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which no eye tells from six decimals; half the bytes of a curve."""
+    return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), path[0])
 
 
 def legend_swatch(style: str, level: bool = False) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlploss import _checks, datasets
 from rlploss.datasets import Dataset, Split
+from rlploss.datasets.splits import Region
 from rlploss.lab.study import Cell, Scalar, Task
 
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
@@ -45,8 +46,8 @@ def split(task: Task, variant: Mapping[str, Scalar], seed: int) -> Split:
     rows, noise = (np.random.default_rng([seed, stream]) for stream in (0, 1))
     n_train, n_test = _size(task, "n_train"), _size(task, "n_test")
     if "shift" in variant:
-        region = "mahalanobis" if task.get("region") == "mahalanobis" else "paper"
-        made = datasets.shift_split(data, _number(variant["shift"]), region=region, generator=rows)  # type: ignore[arg-type]
+        region: Region = "mahalanobis" if task.get("region") == "mahalanobis" else "paper"
+        made = datasets.shift_split(data, _number(variant["shift"]), region=region, generator=rows)
     elif task.get("first"):
         made = datasets.first_split(data, n_train or data.n_rows // 2, n_test or 1000)
     else:

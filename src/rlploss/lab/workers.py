@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -92,7 +93,7 @@ class Inline:
     def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         for cell in cells:
-            yield attempt(train, cell, lambda fraction, cell=cell: tell(cell, fraction))  # type: ignore[misc]
+            yield attempt(train, cell, partial(tell, cell))
 
 
 def attempt(train: Train, cell: Cell, tell: Tell) -> Outcome:
