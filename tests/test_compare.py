@@ -45,12 +45,22 @@ def test_where_rlp_cannot_help_it_says_so():
     assert "RLP is better than MSE" not in found.summary()
 
 
+def paired_readings(seed=0, n=80):
+    """Four quantities, each read twice; the truth is the sum of the differences of readings, the noise as large.
+
+    A network trained with MSE fits noise along the four quantities before it has found the small differences.
+    """
+    rng = np.random.default_rng([SEED, seed])
+    quantity, difference = rng.normal(size=(n, 4)), 0.4 * rng.normal(size=(n, 4))
+    truth = difference.sum(1)
+    return np.hstack([quantity + difference, quantity - difference]), truth + truth.std() * rng.normal(size=n)
+
+
 def test_label_noise_on_a_linear_truth_with_few_rows_moves_the_dial():
-    """In some splits at least: with the stopping step chosen too, the MSE end is never far behind."""
-    X, y = noisy_line()
-    found = compare(X, y, arms=["mse", "rlp"], n_splits=5, steps=300, random_state=SEED)
+    X, y = paired_readings()
+    found = compare(X, y, arms=["mse", "rlp"], n_splits=5, steps=500, random_state=SEED)
     stays, of = found.dial_stays()
-    assert stays < of == 5
+    assert stays < of / 2 and of == 5
 
 
 def made_up(values, **options):
