@@ -37,13 +37,14 @@ def arms_drawing(found: Comparison) -> Drawing:
             )
         axes.set_yticks([])
         axes.set_ylim(-0.6, len(order))
+        axes.margins(x=0.16)  # room for the names
         axes.set_xlabel(f"{WORDS[first]} on test rows")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     said = "; ".join(f"{arm.label} {number(means[arm.name].mean)}" for arm in reversed(order))
     return Drawing(
-        "Every arm, best on top", draw, f"{WORDS[first]}: {said}.", (5.2, 0.55 + 0.36 * len(order))
+        "Every arm, best on top", draw, f"{WORDS[first]}: {said}.", (3.6, 0.55 + 0.36 * len(order))
     )
 
 
