@@ -115,7 +115,7 @@ class RLPBase(RowReader):
 
     @abstractmethod
     def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
-        """The score of every iteration on the held-out rows."""
+        """The score on the held-out rows before the first iteration and after each."""
 
     # Training
 
@@ -149,7 +149,8 @@ class RLPBase(RowReader):
             stops=held is None and not partial,
             verbose=bool(self.verbose),
         )
-        metric = "accuracy" if classes else "mse"
+        # accuracy on few rows stands still for long while the network still learns: what is smooth decides
+        metric = "cross_entropy" if self._head() == "logits" else "mse"
         made: list[torch.optim.Optimizer] = []
         history = fit(
             network,
@@ -160,7 +161,7 @@ class RLPBase(RowReader):
             seed=seed,
             sample_weight=weight,
             validation=None if held is None else scaled(scaling, *held),
-            metrics=None if held is None else metric,
+            metrics=None if held is None else (metric, "accuracy") if classes else metric,
             early_stopping=None if held is None else EarlyStopping(metric, self.n_iter_no_change, self.tol),
             callbacks=[watch],
             device=self.device,
@@ -260,8 +261,12 @@ class RLPBase(RowReader):
         self.best_loss_ = min(self.loss_curve_) if held is None else None
         self.subset_size_ = settings.get("subset_size")
         self.n_subsets_ = settings.get("n_subsets")
-        self.validation_scores_ = None if held is None else self._validation_scores(history, held)
-        self.best_validation_score_ = None if held is None else max(self.validation_scores_ or [])
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+        if held is not None:
+            scores = self._validation_scores(history, held)
+            self.validation_scores_ = scores[1:]
+            self.best_validation_score_ = scores[list(history["step"]).index(history.best_step)]
 
     def _check_settings(self) -> None:
         one_of("loss", self.loss, self._losses)
