@@ -32,7 +32,7 @@ test-seeds: $(STAMP)
 	@mkdir -p build/seeds
 	@printf '%s\n' $(SEEDS) | OMP_NUM_THREADS=1 xargs -P 2 -I{} sh -c 'RLPLOSS_TEST_SEED={} $(BIN)/python -m pytest -p no:cacheprovider \
 	  $(SEED_TESTS) $(PYTEST_ARGS) > build/seeds/{}.log 2>&1 && echo "seed {}: $$(tail -n 1 build/seeds/{}.log)" \
-	  || { echo "seed {} failed: see build/seeds/{}.log"; exit 255; }'
+	  || { echo "seed {} failed: see build/seeds/{}.log"; exit 1; }'
 
 # The oldest scikit-learn that is promised; `make test` has the newest.
 test-oldest: $(STAMP)
