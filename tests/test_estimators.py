@@ -307,13 +307,14 @@ def test_early_stopping_keeps_the_best():
 
 
 @pytest.mark.parametrize("loss", ["rlp", "cross_entropy"])
-def test_early_stopping_of_classes_goes_on_while_accuracy_stands_still(loss):
+def test_early_stopping_of_classes_watches_probabilities(loss):
     X, y = IRIS
-    model = RLPClassifier(loss=loss, early_stopping=True, random_state=SEED).fit(X, y)
-    held = train_test_split(np.arange(len(X)), test_size=0.1, random_state=model._seed(), stratify=y)[1]
+    settings = {"loss": loss, "early_stopping": True, "validation_fraction": 0.3, "random_state": SEED}
+    model = RLPClassifier(**settings).fit(X, y)
+    held = train_test_split(np.arange(len(X)), test_size=0.3, random_state=model._seed(), stratify=y)[1]
     assert model.score(X[held], y[held]) == model.best_validation_score_
     assert model.n_iter_ == len(model.validation_scores_)
-    assert model.score(X, y) > 0.9
+    assert model.score(X, y) > 0.8  # stopped by accuracy, which stands still at first, it would stay at 0.7
 
 
 # Randomness
