@@ -54,7 +54,7 @@ def test_quoted_fields_may_hold_delimiters_and_line_ends(tmp_path):
 
 
 def test_missing_values_and_nameless_columns(tmp_path):
-    frame = read_table(written(tmp_path / "t.csv", "a,,c\n1,NA,x\n?,-,\n3,n/a,z\n"))
+    frame = read_table(written(tmp_path / "t.csv", "a,,c\n1,NA,x\n?,,\n3,n/a,z\n"))
     assert frame.columns.tolist() == ["a", "column 2", "c"]
     assert frame.isna().to_numpy().tolist() == [[False, True, False], [True] * 3, [False, True, False]]
 
@@ -356,3 +356,129 @@ def test_bad_targets(frame, target, options, message):
         make_design(frame, target, **options)
     assert message in str(told.value)
     assert "\n" not in str(told.value)
+
+
+# As people write them
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        ([*map(str, range(1, 98)), "1,024", "12,000"], [*range(1, 98), 1024, 12000]),  # a few are large
+        ([*["471.12", "8.5"] * 30, "1,300.25"], [*[471.12, 8.5] * 30, 1300.25]),
+        (["0,373", "0,291", "1,250"], [0.373, 0.291, 1.25]),  # no thousands begin with 0
+        (["40,472", "12,5", "7"], [40.472, 12.5, 7]),
+        (["1,23,456", "12,345"], [123456, 12345]),
+        (["\N{MINUS SIGN}5", "7"], [-5, 7]),
+        (["(1,200)", "(15)", "30"], [-1200, -15, 30]),
+        (["EUR 12", "US$13.5", "14 USD"], [12, 13.5, 14]),
+        (["3", "-", "none", "4"], [3, np.nan, np.nan, 4]),
+    ],
+)
+def test_numbers_as_people_write_them(texts, numbers):
+    assert np.array_equal(as_numbers(pd.Series(texts)).values, numbers, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["01/31/20", "02/01/20", "03/15/21"],
+        ["31/01/2020 13:45", "01/02/2020 08:00", "15/03/2021 00:01"],
+        ["01/31/2020 01:45 PM", "02/01/2020 08:00 AM", "03/15/2021 12:01 AM"],
+        ["31-Jan-2020", "01-Feb-2020", "15-Mar-2021"],
+    ],
+)
+def test_more_dates(texts):
+    made, numbers = column(texts * 10)
+    assert made.kind == "date"
+    assert [round(day) for day in numbers[:3, 0] - numbers[0, 0]] in ([0, 1, 409], [0, 1, 408])
+
+
+def test_words_among_dates_are_missing():
+    days = [f"{day:%Y-%m-%d}" for day in pd.date_range("2020-01-01", periods=60)]
+    for words in (["unknown"], ["0000-00-00"], ["9999-12-31"] * 60, ["soon"]):
+        made, numbers = column([*days, *words])
+        assert made.kind == "date"
+        assert f"{words[0]!r} taken as missing" in made.does
+        assert np.isnan(numbers[-1, 0])
+    assert column(["fine", "2020-01-01", "also fine", "12 rooms"] * 10)[0].kind == "category"
+
+
+def test_dates_with_different_offsets_are_all_kept():
+    zones = [datetime.timezone(datetime.timedelta(hours=h)) for h in (0, 1, 2)]
+    made, numbers = column([datetime.datetime(2020, 1, 1 + i, tzinfo=zones[i % 3]) for i in range(12)])
+    assert made.kind == "date"
+    assert not np.isnan(numbers).any()
+
+
+@pytest.mark.parametrize("name", ["BID", "AMOUNT PAID", "COVID", "valid"])
+def test_names_that_only_end_in_id(name):
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )
+
+
+@pytest.mark.parametrize("name", ["Order No", "ID_client", "customerID", "customer_id"])
+def test_identifiers_may_repeat_once(name):
+    values = [int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7]
+    assert column([*values, values[0]], name)[0].kind == "identifier"
+
+
+def test_years_do_not_count_the_rows():
+    assert column(list(range(1920, 2020)), "year")[0].kind == "number"
+    assert column(list(range(100, 200)), "n")[0].kind == "identifier"
+
+
+def test_words_for_no_value_are_classes_among_classes():
+    design = make_design(rows(y=["+", "-"] * 15), "y")
+    assert design.target.classes == ("+", "-")
+    design = make_design(rows(y=["none", "mild", "severe"] * 10), "y")
+    assert (design.target.classes, design.n_dropped) == (("mild", "none", "severe"), 0)
+    design = make_design(rows(y=[*map(str, np.arange(29) / 3), "-"]), "y")
+    assert (design.target.task, design.n_dropped) == ("regression", 1)
+
+
+def test_large_whole_classes_stay_apart():
+    design = make_design(rows(y=[10000001, 10000002] * 15), "y")
+    assert design.target.classes == ("10000001", "10000002")
+
+
+def test_a_word_in_a_target_of_numbers_is_named():
+    with pytest.raises(TableError, match="the target 'y' is numbers but for 'oops'; correct these"):
+        make_design(rows(y=[*map(str, np.arange(29) / 3), "oops"]), "y")
+    with pytest.raises(TableError, match="must be numbers for regression, got 'x'"):
+        make_design(rows(y=["1", "x", "y"] * 10), "y", task="regression")
+
+
+def test_numbers_whose_squares_overflow_are_refused():
+    with pytest.raises(
+        TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"
+    ):
+        make_design(rows(y=np.arange(30) * 1e200), "y")
+    with pytest.raises(TableError, match=r"column 'b' must be within .* or leave it out with --drop"):
+        make_design(rows(b=np.arange(30) * 1e200), "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", '"size, m2, gross";"price, EUR"\n1;2\n'),
+        ("t.csv", '"size, m2, gross", "price, EUR"\n1, 2\n'),
+        ("t.tsv", '"size, m2, gross","price, EUR"\n1,2\n'),
+        ("t.csv", '"size, m2, gross";"price, EUR"\n1;2;\n'),
+    ],
+)
+def test_quotes_and_delimiters_of_others(tmp_path, name, text):
+    frame = read_table(written(tmp_path / name, text))
+    assert frame.columns.tolist() == ["size, m2, gross", "price, EUR"]
+    assert frame.to_numpy().tolist() == [["1", "2"]]
+
+
+def test_long_fields_and_names_of_encodings(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", f"\ufeffa,b\n{'x' * 200_000},2\n"), encoding="UTF-8")
+    assert frame.columns.tolist() == ["a", "b"]
+    path = written(tmp_path / "u.csv", "a,b\n1,2\n", "utf-32")
+    assert read_table(path, encoding="UTF-32").columns.tolist() == ["a", "b"]
+    with pytest.raises(TableError, match="looks like HTML, XML or JSON"):
+        read_table(written(tmp_path / "j.csv", '[{"a": 1}]'))

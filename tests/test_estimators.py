@@ -476,3 +476,32 @@ def test_wrong_target():
     model = RLPRegressor(warm_start=True, **QUICK).fit(X, y)
     with pytest.raises(ValueError, match="y must have 1 outputs as before, got 2"):
         model.fit(X, np.column_stack([y, y]))
+
+
+# What changes after fitting
+
+
+def test_predictions_do_not_follow_a_loss_set_afterwards():
+    X, y = IRIS
+    model = RLPClassifier(**QUICK).fit(X, y)
+    before = model.predict_proba(X)
+    assert np.array_equal(model.set_params(loss="cross_entropy").predict_proba(X), before)
+    with pytest.raises(ValueError, match="must stay as they were where training goes on"):
+        model.set_params(warm_start=True).fit(X, y)
+
+
+@pytest.mark.parametrize("change", [{"hidden_layer_sizes": (7,)}, {"activation": "tanh"}])
+def test_a_warm_start_refuses_another_network(change):
+    X, y = linear()
+    model = RLPRegressor(warm_start=True, **QUICK).fit(X, y)
+    with pytest.raises(ValueError, match="set warm_start=False to begin anew"):
+        model.set_params(**change).fit(X, y)
+    assert model.predict(X).shape == y.shape
+
+
+def test_partial_fit_goes_on_with_one_row():
+    X, y = linear()
+    model = RLPRegressor(**QUICK).partial_fit(X, y)
+    assert model.partial_fit(X[:1], y[:1], sample_weight=[2.0]).n_iter_ == 2
+    with pytest.raises(ValueError, match="at least one"):
+        model.partial_fit(X[:1], y[:1], sample_weight=[0.0])

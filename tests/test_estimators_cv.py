@@ -271,3 +271,17 @@ def test_bad_settings(settings, message):
     X, y = table()
     with pytest.raises(ValueError, match=message):
         RLPRegressorCV(**{**SMALL, "cv": 3, **settings}).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alphas": []}, "alphas must name at least one weight decay"),
+        ({"alphas": 0.1}, r"alphas must be a list of numbers, got 0.1; write \[0.1\]"),
+        ({"subset_sizes": 5}, r"subset_sizes must be a list of numbers, got 5; write \[5\]"),
+    ],
+)
+def test_lists_that_are_none(settings, message):
+    X, y = table()
+    with pytest.raises((TypeError, ValueError), match=message):
+        RLPRegressorCV(**settings).fit(X, y)

@@ -60,7 +60,8 @@ def compare(
 
     console = Console()
     design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
-    _say(console, f"{table.name}: {design.n_rows:,} rows, target {target!r}: {design.target.said}.")
+    gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
+    _say(console, f"{table.name}: {design.n_rows:,} rows{gone}, target {target!r}: {design.target.said}.")
     _say(console, columns_table(design.columns).markdown())
     found = compare_design(
         design,

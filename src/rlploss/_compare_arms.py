@@ -8,6 +8,7 @@ sizes times two weight decays.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,7 @@ CLASSIFICATION = (
 def arms_for(task: str, names: tuple[str, ...] | None = None) -> tuple[Arm, ...]:
     """The arms of a task, all or the ones named; RLP and one more are the least there is to compare."""
     known = REGRESSION if task == "regression" else CLASSIFICATION
-    if names is None:
+    if names is None or names == ():
         return known
     by_name = {arm.name: arm for arm in known}
     for name in names:
@@ -105,7 +106,7 @@ class Setting:
             settings["objective"] = arm.objective.replace("rlp", "mse")
             settings["batch_size"] = min(self.batch, n_rows)
             return settings
-        plan = max(20, min(200, 100_000 // size)) if size < n_rows else 1
+        plan = min(max(20, min(200, 100_000 // size)), math.comb(n_rows, size))  # no more than there are
         return settings | subset_settings(
             n_rows, n_features, size, n_subsets=plan, probe="subset", intercept=True, ridge=0.0
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._compare_read import TableError, refuse_lists
-from rlploss._compare_values import Numbers, as_dates, as_numbers
+from rlploss._compare_values import NO_VALUE, Dates, Numbers, as_dates, as_numbers
 
 Array = NDArray[np.float64]
 
@@ -23,7 +23,11 @@ MOST_CLASSES = 20
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
 TASKS = ("auto", "regression", "classification")
 
-_IDENTIFIER = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|rowid|row|nr|no)($|[_\W])|Id$|ID$")
+_IDENTIFIER = re.compile(
+    r"(^|[_\W])(?i:id|ids|uuid|guid|key|index|idx|rowid|row|nr|no)($|[_\W])|[a-z](Id|ID)$"
+)
+YEARS = (1500, 2200)  # whole numbers between them may count the rows and yet be years
+LARGEST = 1e100  # beyond, squares overflow
 _YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 
 
@@ -79,8 +83,9 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    known = raw.notna().to_numpy()
     refuse_lists(raw)
+    raw = _without_words(raw)
+    known = raw.notna().to_numpy()
     read = read_target(raw[known], task)
     rest = [name for name in frame.columns if name != target and name not in drop]
     columns, parts = [], []
@@ -100,6 +105,15 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
             f"no column but the target {target!r} can be used; add columns with numbers, categories or dates"
         )
     return Design(X, read, tuple(columns), len(frame), int((~known).sum()))
+
+
+def _without_words(target: pd.Series) -> pd.Series:
+    """A target of numbers without the words that say "no value"; among classes such a word is a class."""
+    found = as_numbers(target)
+    if found is None or not found.words:
+        return target
+    words = target.map(lambda v: isinstance(v, str) and v.strip().lower() in NO_VALUE)
+    return target.mask(words.astype(bool))
 
 
 def _no_such_column(name: str, names: list[str], option: str) -> str:
@@ -143,15 +157,25 @@ def _number_column(name: str, found: Numbers) -> tuple[Column, Array]:
     different = np.unique(some)
     if len(different) == 1 and n_missing == 0:
         return Column(name, "constant", f"left out: always {different[0]:g}", 0), np.empty((n, 0))
-    if len(different) == n > 10 and np.equal(some, np.round(some)).all():
-        consecutive = different[-1] - different[0] == n - 1
-        if consecutive or _IDENTIFIER.search(name):
-            why = "counts the rows" if consecutive else "a different whole number in every row"
-            return Column(name, "identifier", f"left out: {why}", 0), np.empty((n, 0))
-    does = "a number" + (f", written {found.said}" if found.said else "")
-    if found.words:
-        does += f"; {', '.join(map(repr, found.words))} taken as missing"
+    if max(abs(different[0]), abs(different[-1])) > LARGEST:
+        raise TableError(
+            f"column {name!r} must be within ±{LARGEST:g}, got {different[np.abs(different).argmax()]:g}; rescale it, "
+            "or leave it out with --drop"
+        )
+    if np.equal(some, np.round(some)).all() and len(different) > 10:
+        low, high = different[0], different[-1]
+        counts = len(different) == n == high - low + 1 and not (YEARS[0] <= low and high <= YEARS[1])
+        if counts or (_IDENTIFIER.search(name) and len(different) >= 0.9 * n):
+            often = "every" if len(different) == n else "almost every"
+            why = "counts the rows" if counts else f"a different whole number in {often} row"
+            return Column(name, "identifier", f"left out: {why}", n_missing), np.empty((n, 0))
+    does = "a number" + (f", written {found.said}" if found.said else "") + _taken_as_missing(found.words)
     return _with_missing(name, "number", does, numbers[:, None], (name,))
+
+
+def _taken_as_missing(words: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
+    return f"; {shown} taken as missing" if words else ""
 
 
 def _with_missing(
@@ -167,7 +191,8 @@ def _with_missing(
     return Column(name, kind, does, n_missing, names), numbers
 
 
-def _date_column(name: str, dates: pd.Series) -> tuple[Column, Array]:
+def _date_column(name: str, found: Dates) -> tuple[Column, Array]:
+    dates = found.values
     days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
     if np.nanmax(days) == 0:
         return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty(
@@ -180,6 +205,7 @@ def _date_column(name: str, dates: pd.Series) -> tuple[Column, Array]:
         parts += [np.sin(turn), np.cos(turn)]
         names += (f"{name} season sin", f"{name} season cos")
         does += ", and the season as a sine and a cosine"
+    does += _taken_as_missing(found.words)
     return _with_missing(name, "date", does, np.column_stack(parts), names)
 
 
@@ -231,6 +257,18 @@ def read_target(values: pd.Series, task: str) -> Target:
         raise TableError(
             f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values"
         )
+    if numbers is None and task != "classification":
+        almost = as_numbers(values, mostly=True)
+        if almost is not None:
+            shown = ", ".join(map(repr, almost.words))
+            raise TableError(
+                f"the target {name!r} is numbers but for {shown}; correct these or leave them empty, or pass --task "
+                "classification"
+            )
+    if numbers is not None and np.abs(numbers).max() > LARGEST:
+        raise TableError(
+            f"the target {name!r} must be within ±{LARGEST:g}, got {numbers[np.abs(numbers).argmax()]:g}; rescale it"
+        )
     n_different = values.map(str).nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
@@ -247,11 +285,13 @@ def read_target(values: pd.Series, task: str) -> Target:
     if task == "regression":
         if numbers is None:
             raise TableError(
-                f"the target {name!r} must be numbers for regression, got {values.iloc[0]!r}; pass --task "
+                f"the target {name!r} must be numbers for regression, got {_no_number(values)!r}; pass --task "
                 "classification or choose another column"
             )
         return Target(name, task, numbers, said=said)
-    labels = values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: f"{v:g}")
+    labels = (
+        values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: str(int(v)))
+    )
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:
         raise TableError(
@@ -262,6 +302,11 @@ def read_target(values: pd.Series, task: str) -> Target:
     return Target(
         name, task, np.array([place[label] for label in labels], dtype=np.int64), tuple(classes), said
     )
+
+
+def _no_number(values: pd.Series) -> object:
+    """The first value that is no number."""
+    return next((v for v in values if as_numbers(pd.Series([v])) is None), values.iloc[0])
 
 
 def _natural(label: str) -> tuple[int, float, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,7 +122,8 @@ def scatter_drawing(found: Comparison, arm: Arm) -> Drawing:
                 axis.set_major_locator(MaxNLocator(5))
                 axis.set_major_formatter(EngFormatter(sep=""))
 
-        r = float(np.corrcoef(truth, predicted[:, 0])[0, 1]) if predicted.std() > 0 else math.nan
+        with np.errstate(invalid="ignore"):  # the mean is the same for all rows
+            r = float(np.corrcoef(truth, predicted[:, 0])[0, 1])
         return Drawing(arm.label, draw, f"Predictions of {arm.label} against truth, correlation {number(r)}.")
     classes = found.design.target.classes
     counts = np.zeros((len(classes), len(classes)))

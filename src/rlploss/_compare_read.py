@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +16,7 @@ from rlploss.lab.errors import sentence
 
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "--", "#n/a", "missing", "<na>"})
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "?", "#n/a", "<na>"})
 
 
 class TableError(ValueError):
@@ -93,9 +95,11 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _read_text(path: Path, encoding: str) -> pd.DataFrame:
     data = path.read_bytes()
+    with suppress(LookupError):
+        encoding = codecs.lookup(encoding).name  # UTF8 is utf-8
     if encoding == "utf-8" and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
         raise TableError(f"{path} is UTF-16, not UTF-8; pass --encoding utf-16")
-    if b"\0" in data[:4096] and not encoding.startswith("utf-16"):
+    if b"\0" in data[:4096] and not encoding.startswith(("utf-16", "utf-32")):
         raise TableError(f"{path} is not a table but binary data; give a CSV, TSV or Parquet file")
     try:
         text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
@@ -113,17 +117,24 @@ def _read_text(path: Path, encoding: str) -> pd.DataFrame:
     first = next((line for line in text.splitlines() if line.strip()), "")
     if not first:
         raise TableError(f"{path} is empty; give a table with a header and rows")
-    if first.lstrip()[:1] in ("<", "{"):
+    if first.lstrip()[:1] in ("<", "{", "["):
         raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet")
-    delimiter = declared[1] if declared else SUFFIXES[path.suffix.lower()] or ","
-    if delimiter == "," and not declared:
-        delimiter = max(DELIMITERS, key=lambda d: (first.count(d), -DELIMITERS.index(d)))
-    return _parse(text, delimiter, path)
+    return _parse(text, declared[1] if declared else _delimiter(first, SUFFIXES[path.suffix.lower()]), path)
+
+
+def _delimiter(header: str, usual: str) -> str:
+    """What separates the columns: a tab where the file's name promises one and it is there, or what occurs most."""
+    bare = re.sub(r'"[^"]*"', "", header)
+    if usual == "\t" and usual in bare:
+        return usual
+    return max(DELIMITERS, key=lambda d: (bare.count(d), -DELIMITERS.index(d)))
 
 
 def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
-    """Rows of the same length as the header; blank lines are skipped."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    """Rows of the same length as the header; blank lines are skipped, and so is a delimiter at the end of a row."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     rows: list[list[str | None]] = []
     header: list[str] | None = None
     try:
@@ -133,6 +144,8 @@ def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
             if header is None:
                 header = [cell.strip() for cell in cells]
                 continue
+            if len(cells) == len(header) + 1 and not cells[-1].strip():
+                cells.pop()
             if len(cells) != len(header):
                 raise TableError(
                     f"{path} is not a table: line {reader.line_num} has {len(cells)} fields and the header has "

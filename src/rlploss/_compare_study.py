@@ -82,7 +82,7 @@ def ablations(
         n = _checks.count("train_size", size, minimum=FEWEST_TRAINING_ROWS)
         made.append(Condition(f"train-size-{n}", f"{n} training rows", train_size=n))
     for level in _listed(noise):
-        beta = _checks.number("noise", level, minimum=0.0)
+        beta = _checks.number("noise", level, 0.0, 1e6)
         made.append(Condition(f"noise-{beta:g}", f"noise of {beta:g} standard deviations", noise=beta))
     for level in _listed(shift):
         gamma = _checks.number("shift", level, 0.0, 1.0)

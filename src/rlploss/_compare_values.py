@@ -18,10 +18,16 @@ MOSTLY = 0.9  # of the values are numbers: the others, if they are few words, st
 FEW_WORDS, MANY_NUMBERS = 5, 20
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
-_COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
-_SPACES = re.compile(r"[+-]?\d{1,3}([\s'’]\d{3})+(\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}([.\s'’]\d{3})+|\d+)(,\d+)?")
-_SIGNS = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")
+# Groups of thousands do not begin with 0: 0,373 is a decimal. Lakhs have groups of two.
+_COMMAS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{2,3})*,\d{3}(\.\d*)?")
+_SPACES = re.compile(r"[+-]?[1-9]\d{0,2}([\s'’]\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?([1-9]\d{0,2}([.\s'’]\d{3})+|\d+)(,\d+)?")
+_CURRENCY = r"(?:(?:US|C|A)?\$|[€£¥]|USD|EUR|GBP|CHF|JPY)"
+_SIGNS = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*|\s*(?:%|{_CURRENCY})$")
+_IN_BRACKETS = re.compile(rf"\(((?:{_CURRENCY})?[\d.,\s'’]+)\)")  # what accountants write for minus
+NO_VALUE = frozenset(
+    {"-", "--", "none", "missing", "unknown"}
+)  # among numbers or dates; elsewhere a category
 
 Style = tuple[tuple[re.Pattern[str], ...], Callable[[str], str], str]
 STYLES: tuple[Style, ...] = (
@@ -30,18 +36,11 @@ STYLES: tuple[Style, ...] = (
     ((_SPACES, _PLAIN), lambda v: re.sub(r"[\s'’]", "", v), "with spaces between thousands"),
     ((_DECIMAL_COMMA,), lambda v: re.sub(r"[.\s'’]", "", v).replace(",", "."), "with decimal commas"),
 )
-DATES = (
-    "ISO8601",
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%Y/%m/%d",
-    "%d-%m-%Y",
-    "%d %b %Y",
-    "%b %d, %Y",
-    "%d %B %Y",
-    "%B %d, %Y",
-)
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")
+_NAMED = ("%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%b-%Y", "%b %Y", "%B %Y")
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
+DATES = ("ISO8601", *_DAYS, *_NAMED, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
+_NO_DATE = re.compile(r"9999\D|0000\D?00")  # what stands for "never" and for "unknown"
 
 
 @dataclass(frozen=True)
@@ -69,52 +68,74 @@ def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
         if all(isinstance(v, kinds) and not isinstance(v, bool) for v in some):
             return Numbers(_finite(np.array([np.nan if pd.isna(v) else float(v) for v in values])))
         return None
-    bare = [_SIGNS.sub(r"\1", v.strip()) for v in some]
+    plain = [v.strip().replace("\N{MINUS SIGN}", "-") for v in some]
+    bare = [_SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", v)) for v in plain]
+    tried = []
     for patterns, clean, said in STYLES:
         fits = [any(p.fullmatch(v) for p in patterns) for v in bare]
         words = Counter(v for v, fit in zip(bare, fits, strict=True) if not fit)
-        if words and not (mostly and _are_few(words, bare)):
-            continue
-        numbers = np.full(len(values), np.nan)
-        numbers[values.notna().to_numpy()] = [
-            float(clean(v)) if fit else np.nan for v, fit in zip(bare, fits, strict=True)
-        ]
-        signs = "with signs of currency or percent" if bare != [v.strip() for v in some] else ""
-        told = " and ".join(word for word in (said, signs) if word)
-        return Numbers(_finite(numbers), told, tuple(word for word, _ in words.most_common()))
-    return None
+        tried.append((words.total(), words, fits, clean, said))
+        if not words:
+            break
+    n_words, words, fits, clean, said = min(tried, key=lambda one: one[0])  # the first of the best
+    if n_words and not _mean_missing(words, bare, mostly=mostly):
+        return None
+    numbers = np.full(len(values), np.nan)
+    numbers[values.notna().to_numpy()] = [
+        float(clean(v)) if fit else np.nan for v, fit in zip(bare, fits, strict=True)
+    ]
+    signs = "with signs of currency or percent" if bare != plain else ""
+    told = " and ".join(word for word in (said, signs) if word)
+    return Numbers(_finite(numbers), told, tuple(word for word, _ in words.most_common()))
 
 
-def _are_few(words: Counter[str], bare: list[str]) -> bool:
-    """Whether words among numbers are few enough to mean "missing", and the numbers many enough to be numbers."""
-    n_words = words.total()
-    different = len(set(bare)) - len(words)
-    return n_words <= (1 - MOSTLY) * len(bare) and len(words) <= FEW_WORDS and different >= MANY_NUMBERS
+def _mean_missing(words: Counter[str], values: list[str], *, mostly: bool = True) -> bool:
+    """Whether words among numbers or dates stand for "missing": they say so, or they are few among many values."""
+    if len(words) < len(set(values)) and all(word.lower() in NO_VALUE for word in words):
+        return True
+    different = len(set(values)) - len(words)
+    few = words.total() <= (1 - MOSTLY) * len(values) and len(words) <= FEW_WORDS
+    return mostly and few and different >= MANY_NUMBERS
 
 
 def _finite(floats: Array) -> Array:
     return np.where(np.isfinite(floats), floats, np.nan)
 
 
-def as_dates(values: pd.Series) -> pd.Series | None:
-    """A column as timestamps, or None; plain numbers are not dates."""
+@dataclass(frozen=True)
+class Dates:
+    """A column as timestamps, NaT where a value is missing, and the words that were no dates."""
+
+    values: pd.Series
+    words: tuple[str, ...] = ()
+
+
+def as_dates(values: pd.Series) -> Dates | None:
+    """A column as timestamps; None if it is not: plain numbers are not dates. Some words may be among them."""
     if isinstance(values.dtype, pd.PeriodDtype):
-        return values.dt.to_timestamp()
+        return Dates(values.dt.to_timestamp())
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return values.dt.tz_localize(None) if getattr(values.dt, "tz", None) is not None else values
+        return Dates(values.dt.tz_localize(None) if getattr(values.dt, "tz", None) is not None else values)
     some = values.dropna()
     if len(some) == 0:
         return None
     if not all(isinstance(v, str) for v in some):
         if all(hasattr(v, "isoformat") and hasattr(v, "year") for v in some):
-            return pd.to_datetime(values, errors="coerce")
+            return Dates(pd.to_datetime(values, errors="coerce", utc=True).dt.tz_localize(None))
         return None
-    if not all(re.search(r"\d", v) and re.search(r"[-/.: ]|[A-Za-z]", v) for v in some.iloc[:200]):
+    some = some.str.strip()
+    said = some[~(some.str.lower().isin(NO_VALUE) | some.str.match(_NO_DATE))]
+    sample = said.drop_duplicates().iloc[:200]
+    if sample.str.contains(r"\d.*[-/.: A-Za-z]|[A-Za-z].*\d").mean() < MOSTLY:
         return None
-    for style in DATES:
-        try:
-            found = pd.to_datetime(some, format=style, errors="raise", utc=True)
-        except (ValueError, TypeError, OverflowError):
-            continue
-        return found.dt.tz_localize(None).reindex(values.index)
-    return None
+    fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
+    found = _parsed(said, max(fits, key=lambda style: fits[style]))  # the first of the best
+    words = Counter(said[found.isna()])
+    if words and not _mean_missing(words, list(said)):
+        return None
+    words += Counter(some[~some.index.isin(said.index)])
+    return Dates(found.reindex(values.index), tuple(word for word, _ in words.most_common()))
+
+
+def _parsed(texts: pd.Series, style: str) -> pd.Series:
+    return pd.to_datetime(texts, format=style, errors="coerce", utc=True).dt.tz_localize(None)

@@ -14,6 +14,7 @@ from rlploss.lab import stats
 from rlploss.lab.stats import Array
 
 BASELINES = ("mean", "prior")
+WIDE = 10.0  # an interval of a ratio up to this is no longer told in percent
 WORDS = {
     "rmse": "root mean squared error",
     "mae": "mean absolute error",
@@ -134,6 +135,8 @@ def _by(c: stats.Comparison, *, self_better: bool) -> str:
 
 def _gap(c: stats.Comparison) -> str:
     """The difference that may as well be none, with its interval."""
+    if c.scale == "ratio" and c.high > WIDE:
+        return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
     if c.scale == "ratio":
         value, low, high = (100 * (end - 1) for end in (c.effect, c.low, c.high))
         return f"error {value:+.2g} % [{_round(low)}, {_round(high)}]"

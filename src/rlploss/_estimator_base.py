@@ -135,7 +135,8 @@ class RowReader(BaseEstimator, ABC):
     def _validated(
         self, X: Any, y: Any, sample_weight: Any, *, first: bool
     ) -> tuple[Array, NDArray[Any], Array | None]:
-        """All rows, checked; at least two of them have a weight above 0."""
+        """All rows, checked; at least two of them have a weight above 0, or one where training goes on."""
+        fewest = 2 if first else 1
         if y is None:
             raise ValueError(
                 f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised"
@@ -149,15 +150,16 @@ class RowReader(BaseEstimator, ABC):
             order="C",
             multi_output=True,
             y_numeric=self._head() == "regression",
-            ensure_min_samples=2,
+            ensure_min_samples=fewest,
         )
         if sample_weight is None:
             return X, y, None
         weight: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         above = int((weight > 0).sum())
-        if above < 2:
+        if above < fewest:
+            rows = "two rows" if first else "one row"
             raise ValueError(
-                f"sample_weight must be above 0 for at least two rows, got {above} of n_samples={len(X)}"
+                f"sample_weight must be above 0 for at least {rows}, got {above} of n_samples={len(X)}"
             )
         return X, y, weight
 
@@ -181,7 +183,10 @@ class RowReader(BaseEstimator, ABC):
 
     def _predictor(self) -> Predictor:
         """Raw columns to predictions, in float64; shares the network."""
-        return Predictor(self.network_, self.scaling_, head=self._head(), flat=self._flat).double()
+        head = getattr(self, "_trained", {}).get(
+            "head", self._head()
+        )  # whatever `loss` has been set to since
+        return Predictor(self.network_, self.scaling_, head=head, flat=self._flat).double()
 
     def _predict_rows(self, X: Any) -> Array:
         check_is_fitted(self)

@@ -59,6 +59,7 @@ class RLPBase(RowReader):
     network_: nn.Sequential
     loss_curve_: list[float]
     _optimizer_state: dict[int, dict[str, Tensor]]  # Adam's moments
+    _trained: dict[str, Any]  # what the network was built for
 
     def __init__(
         self,
@@ -122,6 +123,12 @@ class RLPBase(RowReader):
     def _fit(self, X: Any, y: Any, sample_weight: Any, *, restart: bool, partial: bool = False) -> None:
         """Train; `restart` begins anew, otherwise weights and scaling are kept; `partial` is one iteration."""
         self._check_settings()
+        kind = {"layers": self._hidden(), "activation": self.activation, "head": self._head()}
+        if not restart and kind != self._trained:
+            raise ValueError(
+                "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
+                f"got {tuple(kind.values())} after {tuple(self._trained.values())}; set warm_start=False to begin anew"
+            )
         X, target, weight = self._read(X, y, sample_weight, first=restart)
         seed = self._seed()
         classes = target.ndim == 1
@@ -167,7 +174,7 @@ class RLPBase(RowReader):
             device=self.device,
             **settings,
         )
-        self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        self.scaling_, self.network_, self._trained = scaling, network.to("cpu").double(), kind
         self._optimizer_state = {
             key: {name: value.cpu() for name, value in moments.items()}
             for key, moments in made[0].state_dict()["state"].items()
@@ -237,6 +244,8 @@ class RLPBase(RowReader):
             return auto_subset_size(n_rows, n_columns)
         if isinstance(size, float | np.floating):
             fraction = number("subset_size, a fraction of the rows,", float(size), 0.0, 1.0)
+            if fraction == 0:
+                raise ValueError("subset_size, a fraction of the rows, must be above 0, got 0.0")
             return max(1, round(fraction * n_rows))
         if count("subset_size", size) > n_rows:
             raise ValueError(

@@ -239,10 +239,11 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
         raise TableError(
             f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows"
         )
-    name = str(getattr(y, "name", None) or "target")
+    frame = check_frame(frame.reset_index(drop=True), "X")
+    given = getattr(y, "name", None)
+    name = "target" if given is None else str(given)
     while name in frame.columns:
         name += " (target)"
-    frame = check_frame(frame.reset_index(drop=True), "X")
     frame[name] = pd.Series(list(target), dtype=object).infer_objects()
     return frame, name
 
@@ -266,7 +267,8 @@ def compare_design(
     loads: str = "",
 ) -> Comparison:
     """`compare` on a table that has been read; `source`, `command` and `loads` are words for the report."""
-    chosen = arms_for(design.target.task, None if arms is None else tuple(arms))
+    named = (arms,) if isinstance(arms, str) else arms
+    chosen = arms_for(design.target.task, None if named is None else tuple(named))
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_seeds = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(first, first + n_seeds))

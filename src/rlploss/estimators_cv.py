@@ -37,6 +37,13 @@ SNAPSHOT_BYTES = 2**28  # of weights kept for them
 PLAN = 200  # subsets per network: they are laid out for the whole fleet
 
 
+def listed(name: str, values: Any) -> list[Any]:
+    """Several values, as a list."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of numbers, got {values!r}; write [{values!r}]")
+    return list(values)
+
+
 class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
     """A multilayer perceptron whose subset size, weight decay and stopping step are chosen by cross-validation.
 
@@ -112,7 +119,10 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPRegressorCV:
         """Cross-validate on rows X (n, d) and targets y (n,) or (n, C), weighted if asked, and keep the best."""
-        dials, alphas = self._dials(), [number("alphas", a, minimum=0.0) for a in self.alphas]
+        dials = self._dials()
+        alphas = [number("alphas", a, minimum=0.0) for a in listed("alphas", self.alphas)]
+        if not alphas:
+            raise ValueError("alphas must name at least one weight decay, got none; 0 is none at all")
         count("max_iter", self.max_iter)
         n_best = count("n_best", self.n_best)
         X, y, weight = self._validated(X, y, sample_weight, first=True)
@@ -206,7 +216,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
             Dial(fraction=number("subset_sizes, fractions of the rows,", float(size), 0.0, 1.0))
             if isinstance(size, float | np.floating)
             else Dial(rows=count("subset_sizes", size))
-            for size in sizes
+            for size in listed("subset_sizes", sizes)
         ]
         return [MSE_END, *found, LINEAR_END]
 
