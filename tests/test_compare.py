@@ -377,6 +377,13 @@ def test_a_target_named_like_a_column_of_numbers_takes_no_place():
     assert found.design.target.name == "1 (target)"
 
 
+def test_sparse_rows_are_refused_with_the_remedy():
+    from scipy import sparse
+
+    with pytest.raises(TableError, match=r"X must be dense, got a sparse matrix; pass X\.toarray"):
+        compare(sparse.eye(40).tocsr(), np.arange(40))
+
+
 def test_intervals_too_wide_to_be_of_use_are_not_told_in_percent():
     wild = np.exp(np.random.default_rng(0).normal(size=2) * 5)
     text = made_up({"mse": np.ones(2), "rlp": wild}).sentence("here")

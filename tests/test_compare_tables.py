@@ -358,6 +358,12 @@ def test_bad_targets(frame, target, options, message):
     assert "\n" not in str(told.value)
 
 
+def test_one_list_among_texts_is_enough():
+    with pytest.raises(TableError, match=r"column 'c' holds lists such as \[1, 2\]; spread them"):
+        make_design(rows(c=["a", "b", [1, 2]] * 10), "y")
+    assert make_design(rows(c=["a", "b", "[sic]"] * 10), "y").columns[1].kind == "category"
+
+
 # As people write them
 
 

@@ -62,10 +62,11 @@ def refuse_lists(values: pd.Series) -> None:
     """A column of lists is several columns, and which ones only its owner knows."""
     if values.dtype != object and not isinstance(values.dtype, pd.ArrowDtype | pd.StringDtype):
         return
-    some = values.dropna()
-    if len(some) and all(_is_list(value) for value in some.iloc[:100]):
+    some = list(values[values.notna()].iloc[:1000])
+    lists = [value for value in some if _is_list(value)]
+    if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
         raise TableError(
-            f"column {values.name!r} holds lists such as {str(some.iloc[0])[:40]}; spread them over columns of their "
+            f"column {values.name!r} holds lists such as {str(lists[0])[:40]}; spread them over columns of their "
             "own, or leave the column out with --drop"
         )
 

@@ -227,6 +227,8 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
         frame = X.copy()
     elif hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
         frame = pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
+    elif hasattr(X, "toarray"):
+        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
     else:
         array = np.asarray(X)
         if array.ndim != 2:
