@@ -7,6 +7,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose as assert_close
 
 from rlploss._compare_columns import make_design, read_column
 from rlploss._compare_read import TableError, read_table
@@ -398,6 +399,13 @@ def test_more_dates(texts):
     made, numbers = column(texts * 10)
     assert made.kind == "date"
     assert [round(day) for day in numbers[:3, 0] - numbers[0, 0]] in ([0, 1, 409], [0, 1, 408])
+
+
+def test_months_before_days_are_seen_in_late_rows_too():
+    hours = pd.date_range("2000-01-01", periods=2000, freq="h")
+    made, numbers = column(list(hours.strftime("%m/%d/%Y %I:%M %p")))
+    assert made.kind == "date"
+    assert_close(np.diff(numbers[:, 0]), 1 / 24, atol=1e-9)
 
 
 def test_words_among_dates_are_missing():

@@ -125,11 +125,17 @@ def as_dates(values: pd.Series) -> Dates | None:
         return None
     some = some.str.strip()
     said = some[~(some.str.lower().isin(NO_VALUE) | some.str.match(_NO_DATE))]
-    sample = said.drop_duplicates().iloc[:200]
+    different = said.drop_duplicates()
+    sample = different.iloc[
+        :: len(different) // 200 + 1
+    ]  # from all over: days beyond the 12th tell from months
     if sample.str.contains(r"\d.*[-/.: A-Za-z]|[A-Za-z].*\d").mean() < MOSTLY:
         return None
     fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
-    found = _parsed(said, max(fits, key=lambda style: fits[style]))  # the first of the best
+    if max(fits.values()) < 0.5:
+        return None
+    best = [_parsed(said, style) for style in DATES if fits[style] == max(fits.values())]
+    found = min(best, key=lambda parsed: int(parsed.isna().sum()))  # the first of the best
     words = Counter(said[found.isna()])
     if words and not _mean_missing(words, list(said)):
         return None
