@@ -30,9 +30,9 @@ test-data: $(STAMP)
 # Estimators and comparisons must be green with any seed; two at a time, about two hours for all. SEEDS="3 14" for some of them.
 test-seeds: $(STAMP)
 	@mkdir -p build/seeds
-	@printf '%s\n' $(SEEDS) | OMP_NUM_THREADS=1 xargs -P 2 -I{} sh -c 'RLPLOSS_TEST_SEED={} $(BIN)/python -m pytest -p no:cacheprovider \
-	  $(SEED_TESTS) $(PYTEST_ARGS) > build/seeds/{}.log 2>&1 && echo "seed {}: $$(tail -n 1 build/seeds/{}.log)" \
-	  || { echo "seed {} failed: see build/seeds/{}.log"; exit 1; }'
+	@printf '%s\n' $(SEEDS) | OMP_NUM_THREADS=1 xargs -P 2 -I{} sh -c 'RLPLOSS_TEST_SEED=$$1 $(BIN)/python -m pytest -p no:cacheprovider \
+	  $(SEED_TESTS) $(PYTEST_ARGS) > build/seeds/$$1.log 2>&1 && echo "seed $$1: $$(tail -n 1 build/seeds/$$1.log)" \
+	  || { echo "seed $$1 failed: see build/seeds/$$1.log"; exit 1; }' sh {}
 
 # The oldest scikit-learn that is promised; `make test` has the newest.
 test-oldest: $(STAMP)

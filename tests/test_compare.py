@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
-from seeds import SEED
+from seeds import SEED, paired_readings
 from sklearn.datasets import load_diabetes, load_iris
 
 from rlploss import _compare_arms as arms
@@ -47,19 +47,8 @@ def test_where_rlp_cannot_help_it_says_so():
     assert "RLP is better than MSE" not in found.summary()
 
 
-def paired_readings(seed=0, n=80):
-    """Four quantities, each read twice; the truth is the sum of the differences of readings, the noise as large.
-
-    A network trained with MSE fits noise along the four quantities before it has found the small differences.
-    """
-    rng = np.random.default_rng([SEED, seed])
-    quantity, difference = rng.normal(size=(n, 4)), 0.4 * rng.normal(size=(n, 4))
-    truth = difference.sum(1)
-    return np.hstack([quantity + difference, quantity - difference]), truth + truth.std() * rng.normal(size=n)
-
-
 def test_label_noise_on_a_linear_truth_with_few_rows_moves_the_dial():
-    X, y = paired_readings()
+    X, y, _ = paired_readings()
     found = compare(X, y, arms=["mse", "rlp"], n_splits=5, steps=500, random_state=SEED)
     stays, of = found.dial_stays()
     assert of == 5

@@ -496,3 +496,74 @@ def test_long_fields_and_names_of_encodings(tmp_path):
     assert read_table(path, encoding="UTF-32").columns.tolist() == ["a", "b"]
     with pytest.raises(TableError, match="looks like HTML, XML or JSON"):
         read_table(written(tmp_path / "j.csv", '[{"a": 1}]'))
+
+
+# Awkward
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["-"] * 30, "constant"),
+        (["none", None] * 15, "category"),
+        (["0000-00-00"] * 30, "constant"),
+        (["3.8.10", "3.9.12", "3.10.13"] * 10, "category"),
+        (["unknown"] * 29 + ["2020-01-01"], "date"),
+        ([datetime.timedelta(days=i * i) for i in range(30)], "number"),
+        ([10**400, 1, 2] * 10, "number"),
+        ([datetime.date(9999, 12, 31)] * 10 + [datetime.date(2020, 1, i + 1) for i in range(20)], "date"),
+    ],
+)
+def test_awkward_columns(values, kind):
+    made, numbers = column(values)
+    assert made.kind == kind
+    if kind == "date":
+        assert made.n_missing == (29 if values[0] == "unknown" else 10)
+        assert np.nanmax(numbers[:, 0]) < 366
+
+
+def test_types_of_arrow():
+    import pyarrow as pa
+
+    days = [datetime.date(2020, 1, i + 1) for i in range(30)]
+    words = pd.Series(["a", "b", "c"] * 10, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))
+    spans = pd.Series(
+        [datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us"))
+    )
+    frame = rows(d=pd.Series(days, dtype=pd.ArrowDtype(pa.date32())), w=words, s=spans)
+    assert [c.kind for c in make_design(frame, "y").columns] == ["number", "date", "category", "number"]
+
+
+def test_an_index_that_repeats():
+    frame = rows(d=[*pd.date_range("2020-01-01", periods=28).strftime("%Y-%m-%d"), None, "unknown"])
+    frame.index = [0] * 30
+    assert make_design(frame, "y").columns[1].kind == "date"
+
+
+@pytest.mark.parametrize("word", ["\N{MINUS SIGN}", "-", "None", "", "NA"])
+def test_words_in_a_target_are_left_out_however_they_are_written(word):
+    design = make_design(rows(y=[*map(str, np.arange(29) / 3), word]), "y")
+    assert (design.target.task, design.n_dropped) == ("regression", 1)
+
+
+def test_brackets_are_said_and_words_shown_as_written():
+    assert "written in brackets for minus" in column(["(15)", "30.5", "7"] * 10)[0].does
+    made, _ = column([*(str(i / 3) for i in range(59)), "see (1)"])
+    assert "'see (1)' taken as missing" in made.does
+    assert "currency" not in made.does
+
+
+def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
+    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == [
+        "[id]",
+        "[price]",
+    ]
+    assert read_table(written(tmp_path / "u.csv", 'a, b\n1, "Foo" bar\n'))["b"].tolist() == ['"Foo" bar']
+
+
+@pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
+def test_names_that_are_no_identifiers(name):
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )

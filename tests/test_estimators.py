@@ -494,7 +494,7 @@ def test_predictions_do_not_follow_a_loss_set_afterwards():
 def test_a_warm_start_refuses_another_network(change):
     X, y = linear()
     model = RLPRegressor(warm_start=True, **QUICK).fit(X, y)
-    with pytest.raises(ValueError, match="set warm_start=False to begin anew"):
+    with pytest.raises(ValueError, match="call fit with warm_start=False to begin anew"):
         model.set_params(**change).fit(X, y)
     assert model.predict(X).shape == y.shape
 

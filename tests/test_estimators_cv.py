@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from close import assert_close
-from seeds import SEED
+from seeds import SEED, paired_readings
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LinearRegression
@@ -139,27 +139,20 @@ def test_without_ensemble_one_network_is_trained_on_all_rows():
         assert torch.equal(a.double(), b)
 
 
-def noisy_line(n=40, seed=0):
-    rng = np.random.default_rng([SEED, seed])
-    X = rng.normal(size=(n, 8))
-    truth = X @ np.linspace(1, 2, 8)
-    return X, truth + 0.5 * truth.std() * rng.normal(size=n), truth
-
-
 def test_label_noise_on_a_linear_truth_moves_the_dial_off_mse():
-    """In most of five draws (one may stay by chance), and the error of the truth falls with it."""
+    """In most of three draws, and the error of the truth falls with it."""
     left, ours, plain = 0, [], []
-    for draw in range(5):
-        X, y, _ = noisy_line(seed=draw)
+    for draw in range(3):
+        X, y, _ = paired_readings(draw)
         settings = {"learning_rate_init": 0.01, "max_iter": 30, "random_state": SEED + draw}
         model = RLPRegressorCV(alphas=(1e-4,), cv=3, **settings).fit(X, y)
         left += model.best_params_["subset_size"] is not None
-        X_new, _, truth = noisy_line(2000, seed=100 + draw)
+        X_new, _, truth = paired_readings(100 + draw, 2000)
         mse = RLPRegressor(loss="mse", tol=0.0, **settings).fit(X, y)
         for found, one in ((ours, model), (plain, mse)):
             found.append(np.mean((one.predict(X_new) - truth) ** 2))
-    assert left >= 3
-    assert np.mean(ours) < 0.7 * np.mean(plain)
+    assert left >= 2
+    assert np.mean(ours) < 0.5 * np.mean(plain)
 
 
 def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():

@@ -70,14 +70,16 @@ CLASSIFICATION = (
 def arms_for(task: str, names: tuple[str, ...] | None = None) -> tuple[Arm, ...]:
     """The arms of a task, all or the ones named; RLP and one more are the least there is to compare."""
     known = REGRESSION if task == "regression" else CLASSIFICATION
-    if names is None or names == ():
+    if names is None:
         return known
     by_name = {arm.name: arm for arm in known}
     for name in names:
         _checks.one_of("arms", name, by_name)
     chosen = tuple(arm for arm in known if arm.name in names)
     if len(chosen) < 2:
-        raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names)}")
+        raise ValueError(
+            f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}"
+        )
     return chosen
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._compare_read import TableError, refuse_lists
-from rlploss._compare_values import NO_VALUE, Dates, Numbers, as_dates, as_numbers
+from rlploss._compare_values import Dates, Numbers, as_dates, as_numbers
 
 Array = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ FEW_INTEGERS = 10  # whole numbers with at most so many different values are cla
 TASKS = ("auto", "regression", "classification")
 
 _IDENTIFIER = re.compile(
-    r"(^|[_\W])(?i:id|ids|uuid|guid|key|index|idx|rowid|row|nr|no)($|[_\W])|[a-z](Id|ID)$"
+    r"(^|[_\W])(?i:id|ids|uuid|guid|key|idx|rowid)($|[_\W])|(^|[_\W])(index|row|[Nn]r|[Nn]o)\.?$|[a-z](Id|ID)$"
 )
 YEARS = (1500, 2200)  # whole numbers between them may count the rows and yet be years
 LARGEST = 1e100  # beyond, squares overflow
@@ -80,7 +80,7 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
             )
     if target in drop:
         raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
-    raw = frame[target]
+    raw = _plain(frame[target])
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
     refuse_lists(raw)
@@ -91,7 +91,7 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     columns, parts = [], []
     for name in rest:
         refuse_lists(frame[name])
-        column, numbers = read_column(frame[name])
+        column, numbers = read_column(_plain(frame[name]))
         numbers = numbers[known]
         if numbers.shape[1] and np.isnan(numbers[:, 0]).all():
             column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
@@ -107,13 +107,19 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     return Design(X, read, tuple(columns), len(frame), int((~known).sum()))
 
 
+def _plain(values: pd.Series) -> pd.Series:
+    """Arrow's types other than numbers as Python's; rows numbered from 0."""
+    values = values.reset_index(drop=True)
+    arrow = isinstance(values.dtype, pd.ArrowDtype) and not pd.api.types.is_numeric_dtype(values.dtype)
+    return values.astype(object) if arrow else values
+
+
 def _without_words(target: pd.Series) -> pd.Series:
     """A target of numbers without the words that say "no value"; among classes such a word is a class."""
     found = as_numbers(target)
     if found is None or not found.words:
         return target
-    words = target.map(lambda v: isinstance(v, str) and v.strip().lower() in NO_VALUE)
-    return target.mask(words.astype(bool))
+    return target.where(~np.isnan(found.values))
 
 
 def _no_such_column(name: str, names: list[str], option: str) -> str:
@@ -194,7 +200,7 @@ def _with_missing(
 def _date_column(name: str, found: Dates) -> tuple[Column, Array]:
     dates = found.values
     days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
-    if np.nanmax(days) == 0:
+    if np.nanmax(days) == 0 and not np.isnan(days).any():
         return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty(
             (len(days), 0)
         )
@@ -269,7 +275,9 @@ def read_target(values: pd.Series, task: str) -> Target:
         raise TableError(
             f"the target {name!r} must be within ±{LARGEST:g}, got {numbers[np.abs(numbers).argmax()]:g}; rescale it"
         )
-    n_different = values.map(str).nunique() if numbers is None else len(np.unique(numbers))
+    n_different = (
+        values.map(lambda v: str(v).strip()).nunique() if numbers is None else len(np.unique(numbers))
+    )
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
         raise TableError(f"the target {name!r} is {word}, always {values.iloc[0]!s}; choose another column")

@@ -118,7 +118,7 @@ def _read_text(path: Path, encoding: str) -> pd.DataFrame:
     first = next((line for line in text.splitlines() if line.strip()), "")
     if not first:
         raise TableError(f"{path} is empty; give a table with a header and rows")
-    if first.lstrip()[:1] in ("<", "{", "["):
+    if re.match(r"\s*([<{]|\[\s*([\[{]|$))", first):
         raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet")
     return _parse(text, declared[1] if declared else _delimiter(first, SUFFIXES[path.suffix.lower()]), path)
 
@@ -132,10 +132,20 @@ def _delimiter(header: str, usual: str) -> str:
 
 
 def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
-    """Rows of the same length as the header; blank lines are skipped, and so is a delimiter at the end of a row."""
+    """The frame; spaces between delimiter and quote are skipped only where the file is no table otherwise."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    try:
+        return _rows(text, delimiter, path, spaces=False)
+    except TableError:
+        with suppress(TableError):
+            return _rows(text, delimiter, path, spaces=True)
+        raise
+
+
+def _rows(text: str, delimiter: str, path: Path, *, spaces: bool) -> pd.DataFrame:
+    """Rows of the same length as the header; blank lines are skipped, and so is a delimiter at the end of a row."""
     lines = io.StringIO(text, newline="")
-    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=spaces)
     rows: list[list[str | None]] = []
     header: list[str] | None = None
     try:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rlploss._compare_read import MISSING
+
 Array = NDArray[np.float64]
+_types = pd.api.types
 
 MOSTLY = 0.9  # of the values are numbers: the others, if they are few words, stand for missing ones
 FEW_WORDS, MANY_NUMBERS = 5, 20
@@ -24,10 +29,10 @@ _SPACES = re.compile(r"[+-]?[1-9]\d{0,2}([\s'’]\d{3})+(\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?([1-9]\d{0,2}([.\s'’]\d{3})+|\d+)(,\d+)?")
 _CURRENCY = r"(?:(?:US|C|A)?\$|[€£¥]|USD|EUR|GBP|CHF|JPY)"
 _SIGNS = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*|\s*(?:%|{_CURRENCY})$")
-_IN_BRACKETS = re.compile(rf"\(((?:{_CURRENCY})?[\d.,\s'’]+)\)")  # what accountants write for minus
-NO_VALUE = frozenset(
-    {"-", "--", "none", "missing", "unknown"}
-)  # among numbers or dates; elsewhere a category
+# What accountants write for minus.
+_IN_BRACKETS = re.compile(rf"{_CURRENCY}?\s*\(\s*({_CURRENCY}?[\d.,\s'’]+)\)\s*%?")
+# Among numbers or dates; elsewhere a category.
+NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}
 
 Style = tuple[tuple[re.Pattern[str], ...], Callable[[str], str], str]
 STYLES: tuple[Style, ...] = (
@@ -36,7 +41,7 @@ STYLES: tuple[Style, ...] = (
     ((_SPACES, _PLAIN), lambda v: re.sub(r"[\s'’]", "", v), "with spaces between thousands"),
     ((_DECIMAL_COMMA,), lambda v: re.sub(r"[.\s'’]", "", v).replace(",", "."), "with decimal commas"),
 )
-_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y")
 _NAMED = ("%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%b-%Y", "%b %Y", "%B %Y")
 _TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
 DATES = ("ISO8601", *_DAYS, *_NAMED, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
@@ -54,11 +59,12 @@ class Numbers:
 
 def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
     """A column as numbers; None if it is not. `mostly` allows a few words among many different numbers."""
-    if pd.api.types.is_bool_dtype(values.dtype) or pd.api.types.is_datetime64_any_dtype(values.dtype):
+    no_numbers = (_types.is_bool_dtype, _types.is_datetime64_any_dtype, _types.is_complex_dtype)
+    if any(test(values.dtype) for test in no_numbers):
         return None
-    if pd.api.types.is_timedelta64_dtype(values.dtype):
+    if _types.is_timedelta64_dtype(values.dtype):
         return Numbers(values.dt.total_seconds().to_numpy(dtype=np.float64) / 86_400, "as durations, in days")
-    if pd.api.types.is_numeric_dtype(values.dtype):
+    if _types.is_numeric_dtype(values.dtype):
         return Numbers(_finite(values.to_numpy(dtype=np.float64, na_value=np.nan)))
     some = values.dropna()
     if len(some) == 0:
@@ -66,26 +72,31 @@ def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
     if not all(isinstance(v, str) for v in some):
         kinds = (int, float, np.number, decimal.Decimal)
         if all(isinstance(v, kinds) and not isinstance(v, bool) for v in some):
-            return Numbers(_finite(np.array([np.nan if pd.isna(v) else float(v) for v in values])))
+            return Numbers(_finite(np.array([np.nan if pd.isna(v) else _float(v) for v in values])))
+        if all(isinstance(v, datetime.timedelta) for v in some):
+            return as_numbers(pd.to_timedelta(values))
         return None
     plain = [v.strip().replace("\N{MINUS SIGN}", "-") for v in some]
-    bare = [_SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", v)) for v in plain]
+    bracketed = [_IN_BRACKETS.fullmatch(v) for v in plain]
+    bare = [_SIGNS.sub(r"\1", f"-{m[1]}" if m else v) for v, m in zip(plain, bracketed, strict=True)]
     tried = []
     for patterns, clean, said in STYLES:
         fits = [any(p.fullmatch(v) for p in patterns) for v in bare]
-        words = Counter(v for v, fit in zip(bare, fits, strict=True) if not fit)
+        words = Counter(v for v, fit in zip(plain, fits, strict=True) if not fit)
         tried.append((words.total(), words, fits, clean, said))
         if not words:
             break
     n_words, words, fits, clean, said = min(tried, key=lambda one: one[0])  # the first of the best
-    if n_words and not _mean_missing(words, bare, mostly=mostly):
+    if n_words and not _mean_missing(words, plain, mostly=mostly):
         return None
     numbers = np.full(len(values), np.nan)
     numbers[values.notna().to_numpy()] = [
         float(clean(v)) if fit else np.nan for v, fit in zip(bare, fits, strict=True)
     ]
-    signs = "with signs of currency or percent" if bare != plain else ""
-    told = " and ".join(word for word in (said, signs) if word)
+    signed = any(fit and not m and b != p for fit, m, b, p in zip(fits, bracketed, bare, plain, strict=True))
+    signs = "with signs of currency or percent" if signed else ""
+    brackets = "in brackets for minus" if any(bracketed) else ""
+    told = " and ".join(word for word in (said, signs, brackets) if word)
     return Numbers(_finite(numbers), told, tuple(word for word, _ in words.most_common()))
 
 
@@ -96,6 +107,13 @@ def _mean_missing(words: Counter[str], values: list[str], *, mostly: bool = True
     different = len(set(values)) - len(words)
     few = words.total() <= (1 - MOSTLY) * len(values) and len(words) <= FEW_WORDS
     return mostly and few and different >= MANY_NUMBERS
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
 
 
 def _finite(floats: Array) -> Array:
@@ -113,22 +131,23 @@ class Dates:
 def as_dates(values: pd.Series) -> Dates | None:
     """A column as timestamps; None if it is not: plain numbers are not dates. Some words may be among them."""
     if isinstance(values.dtype, pd.PeriodDtype):
-        return Dates(values.dt.to_timestamp())
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return Dates(values.dt.tz_localize(None) if getattr(values.dt, "tz", None) is not None else values)
+        return Dates(_ended(values.dt.to_timestamp()))
+    if _types.is_datetime64_any_dtype(values.dtype):
+        zoned = getattr(values.dt, "tz", None) is not None
+        return Dates(_ended(values.dt.tz_localize(None) if zoned else values))
     some = values.dropna()
     if len(some) == 0:
         return None
     if not all(isinstance(v, str) for v in some):
         if all(hasattr(v, "isoformat") and hasattr(v, "year") for v in some):
-            return Dates(pd.to_datetime(values, errors="coerce", utc=True).dt.tz_localize(None))
+            return Dates(_ended(pd.to_datetime(values, errors="coerce", utc=True).dt.tz_localize(None)))
         return None
     some = some.str.strip()
     said = some[~(some.str.lower().isin(NO_VALUE) | some.str.match(_NO_DATE))]
+    if said.empty:
+        return None
     different = said.drop_duplicates()
-    sample = different.iloc[
-        :: len(different) // 200 + 1
-    ]  # from all over: days beyond the 12th tell from months
+    sample = different.iloc[:: len(different) // 200 + 1]  # days beyond the 12th tell days from months
     if sample.str.contains(r"\d.*[-/.: A-Za-z]|[A-Za-z].*\d").mean() < MOSTLY:
         return None
     fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
@@ -141,6 +160,11 @@ def as_dates(values: pd.Series) -> Dates | None:
         return None
     words += Counter(some[~some.index.isin(said.index)])
     return Dates(found.reindex(values.index), tuple(word for word, _ in words.most_common()))
+
+
+def _ended(dates: pd.Series) -> pd.Series:
+    """The last year there is stands for "never"."""
+    return dates.mask(dates.dt.year == 9999)
 
 
 def _parsed(texts: pd.Series, style: str) -> pd.Series:

@@ -124,10 +124,11 @@ class RLPBase(RowReader):
         """Train; `restart` begins anew, otherwise weights and scaling are kept; `partial` is one iteration."""
         self._check_settings()
         kind = {"layers": self._hidden(), "activation": self.activation, "head": self._head()}
-        if not restart and kind != self._trained:
+        if not restart and kind != getattr(self, "_trained", kind):
             raise ValueError(
                 "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
-                f"got {tuple(kind.values())} after {tuple(self._trained.values())}; set warm_start=False to begin anew"
+                f"got {tuple(kind.values())} after {tuple(self._trained.values())}; call fit with warm_start=False to "
+                "begin anew"
             )
         X, target, weight = self._read(X, y, sample_weight, first=restart)
         seed = self._seed()

@@ -243,7 +243,7 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
         )
     frame = check_frame(frame.reset_index(drop=True), "X")
     given = getattr(y, "name", None)
-    name = "target" if given is None else str(given)
+    name = "target" if given in (None, "") else str(given)
     while name in frame.columns:
         name += " (target)"
     frame[name] = pd.Series(list(target), dtype=object).infer_objects()
