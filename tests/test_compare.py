@@ -338,7 +338,7 @@ def test_the_code_is_for_the_rows_that_were_compared():
     """Boosting is another class beyond 1,000 training rows, of which 1,200 rows leave 900."""
     from rlploss._compare_code import winner_code
 
-    X, y = noisy_line(1200)
+    X, y = noisy_line(1200, d=2)
     found = compare(X, y**2, arms=["mean", "boosting"], n_splits=2, random_state=SEED)
     assert "import GradientBoostingRegressor" in winner_code(found)
 

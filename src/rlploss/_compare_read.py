@@ -96,14 +96,15 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _read_text(path: Path, encoding: str) -> pd.DataFrame:
     data = path.read_bytes()
-    with suppress(LookupError):
-        encoding = codecs.lookup(encoding).name  # UTF8 is utf-8
-    if encoding == "utf-8" and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
+    kind = encoding
+    with suppress(LookupError, ValueError):  # of names that are none
+        kind = codecs.lookup(encoding).name  # UTF8 is utf-8
+    if kind == "utf-8" and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
         raise TableError(f"{path} is UTF-16, not UTF-8; pass --encoding utf-16")
-    if b"\0" in data[:4096] and not encoding.startswith(("utf-16", "utf-32")):
+    if b"\0" in data[:4096] and not kind.startswith(("utf-16", "utf-32")):
         raise TableError(f"{path} is not a table but binary data; give a CSV, TSV or Parquet file")
     try:
-        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        text = data.decode("utf-8-sig" if kind == "utf-8" else encoding)
     except UnicodeDecodeError as error:
         raise TableError(
             f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position {error.start}); "
