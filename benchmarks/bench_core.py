@@ -151,12 +151,12 @@ def costs(quick: bool = False) -> list[Row]:
         target = y[plan[0]]
         one, base, _ = 0.0, 0.0, 0
         ratio, one, base = paired(
-            lambda: bank.loss(some, target, 0).backward(),  # noqa: B023
-            lambda: nn.functional.mse_loss(some, target).backward(),  # noqa: B023
+            lambda: bank.loss(some, target, 0).backward(),  # noqa: B023 - at once
+            lambda: nn.functional.mse_loss(some, target).backward(),  # noqa: B023 - at once
             rounds=5 if quick else 15,
             repeat=50,
         )
-        _, epoch, _ = paired(lambda: bank.loss(pred, y).backward(), lambda: None, rounds=3 if quick else 9)  # noqa: B023
+        _, epoch, _ = paired(lambda: bank.loss(pred, y).backward(), lambda: None, rounds=3 if quick else 9)  # noqa: B023 - at once
         rows.append(
             {
                 **case,

@@ -12,4 +12,4 @@ settings.load_profile("explore" if os.environ.get("RLPLOSS_RANDOM") else "fixed"
 
 # torch's compiler imports setuptools, which refuses to follow a distutils that another package has imported before it.
 with contextlib.suppress(ImportError):
-    import setuptools  # noqa: F401
+    import setuptools  # noqa: F401 - for its effect

@@ -506,6 +506,7 @@ def test_long_fields_and_names_of_encodings(tmp_path):
     [
         (["-"] * 30, "constant"),
         (["none", None] * 15, "category"),
+        ([datetime.date(9999, 12, 31)] * 30, "empty"),
         (["0000-00-00"] * 30, "constant"),
         (["3.8.10", "3.9.12", "3.10.13"] * 10, "category"),
         (["unknown"] * 29 + ["2020-01-01"], "date"),

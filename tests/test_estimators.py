@@ -322,16 +322,16 @@ def test_early_stopping_of_classes_watches_probabilities(loss):
 
 def test_random_state_decides_everything_and_nothing_global_moves():
     X, y = linear(60)
-    np.random.seed(5)  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002 - the global state
     torch.manual_seed(5)
-    before = (np.random.get_state()[1].tolist(), torch.get_rng_state(), random.getstate())  # noqa: NPY002
+    before = (np.random.get_state()[1].tolist(), torch.get_rng_state(), random.getstate())  # noqa: NPY002 - the global state
     threads = torch.get_num_threads()
     a, b = (RLPRegressor(**QUICK).fit(X, y).predict(X) for _ in range(2))
     assert np.array_equal(a, b)
     one, two = (RLPRegressor(**QUICK | {"random_state": None}).fit(X, y).predict(X) for _ in range(2))
     assert not np.array_equal(one, two)
     assert not np.array_equal(a, RLPRegressor(**QUICK | {"random_state": SEED + 1}).fit(X, y).predict(X))
-    assert np.random.get_state()[1].tolist() == before[0]  # noqa: NPY002
+    assert np.random.get_state()[1].tolist() == before[0]  # noqa: NPY002 - the global state
     assert torch.equal(torch.get_rng_state(), before[1])
     assert random.getstate() == before[2]
     assert torch.get_num_threads() == threads

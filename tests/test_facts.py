@@ -102,7 +102,10 @@ def test_the_gap_is_linear_in_the_residual():
     zero = torch.zeros_like(r1)
     for probe in PROBES:
         points = probe_points(probe, X)
-        f = lambda r, probe=probe, points=points: rlp_loss(r, zero, X, probe=probe, probe_points=points)  # noqa: E731
+
+        def f(r, probe=probe, points=points):
+            return rlp_loss(r, zero, X, probe=probe, probe_points=points)
+
         assert_close(f(r1 + r2) + f(r1 - r2), 2 * f(r1) + 2 * f(r2))
 
 

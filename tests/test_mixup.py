@@ -48,7 +48,7 @@ def test_pairs_of_algorithm_3_and_their_loss():
     plan_a, plan_b = (balanced_subsets(N, M, K, generator=seeded(s)) for s in (2, 3))
     lam = mixup_lambdas(K, 0.25, generator=seeded(4))
     x_mixed, y_mixed = mixup_subsets(X, y, plan_a, plan_b, lam)
-    h = lambda x: x.square() @ torch.ones(3, 2, dtype=torch.float64)  # noqa: E731
+    h = lambda x: x.square() @ torch.ones(3, 2, dtype=torch.float64)  # noqa: E731 - a formula
     singles = []
     for j in range(K):
         x = torch.stack(

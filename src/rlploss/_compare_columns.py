@@ -199,6 +199,8 @@ def _with_missing(
 
 def _date_column(name: str, found: Dates) -> tuple[Column, Array]:
     dates = found.values
+    if dates.isna().all():
+        return Column(name, "empty", "left out: no values", len(dates)), np.empty((len(dates), 0))
     days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
     if np.nanmax(days) == 0 and not np.isnan(days).any():
         return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty(

@@ -80,7 +80,7 @@ def _is_list(value: object) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow  # noqa: F401 - only whether it is there
     except ImportError:
         raise TableError(
             f"reading {path.name} needs pyarrow; install it (pip install pyarrow) or save the table as CSV"

@@ -122,9 +122,9 @@ class Trainer:
             near = mahalanobis_region(np.where(np.isnan(self.X), np.nan_to_num(_nanmedian(self.X)), self.X))
             chosen = rng.random(n) < np.where(near, float(str(shift)), 1.0 - float(str(shift)))
             train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-            return train, test if len(test) <= MOST_TEST_ROWS else rng.choice(
-                test, MOST_TEST_ROWS, replace=False
-            )
+            if len(test) > MOST_TEST_ROWS:
+                test = rng.choice(test, MOST_TEST_ROWS, replace=False)
+            return train, test
         order = self._order(rng)
         n_test = min(round(TEST_SHARE * n), MOST_TEST_ROWS)
         n_train = n - n_test if train_size is None else int(str(train_size))

@@ -149,9 +149,8 @@ def as_dates(values: pd.Series) -> Dates | None:
         return None
     different = said.drop_duplicates()
     sample = different.iloc[:: len(different) // 200 + 1]  # days beyond the 12th tell days from months
-    if (
-        sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY
-    ):  # most columns end here, before forty formats are tried
+    # most columns end here, before forty formats are tried
+    if sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY:
         return None
     fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
     if max(fits.values()) < 0.5:

@@ -122,7 +122,7 @@ class RLPLoss(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy gets a handle of its own."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's own has no types
         self._handle = _register(self)
 
 

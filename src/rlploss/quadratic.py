@@ -25,7 +25,7 @@ def quadratic_form(residual: Tensor, form: Tensor) -> Tensor:
     """tr(RᵀQR) for symmetric Q [N, N] and R [N, C]."""
     if traced():
         return (residual * (form @ residual)).sum()
-    value: Tensor = _Form.apply(residual, form)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _Form.apply(residual, form)[0]  # type: ignore[no-untyped-call]  # torch's own has no types
     return value
 
 
@@ -34,7 +34,7 @@ def complement_form(residual: Tensor, rows: Tensor) -> Tensor:
     M = residual.shape[0]
     if traced():
         return (residual.square().sum() / M - (rows @ residual).square().sum()).clamp_min(0)
-    value: Tensor = _Complement.apply(residual, rows)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _Complement.apply(residual, rows)[0]  # type: ignore[no-untyped-call]  # as above
     return value
 
 

@@ -82,7 +82,7 @@ def test_images_lie_between_0_and_1() -> None:
     assert digits.images.shape == (1797, 1, 8, 8)
     assert (digits.images[5, 0, 2] == digits.X[5, 16:24]).all()
     with pytest.raises(ValueError, match=r'dataset "linear" has no images: use X'):
-        load("linear").images  # noqa: B018
+        load("linear").images  # noqa: B018 - reading it raises
 
 
 def test_reconstruction_has_the_image_as_its_target() -> None:

@@ -416,10 +416,10 @@ def test_what_cannot_be_padded() -> None:
 
 
 def test_the_global_random_state_is_not_touched() -> None:
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state
     state = torch.get_rng_state()
     split = size_split(table(20), generator=rng())
     add_noise(split, 0.1, generator=rng())
     shift_split(table(20), 0.5, region="mahalanobis", generator=rng())
-    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002 - the global state
     assert (torch.get_rng_state() == state).all()

@@ -62,11 +62,11 @@ def test_nonlinear_follows_the_formula() -> None:
 
 
 def test_the_global_random_state_is_not_touched() -> None:
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state
     datasets.linear()
     datasets.nonlinear()
     datasets.moons()
-    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002 - the global state
 
 
 def test_moons_is_make_moons() -> None:

@@ -125,7 +125,7 @@ def _child(call: Call, out: int, err: int) -> int:
     os.dup2(out, 1)
     os.dup2(err, 2)
     # The streams of the parent know what they wrote to, which is something else now.
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115 - for good
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.chdir(call.cwd)

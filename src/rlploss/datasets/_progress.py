@@ -81,7 +81,7 @@ def reporter(stream: TextIO | None = None) -> Quiet:
     stream = sys.stderr if stream is None else stream
     if stream.isatty():
         with contextlib.suppress(ImportError):
-            import rich.progress  # noqa: F401
+            import rich.progress  # noqa: F401 - only whether it is there
 
             return Bars(stream)
     return Lines(stream)
