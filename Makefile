@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 
 SEEDS ?= $(shell seq 0 99)
-SEED_TESTS ?= tests/test_estimators.py tests/test_estimators_cv.py tests/test_compare.py
+SEED_TESTS ?= tests/estimators/test_mlp.py tests/estimators/test_cv.py tests/compare/test_answer.py
 
 .PHONY: setup demo test test-data test-seeds test-oldest lint check bench clean
 
@@ -37,7 +37,7 @@ test-seeds: $(STAMP)
 # The oldest scikit-learn that is promised; `make test` has the newest.
 test-oldest: $(STAMP)
 	test -d build/oldest || $(BIN)/python -m pip install --quiet --no-deps --target build/oldest "scikit-learn==1.6.*"
-	OMP_NUM_THREADS=1 PYTHONPATH=build/oldest $(BIN)/python -m pytest -n 2 tests/test_estimators*.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=build/oldest $(BIN)/python -m pytest -n 2 tests/estimators $(PYTEST_ARGS)
 
 # PART=store, checkpoints, fuzz, guided or long; TORTURE_ARGS="--kills 20 --cases 1000 --runs 200" changes the sizes.
 .PHONY: torture

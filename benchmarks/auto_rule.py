@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.common import Row
 from benchmarks.studies import write_results
 from rlploss import Problem, Steps, datasets, fit_fleet
-from rlploss._estimator_base import auto_subset_size, steps_per_iteration
-from rlploss._predictor import Scaling, build_network
 from rlploss.estimators import RLPRegressor
+from rlploss.estimators.base import auto_subset_size, steps_per_iteration
+from rlploss.estimators.predictor import Scaling, build_network
 
 DATASETS = ("diabetes", "california", "wine", "nonlinear")
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)

@@ -25,11 +25,12 @@ from tests import browser
 from tests.torture import fuzz
 from tests.torture.targets import check_csv
 
-from rlploss import RegressionNet, Steps, checkpoints, cli, fit
-from rlploss._compare_columns import make_design
-from rlploss._compare_read import TableError, read_table
+from rlploss import RegressionNet, Steps, cli, fit
+from rlploss.compare.columns import make_design
+from rlploss.compare.read import TableError, read_table
 from rlploss.lab.errors import sentence, shown
 from rlploss.lab.files import csv_text, markdown_text
+from rlploss.training import checkpoints
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rlploss"
 SCRIPT = "<script>window.hit = 1</script>"

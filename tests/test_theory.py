@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlploss import theory
-from rlploss.subsets import balanced_subsets
+from rlploss.loss.subsets import balanced_subsets
 
 
 def generator(seed=0):

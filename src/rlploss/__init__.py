@@ -2,17 +2,17 @@
 
 from rlploss._checks import DegenerateLossWarning, HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
 from rlploss._version import __version__
-from rlploss.bank import ProjectionBank
-from rlploss.fleet import Problem, fit_fleet
-from rlploss.functional import rlp_loss
-from rlploss.history import Epochs, Event, History, Steps
-from rlploss.loss import RLPLoss
-from rlploss.mixup import mixup, mixup_lambdas, mixup_subsets
+from rlploss.loss.bank import ProjectionBank
+from rlploss.loss.functional import rlp_loss
+from rlploss.loss.mixup import mixup, mixup_lambdas, mixup_subsets
+from rlploss.loss.module import RLPLoss
+from rlploss.loss.sampler import BalancedBatchSampler
+from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
-from rlploss.monitors import DivergenceError, EarlyStopping, Progress
-from rlploss.sampler import BalancedBatchSampler
-from rlploss.subsets import balanced_subsets
-from rlploss.training import fit
+from rlploss.training.fit import fit
+from rlploss.training.fleet import Problem, fit_fleet
+from rlploss.training.history import Epochs, Event, History, Steps
+from rlploss.training.monitors import DivergenceError, EarlyStopping, Progress
 
 __all__ = [
     "Autoencoder",

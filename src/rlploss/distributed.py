@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.moments import column_sums, points_with, triangle_of
+from rlploss.loss.moments import column_sums, points_with, triangle_of
 
 T = TypeVar("T")
 

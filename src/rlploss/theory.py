@@ -18,8 +18,8 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning
-from rlploss.functional import rlp_loss
-from rlploss.subsets import balanced_subsets
+from rlploss.loss.functional import rlp_loss
+from rlploss.loss.subsets import balanced_subsets
 
 DISTRIBUTIONS = ("gaussian", "uniform", "skewed")
 Function = Callable[[Tensor], Tensor]  # features [n, d] -> values [n]

@@ -236,8 +236,8 @@ def _main() -> None:
     for module in (
         "rlploss.cli",
         "rlploss.compare",
-        "rlploss._compare_report",
-        "rlploss._compare_columns",
+        "rlploss.compare.report",
+        "rlploss.compare.columns",
         "rlploss.paper.reproduce",
         "rlploss.paper.training",
         "rlploss.lab.train",
@@ -259,10 +259,10 @@ def _main() -> None:
     ):
         with contextlib.suppress(ImportError):  # of another version of theirs
             importlib.import_module(module)
-    from rlploss import _compare_train
+    from rlploss.compare import train
     from rlploss.lab import provenance
 
-    for root in ("rlploss.paper.training", _compare_train.__name__):
+    for root in ("rlploss.paper.training", train.__name__):
         provenance.engine(root)  # reads and hashes the sources, once
     for line in sys.stdin:
         done = _serve([Call(**call) for call in json.loads(line)])

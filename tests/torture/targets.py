@@ -138,9 +138,9 @@ def check_table(case: tuple[str, str, bytes]) -> bool:
 
 
 def _design(path: Path, encoding: str = "utf-8") -> bool:
-    from rlploss._compare_columns import make_design
-    from rlploss._compare_read import TableError, read_table
-    from rlploss._compare_report import columns_table
+    from rlploss.compare.columns import make_design
+    from rlploss.compare.read import TableError, read_table
+    from rlploss.compare.report import columns_table
     from rlploss.lab.report import Report, Section, html
 
     try:
@@ -482,7 +482,7 @@ def _fit(path: Path) -> None:
 @st.composite
 def checkpoint_bytes(draw: Draw) -> bytes:
     """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another file."""
-    from rlploss import checkpoints
+    from rlploss.training import checkpoints
 
     data, content = _checkpoint()
     how = draw(st.sampled_from(["bytes", "content", "state", "other"]))

@@ -108,7 +108,7 @@ def playground() -> Iterator[Path]:
     try:
         with (
             mock.patch.dict(os.environ, {"RLPLOSS_DATA": str(folder / "cache"), "COLUMNS": "100"}),
-            mock.patch("rlploss.compare.execute", stop),
+            mock.patch("rlploss.compare.answer.execute", stop),
             mock.patch("rlploss.paper.reproduce.execute", stop),
             mock.patch("rlploss.paper.reproduce.missing_data", return_value={}),
         ):

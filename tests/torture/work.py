@@ -38,10 +38,10 @@ def mistaken(words: list[str]) -> None:
 def _command_that_meets(error: BaseException, words: list[str]) -> None:
     from tests.torture.forks import command_line
 
-    from rlploss import _cli_data
+    from rlploss.cli import data
 
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    _cli_data.names = _cli_data.fetch = fail
+    data.names = data.fetch = fail
     command_line(words)

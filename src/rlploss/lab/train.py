@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rlploss import _checks, models
-from rlploss.fleet import Problem, fit_fleet
-from rlploss.history import Epochs, Event, History, Steps
 from rlploss.lab import problems
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell, Scalar
-from rlploss.monitors import Progress
+from rlploss.training.fleet import Problem, fit_fleet
+from rlploss.training.history import Epochs, Event, History, Steps
+from rlploss.training.monitors import Progress
 
 ARM_SETTINGS = (
     "preset",

@@ -10,8 +10,8 @@ import torch
 from rlploss import _checks, theory
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Arm, Budget, Cell, Scalar, Settings, Task, settings
+from rlploss.loss.subsets import balanced_subsets
 from rlploss.paper.request import Request
-from rlploss.subsets import balanced_subsets
 
 MEASURES = ("floor", "excess", "condition", "empirical", "coverage", "planes")
 

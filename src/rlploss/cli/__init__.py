@@ -1,0 +1,5 @@
+"""The command `rlploss`."""
+
+from rlploss.cli.app import main, run
+
+__all__ = ["main", "run"]

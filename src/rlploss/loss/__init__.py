@@ -1,0 +1,1 @@
+"""The loss: its mathematics once, and thin skins over it."""

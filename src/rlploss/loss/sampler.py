@@ -1,0 +1,211 @@
+"""The subsets of a plan as batches for a `DataLoader`, in one process or many, resumable in mid-epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+from rlploss import _checks
+from rlploss.loss.subsets import METHODS, balanced_subsets
+
+PLANS = ("once", "each-epoch")
+
+
+class BalancedBatchSampler(Sampler[list[int]]):
+    """Hand out the K subsets of `balanced_subsets` one by one: `DataLoader(data, batch_sampler=...)`.
+
+    One epoch is one pass over the K subsets, in ⌈K/W⌉ steps on each of W = `world_size` processes. In step s,
+    rank r has subset number s·W + r, so that all ranks together go through the plan that one process would.
+
+    **The short step.** If W does not divide K, only w_s < W subsets are left for the last step. The other ranks get
+    a subset that was had before, so that all take the same number of steps, and it is weighted away:
+    `weights[s]` is W/w_s for a subset that counts and 0 for one that does not (all 1 in a full step), hence for the
+    loss ℓ_r of the batch on rank r
+
+        mean over ranks of weights_r[s]·ℓ_r  =  mean of ℓ over the w_s subsets of step s,
+
+    which is what DistributedDataParallel makes of `(sampler.weights[s] * loss).backward()`. Steps weighted
+    by `shares[s]` = w_s/K give the mean over the whole plan: Σ_s shares[s] · mean_r(weights_r[s]·ℓ_r).
+
+    **Epochs.** An iteration after a complete one is the next epoch. `set_epoch` chooses an epoch. An iteration that
+    was broken off is not counted: the next one begins the same epoch again. `plan="each-epoch"` draws anew in every
+    epoch, from the seed and the number of the epoch only.
+
+    **Resuming.** A `DataLoader` with workers asks for batches ahead of the training, so the sampler cannot know
+    how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the number handed out, which is
+    right without workers. After `load_state_dict` the next iteration hands out what was left of the epoch, from step
+    `start` on; `len` remains that of a whole epoch. The state is plain numbers and strings, and that of one
+    rank serves them all.
+
+        for epoch in range(sampler.epoch, n_epochs):
+            sampler.set_epoch(epoch)
+            for step, batch in enumerate(loader, start=sampler.start):
+                ...
+                checkpoint["sampler"] = sampler.state_dict(step=step + 1)
+
+    Args:
+        n_rows: N, the number of rows of the data.
+        subset_size: M ≤ N, the number of rows in a batch.
+        n_subsets: K ≤ C(N, M), the number of subsets in an epoch.
+        method: `"balanced"` or `"paper"`, see `balanced_subsets`.
+        plan: `"once"` (the same subsets in every epoch, as in the paper's Algorithm 2) or `"each-epoch"`.
+        seed: the same number on every rank. The plan of epoch 0 is that of `balanced_subsets` with
+            `generator=torch.Generator().manual_seed(seed)` for a seed below 2³².
+        rank: number of this process, 0 ≤ rank < world_size.
+        world_size: W, the number of processes that share an epoch.
+
+    Example:
+        >>> sampler = BalancedBatchSampler(6, 2, 4, rank=1, world_size=3)
+        >>> len(sampler), sampler.weights.tolist(), sampler.shares.tolist()
+        (2, [1.0, 0.0], [0.75, 0.25])
+    """
+
+    def __init__(
+        self,
+        n_rows: int,
+        subset_size: int,
+        n_subsets: int,
+        *,
+        method: str = "balanced",
+        plan: str = "once",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.n_rows, self.subset_size, self.n_subsets = _checks.plan_sizes(n_rows, subset_size, n_subsets)
+        self.method = _checks.one_of("method", method, METHODS)
+        self.plan = _checks.one_of("plan", plan, PLANS)
+        self.seed = _checks.count("seed", seed, minimum=0)
+        self.world_size = _checks.count("world_size", world_size)
+        self.rank = _checks.count("rank", rank, minimum=0)
+        if self.rank >= self.world_size:
+            raise ValueError(
+                f"rank must be below world_size = {self.world_size}, got {self.rank}; ranks are counted from 0"
+            )
+        self._epoch = 0
+        self._start = 0  # the step at which the next iteration begins
+        self._handed_out = 0  # steps of the epoch that the latest iteration is past
+        self._chosen = False  # whether set_epoch was called since then
+        self._drawn: tuple[int, torch.Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of steps in an epoch, the same on every rank."""
+        return -(-self.n_subsets // self.world_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Hand out the batches of this rank as lists of row numbers."""
+        # Nothing happens before the first batch is asked for: a DataLoader with workers calls iter() twice.
+        if self._complete():
+            self._epoch, self._start = self._epoch + 1, 0
+        start, self._start, self._chosen = self._start, 0, False
+        self._handed_out = start
+        plan = self.subsets
+        for done, number in enumerate(self.which[start:], start=start + 1):
+            self._handed_out = done
+            rows: list[int] = plan[number].tolist()
+            yield rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the latest iteration belongs to, or that `set_epoch` or `load_state_dict` chose."""
+        return self._epoch
+
+    @property
+    def start(self) -> int:
+        """The step at which the next iteration begins: 0, except after `load_state_dict`."""
+        return 0 if self._complete() else self._start
+
+    @property
+    def subsets(self) -> torch.Tensor:
+        """The plan of the present epoch, of all ranks together: int64 [K, M]."""
+        key = self._epoch if self.plan == "each-epoch" else 0
+        if self._drawn is None or self._drawn[0] != key:
+            # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one seed apart.
+            seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
+            generator = torch.Generator().manual_seed(seed)
+            drawn = balanced_subsets(
+                self.n_rows, self.subset_size, self.n_subsets, method=self.method, generator=generator
+            )
+            self._drawn = (key, drawn)
+        return self._drawn[1]
+
+    @property
+    def which(self) -> torch.Tensor:
+        """For each step, the number in `subsets` of the subset that this rank gets: int64 [len]."""
+        return (torch.arange(len(self)) * self.world_size + self.rank) % self.n_subsets
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """For each step, the factor of this rank's loss: W/w_s where its subset counts, else 0. float64 [len]."""
+        present = self._present()
+        return (self.rank < present) * self.world_size / present.double()
+
+    @property
+    def shares(self) -> torch.Tensor:
+        """For each step, the part w_s/K of the plan that all ranks together have in it: float64 [len]."""
+        return self._present().double() / self.n_subsets
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration one of this epoch; what is left of it, if a state of it was just loaded."""
+        epoch = _checks.count("epoch", epoch, minimum=0)
+        if epoch != self._epoch:
+            self._epoch, self._start = epoch, 0
+        self._handed_out, self._chosen = self._start, True
+
+    def state_dict(self, step: int | None = None) -> dict[str, int | str]:
+        """Return the place in the epoch, with all that the plan depends on.
+
+        Args:
+            step: how many steps of the present epoch are done, counted from its beginning. None is the number of
+                batches handed out: too many where a DataLoader with workers has taken some in advance.
+        """
+        done = self._handed_out if step is None else self._checked_step(step)
+        return {"epoch": self._epoch, "step": done, "world_size": self.world_size, **self._plan_arguments()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the place that a `state_dict` names: the next iteration hands out what was left of that epoch."""
+        here = {"world_size": self.world_size, **self._plan_arguments()}
+        lacking = [name for name in ("epoch", "step", *here) if name not in state]
+        if lacking:
+            raise ValueError(f"state must come from state_dict(), got one that lacks {', '.join(lacking)}")
+        if state["step"] == 0:
+            del here["world_size"]  # at the beginning of an epoch the number of processes may change
+        differing = [
+            f"{name}={state[name]!r} instead of {value!r}"
+            for name, value in here.items()
+            if state[name] != value
+        ]
+        if differing:
+            raise ValueError(
+                f"state must come from a sampler with the same arguments, got {', '.join(differing)}; "
+                "build this sampler as the other one was built"
+            )
+        epoch, step = _checks.count("epoch", state["epoch"], minimum=0), self._checked_step(state["step"])
+        self._epoch, self._start, self._handed_out, self._chosen = epoch, step, step, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the plan, which can be drawn again."""
+        return {**self.__dict__, "_drawn": None}
+
+    def _complete(self) -> bool:
+        return self._handed_out == len(self) and not self._chosen
+
+    def _present(self) -> torch.Tensor:
+        """For each step, the number w_s of subsets that count: int64 [len]."""
+        return (self.n_subsets - torch.arange(len(self)) * self.world_size).clamp(max=self.world_size)
+
+    def _checked_step(self, step: object) -> int:
+        done = _checks.count("step", step, minimum=0)
+        if done > len(self):
+            raise ValueError(
+                f"step must be at most {len(self)}, the number of steps of an epoch, got {done}; "
+                "count the steps of the present epoch only"
+            )
+        return done
+
+    def _plan_arguments(self) -> dict[str, int | str]:
+        names = ("n_rows", "subset_size", "n_subsets", "method", "plan", "seed")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,1 @@
+"""Training: Algorithms 2 and 3 of the paper, the released loop, every baseline."""

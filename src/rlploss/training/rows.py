@@ -1,0 +1,328 @@
+"""Turn what the caller has into tensors a run can use, checked once before the first step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from rlploss import _checks
+from rlploss.training import checkpoints
+
+Array = Tensor | ArrayLike
+
+_ITEMS = 4096  # of a dataset at once: as Python objects they take several times their size
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs x [n, ...] as the network takes them, and targets y [n, C] to compare its flattened output with."""
+
+    x: Tensor
+    y: Tensor
+    classes: bool  # the targets are one-hot class numbers
+    weight: Tensor | None = None  # [n, 1] with mean 1; None: all rows count the same
+
+    @property
+    def features(self) -> Tensor:
+        """Inputs as a matrix [n, d]."""
+        return self.x.unsqueeze(1) if self.x.ndim == 1 else self.x.flatten(1)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows, n."""
+        return self.x.shape[0]
+
+    @property
+    def row_shape(self) -> torch.Size:
+        """The shape of one input."""
+        return self.x.shape[1:]
+
+    @property
+    def n_columns(self) -> int:
+        """Numbers per input, d."""
+        return self.x[0].numel()
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers per target, C."""
+        return self.y.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are used."""
+        return self.x.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of inputs and targets."""
+        return self.x.dtype
+
+    def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows."""
+        index = index.to(self.x.device)
+        return self.x[index], self.y[index]
+
+    def largest(self) -> float:
+        """The largest number in inputs and targets, without its sign."""
+        ends = [end for table in (self.x, self.y) for end in torch.aminmax(table)]
+        return max(abs(float(end)) for end in ends)
+
+    def fingerprint(self) -> str:
+        """A digest of everything."""
+        return checkpoints.fingerprint(self.x, self.y, self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetRows:
+    """Rows of a torch `Dataset`, read when a step needs them and in no other order: the data may exceed memory.
+
+    Items are (input, target), or inputs alone for reconstruction. `__getitems__` is used where there is one.
+    """
+
+    dataset: Dataset[Any]
+    n_rows: int
+    n_columns: int
+    n_outputs: int
+    row_shape: torch.Size
+    classes: bool
+    device: torch.device
+    dtype: torch.dtype
+    loss: str
+    weight: None = None
+
+    def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows."""
+        if index.numel() == 0:
+            shapes = (self.row_shape, torch.Size([self.n_outputs]))
+            x, y = (torch.zeros(0, *shape, dtype=self.dtype, device=self.device) for shape in shapes)
+            return x, y
+        found = []
+        for part in torch.split(index, _ITEMS):
+            inputs, targets = fetch(self.dataset, part.tolist())
+            x = _input("the dataset's ", inputs, self.device, self.dtype)
+            found.append((x, _target("the dataset's ", x, targets, self.n_outputs, self.loss)[0]))
+        return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+
+    def largest(self) -> float:
+        """The largest number, without its sign, in the rows of `fingerprint`."""
+        return max(float(part.abs().max()) for part in self.read(self._some()))
+
+    def fingerprint(self) -> str:
+        """A digest of 64 rows, spread evenly, and of the length."""
+        return f"{self.n_rows} rows {checkpoints.fingerprint(*self.read(self._some()))}"
+
+    def _some(self) -> Tensor:
+        return torch.linspace(0, self.n_rows - 1, min(64, self.n_rows), dtype=torch.float64).long()
+
+
+AnyRows = Rows | DatasetRows
+
+
+def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Stack some items of a dataset: inputs, and targets or None."""
+    batched = getattr(dataset, "__getitems__", None)
+    items = batched(index) if batched is not None else [dataset[i] for i in index]
+    if not isinstance(items[0], tuple | list):
+        return torch.stack([torch.as_tensor(item) for item in items]), None
+    if any(len(item) != 2 for item in items):
+        raise TypeError(f"a dataset's items must be (input, target), got {len(items[0])} parts")
+    inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in range(2))
+    return inputs, targets
+
+
+def read_dataset(
+    model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
+) -> AnyRows:
+    """Look at a dataset's first rows, and leave the rest for when it is needed."""
+    if y is not None:
+        raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return read_rows(model, *dataset.tensors, loss=loss, device=device, name=name)
+    try:
+        n = len(dataset)  # type: ignore[arg-type]  # torch gives Dataset no length
+    except TypeError as error:
+        raise TypeError(
+            f"a Dataset needs a length to draw subsets from, got {type(dataset).__name__} without one; "
+            "use a map-style dataset"
+        ) from error
+    if n == 0:
+        raise ValueError(f"{name}X must have at least one row, got an empty {type(dataset).__name__}")
+    inputs, targets = fetch(dataset, range(min(2, n)))
+    x = _input(name, inputs, device, model_dtype(model))
+    y_sample, classes = _target(name, x, targets, output_width(model, x), loss)
+    shape, width = x.shape[1:], y_sample.shape[1]
+    return DatasetRows(dataset, n, x[0].numel(), width, shape, classes, x.device, x.dtype, loss)
+
+
+def read_rows(
+    model: nn.Module,
+    X: Array | Dataset[Any],
+    y: Array | None,
+    *,
+    loss: str,
+    device: torch.device,
+    name: str = "",
+) -> AnyRows:
+    """Read X and y for `model`; `y=None` makes the input its own target.
+
+    Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress on, or class
+    probabilities for cross entropy. `name` prefixes the arguments in messages.
+    """
+    if isinstance(X, Dataset):
+        return read_dataset(model, X, y, loss=loss, device=device, name=name)
+    x = _input(name, X, device, model_dtype(model))
+    return Rows(x, *_target(name, x, y, output_width(model, x), loss))
+
+
+def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
+    x = _as_tensor(f"{name}X", X).to(device=device, dtype=dtype)
+    if x.ndim == 0 or x.numel() == 0:
+        raise ValueError(f"{name}X must have at least one row, got shape {tuple(x.shape)}")
+    _checks.finite(**{f"{name}X": x})
+    return x
+
+
+def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tuple[Tensor, bool]:
+    """Targets [n, C] for inputs x, and whether they are one-hot class numbers."""
+    device, dtype = x.device, x.dtype
+    if y is None:
+        target = x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)
+        return _same_width(target, width, name), False
+    target = _as_tensor(f"{name}y", y).to(device)
+    if target.ndim == 0 or target.shape[0] != x.shape[0]:
+        got = "a scalar" if target.ndim == 0 else str(target.shape[0])
+        raise ValueError(f"{name}X and {name}y must have the same number of rows, got {x.shape[0]} and {got}")
+    if not target.is_floating_point():
+        return _one_hot(target, width, name).to(dtype), True
+    if loss == "cross_entropy" and (target.ndim == 1 or width == 1):
+        raise ValueError(
+            f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
+            f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
+            "per class"
+        )
+    target = target.to(dtype)
+    _checks.finite(**{f"{name}y": target})
+    target = target.unsqueeze(1) if target.ndim == 1 else target.flatten(1)
+    return _same_width(target, width, name), loss == "cross_entropy"
+
+
+def weigh(rows: AnyRows, sample_weight: Array | None) -> AnyRows:
+    """The rows with their weights: only ratios count, and a row of weight 0 is a row that is not there."""
+    if sample_weight is None:
+        return rows
+    if isinstance(rows, DatasetRows):
+        raise ValueError(
+            "sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays"
+        )
+    weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
+    n = rows.x.shape[0]
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight must have shape ({n},), one per row, got {tuple(weight.shape)}")
+    _checks.finite(sample_weight=weight)
+    if float(weight.min()) < 0 or float(weight.max()) == 0:
+        raise ValueError(
+            "sample_weight must hold numbers of at least 0, one of them above 0, got values from "
+            f"{float(weight.min()):g} to {float(weight.max()):g}"
+        )
+    x, y = rows.x, rows.y
+    keep = weight > 0
+    if not bool(keep.all()):
+        x, y, weight = x[keep], y[keep], weight[keep]
+    if float(weight.min()) == float(weight.max()):
+        return Rows(x, y, rows.classes)
+    scaled = (weight / weight.mean()).to(rows.y.dtype)
+    return Rows(x, y, rows.classes, scaled.unsqueeze(1))
+
+
+def model_dtype(model: nn.Module) -> torch.dtype:
+    """The floating type of the parameters: float32 or float64."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model must have parameters to train, got none that require a gradient")
+    dtype = parameters[0].dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the model must be float32 or float64, got {dtype}; call model.float() first")
+    return dtype
+
+
+def output_width(model: nn.Module, x: Tensor) -> int:
+    """Numbers that the model gives per row, found with a forward pass on two rows in evaluation mode."""
+    sample = x[:2]
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            out = model(sample)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the model must take rows of shape {tuple(x.shape[1:])}, got: {str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        model.train(training)
+    if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(
+            f"the model must give one row of output per row of input, got {got} for {len(sample)} rows"
+        )
+    return out[0].numel()
+
+
+def _as_tensor(name: str, value: object) -> Tensor:
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"{name} must be a tensor or array of numbers, got {array.dtype} from {type(value).__name__}"
+            )
+        if isinstance(value, np.memmap) and array.dtype in (np.float32, np.float64):
+            with warnings.catch_warnings():  # nothing here writes to it
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                return torch.from_numpy(array)
+        if array.dtype == np.float16:
+            array = array.astype(np.float32)
+        # a copy: torch warns about arrays that it may not write to, and the caller may change theirs
+        tensor = torch.from_numpy(np.array(array, copy=True))
+    if tensor.is_complex():
+        raise TypeError(f"{name} must be real, got {tensor.dtype}")
+    return tensor
+
+
+def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}; "
+            "convert to floating point for regression or for one-hot rows"
+        )
+    labels = labels.to(torch.int64)
+    low, high = (int(v) for v in torch.aminmax(labels))
+    if width < 2:
+        raise ValueError(
+            f"{name}y holds whole numbers, which are class numbers, but the model has one output; "
+            "convert y to floating point for regression, or give the model one output per class"
+        )
+    if low < 0 or high >= width:
+        worst = low if low < 0 else high
+        raise ValueError(
+            f"{name}y must hold class numbers from 0 to {width - 1}, one per model output, got {worst}"
+        )
+    return nn.functional.one_hot(labels, width)
+
+
+def _same_width(target: Tensor, width: int, name: str) -> Tensor:
+    if target.shape[1] != width:
+        raise ValueError(
+            f"the model must give as many numbers per row as {name}y has, got {width} and {target.shape[1]}"
+        )
+    return target

@@ -1,0 +1,506 @@
+"""compare: fair by construction, honest in its answer, whole in its report."""
+
+import itertools
+import json
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+from sklearn.datasets import load_diabetes, load_iris
+from tests.seeds import SEED, paired_readings
+
+from rlploss.compare import Comparison, TableError, arms, compare
+from rlploss.compare.answer import compare_design
+from rlploss.compare.columns import make_design
+from rlploss.compare.study import PLAIN, Condition, make_cell, sample
+from rlploss.compare.train import Trainer
+from rlploss.compare.words import answer, corrected
+from rlploss.lab import stats
+from rlploss.lab.errors import LabError
+
+QUICK = {"n_splits": 3, "steps": 60, "random_state": SEED}
+
+
+def noisy_line(n=60, d=8, noise=0.5, seed=0):
+    rng = np.random.default_rng([SEED, seed])
+    X = rng.normal(size=(n, d))
+    truth = X @ np.linspace(1, 2, d)
+    return X, truth + noise * truth.std() * rng.normal(size=n)
+
+
+# Honest
+
+
+def test_where_rlp_cannot_help_it_says_so():
+    """Noiseless, strongly nonlinear, many rows: the dial stays at MSE, and RLP is not called better."""
+    rng = np.random.default_rng(SEED)
+    X = rng.uniform(-2, 2, size=(800, 2))
+    y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
+    found = compare(X, y, arms=["mse", "rlp"], n_splits=3, steps=500, random_state=SEED)
+    stays, of = found.dial_stays()
+    assert (stays, of) == (3, 3)
+    assert "RLP's dial stayed at MSE in 3 of 3 splits" in found.summary()
+    assert "RLP is better than MSE" not in found.summary()
+
+
+def test_label_noise_on_a_linear_truth_with_few_rows_moves_the_dial():
+    X, y, _ = paired_readings()
+    found = compare(X, y, arms=["mse", "rlp"], n_splits=5, steps=500, random_state=SEED)
+    stays, of = found.dial_stays()
+    assert of == 5
+    assert stays < of / 2
+
+
+def made_up(values, **options):
+    chosen = tuple(a for a in arms.REGRESSION if a.name in values)
+    return answer(chosen, values, lower_is_better=True, overlap=1 / 3, stays=0, of=0, **options)
+
+
+def around(mean, spread=0.002, seed=0):
+    return mean * np.exp(spread * np.random.default_rng(seed).normal(size=10))
+
+
+def test_sentences():
+    level = made_up({"mse+l2": around(1.0, 0.05, 1), "rlp": around(1.0, 0.05, 2), "boosting": around(0.88)})
+    text = level.sentence("on this table")
+    assert re.fullmatch(
+        r"RLP is not distinguishable from MSE\+L2 \(error [+-][\d.]+ % \[-\d.*, [\d.]+\]\) on this table; "
+        r"gradient boosting is better by 1\d % \[[\d.]+, [\d.]+\]\.",
+        text,
+    ), text
+    better = made_up({"mse": around(1.0), "rlp": around(0.5, seed=1), "ridge": around(0.9)})
+    text = better.sentence("on this table")
+    assert text.startswith("RLP is better than MSE by 50 % [50, 50] on this table; RLP is better than ridge")
+    worse = made_up({"mse": around(0.5), "rlp": around(1.0, seed=1), "mean": around(0.9)})
+    text = worse.sentence("here")
+    assert text.startswith("MSE is better than RLP by 50 % [50, 50] here")
+    assert "it is not shown to be better than predicting the mean" in text
+
+
+def test_the_best_rival_is_taken():
+    found = made_up(
+        {n: around(m) for n, m in {"mse": 1.1, "mae": 1.0, "rlp": 1.0, "ridge": 3.0, "boosting": 2}.items()}
+    )
+    assert [arm.name for arm in found.rivals] == ["mae", "boosting"]
+    assert found.best.name in ("mae", "rlp")
+
+
+def test_without_rlp_the_first_arm_is_compared():
+    found = made_up({"mse": around(1.0), "mae": around(2.0)})
+    assert found.ours.name == "mse"
+    assert found.sentence("x").startswith("MSE is better than MAE by 50 %")
+
+
+def test_corrected_intervals_agree_with_corrected_p_values():
+    rng = np.random.default_rng(SEED)
+    for scale in ("ratio", "difference"):
+        for _ in range(40):
+            ours, *others = np.exp(rng.normal(0.0, 0.1, size=(4, 8)) + 0.08 * rng.normal(size=(4, 1)))
+            lower = scale == "ratio"
+            made = [stats.compare(ours, o, lower_is_better=lower, overlap=1 / 3) for o in others]
+            for c in stats.holm(made):
+                d = corrected(c)
+                nothing = 1.0 if lower else 0.0
+                if c.p_holm < 1:  # capped ones are simply wide
+                    assert (d.low < nothing < d.high) == (c.p_holm >= 0.05)
+                assert d.low <= c.low
+                assert d.high >= c.high
+
+
+# Fair
+
+
+def trainer(task="regression", n=80):
+    X, y = noisy_line(n)
+    if task == "regression":
+        return Trainer(X, y, task)
+    return Trainer(X, (y > np.quantile(y, 0.7)).astype(np.int64), task, 2)
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_every_arm_tries_the_same_number_of_settings(task):
+    for arm in arms.arms_for(task):
+        if arm.objective:
+            tried = arms.network_settings(arm)
+            assert len(set(tried)) == arms.N_SETTINGS
+        elif arm.name not in ("mean", "prior"):
+            for n in (100, 5000):
+                tried = arms.classical_settings(arm, n)
+                assert len({str(one) for one in tried}) == arms.N_SETTINGS
+
+
+def test_both_ends_of_the_dial_are_tried():
+    for name in ("rlp", "rlp+l2", "rlp+mixup"):
+        tried = [s.subset_size(100, 5) for s in arms.network_settings(arms.arm_named("regression", name))]
+        assert None in tried  # MSE
+        assert 100 in tried  # all rows
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_splits_are_the_same_for_every_arm_and_apart(task):
+    one = trainer(task)
+    for condition in (
+        PLAIN,
+        Condition("", "", train_size=20),
+        Condition("", "", noise=0.5),
+        Condition("", "", shift=0.8),
+    ):
+        first, second = (
+            one.rows(make_cell(one, arm, condition, (3,), 10), 3) for arm in arms.arms_for(task)[:2]
+        )
+        for name in ("X", "Y", "X_test", "truth"):
+            assert np.array_equal(getattr(first, name), getattr(second, name))
+        train, test = one.split(make_cell(one, arms.arms_for(task)[0], condition, (3,), 10), 3)
+        assert not set(train) & set(test)
+        for inside, held in first.folds:
+            assert not set(inside) & set(held)
+            assert max(inside.max(), held.max()) < len(train)
+
+
+def test_the_test_rows_decide_nothing():
+    """Other targets in the test rows: the same choices, the same curves, other errors."""
+    one = trainer()
+    arm = arms.arm_named("regression", "rlp")
+    cell = make_cell(one, arm, PLAIN, (0,), 40)
+    _, test = one.split(cell, 0)
+    changed = one.y.copy()
+    changed[test] += 100.0
+    X = one.X.copy()
+    X[test] *= 3
+    runs = [t(cell, lambda fraction: None).runs[0] for t in (one, Trainer(X, changed, "regression"))]
+    for name in ("setting", "best_step", "validation", "errors"):
+        assert runs[0].curve[name] == runs[1].curve[name]
+    assert runs[0].curve["rmse"] != runs[1].curve["rmse"]
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_an_arm_measures_what_its_predictions_say(task, monkeypatch):
+    one = trainer(task)
+    few = arms.classical_settings
+    monkeypatch.setattr("rlploss.compare.train.classical_settings", lambda arm, n: few(arm, n)[:2])
+    for arm in arms.arms_for(task):
+        cell = make_cell(one, arm, PLAIN, (0, 1), 10)
+        runs = one(cell, lambda fraction: None).runs
+        assert [run.seed for run in runs] == [0, 1]
+        truth, predicted = runs[0].artifacts["truth"], runs[0].artifacts["predicted"]
+        _, test = one.split(cell, 0)
+        np.testing.assert_allclose(truth, one.y[test], rtol=1e-6)
+        if task == "regression":
+            rmse = float(np.sqrt(np.mean((predicted[:, 0] - truth) ** 2)))
+            assert runs[0].curve["rmse"][0] == pytest.approx(rmse, rel=1e-4)
+        else:
+            np.testing.assert_allclose(predicted.sum(1), 1.0, rtol=1e-5)
+            assert runs[0].curve["accuracy"][0] == pytest.approx(np.mean(predicted.argmax(1) == truth))
+
+
+def test_classes_are_spread_over_all_parts():
+    one = trainer("classification")
+    cell = make_cell(one, arms.arms_for("classification")[0], PLAIN, (0,), 10)
+    share = one.y.mean()
+    for part in one.split(cell, 0):
+        assert abs(one.y[part].mean() - share) < 0.06
+
+
+def test_shift_and_noise_do_what_they_say():
+    one = trainer(n=400)
+    arm = arms.arms_for("regression")[0]
+    train, test = one.split(make_cell(one, arm, Condition("", "", shift=0.95), (0,), 10), 0)
+    near, far = ((one.X[part] ** 2).sum(1).mean() for part in (train, test))
+    assert far > 1.5 * near
+    plain, noisy = (
+        one.rows(make_cell(one, arm, c, (0,), 10), 0).X for c in (PLAIN, Condition("", "", noise=1.0))
+    )
+    correlation = np.corrcoef(plain[:, 0], noisy[:, 0])[0, 1]
+    assert correlation == pytest.approx(2**-0.5, abs=0.1)
+    small = one.rows(make_cell(one, arm, Condition("", "", train_size=30), (0,), 10), 0)
+    assert len(small.X) == 30
+
+
+def test_missing_values_are_filled_from_the_training_rows():
+    X, y = noisy_line(80)
+    X[::7, 0] = np.nan
+    one = Trainer(X, y, "regression")
+    cell = make_cell(one, arms.arms_for("regression")[0], PLAIN, (0,), 10)
+    train, test = one.split(cell, 0)
+    rows = one.rows(cell, 0)
+    middle = np.nanmedian(X[train, 0])
+    back = rows.X_test[:, 0] * rows.scaling.x_scale[0] + rows.scaling.x_mean[0]
+    np.testing.assert_allclose(back[np.isnan(X[test, 0])], middle)
+
+
+# Whole
+
+
+@pytest.fixture(scope="module")
+def found():
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    X = X.iloc[:150].copy()
+    X["sex"] = np.where(X["sex"] > 0, "female", "male")
+    X.loc[X.index[::9], "bmi"] = np.nan
+    arms = ["mse", "rlp", "mean", "ridge"]
+    return compare(X, y[:150], train_size=[40], noise=0.5, shift=0.8, arms=arms, **QUICK)
+
+
+def test_the_table(found):
+    table = found.table
+    assert isinstance(table, pd.DataFrame)
+    assert len(table) == 4 * 4
+    plain = table[table["condition"] == "the table as it is"].set_index("arm")
+    assert plain.loc["RLP", "rmse"] == pytest.approx(found.values("rlp").mean())
+    assert (plain["rmse_low"] <= plain["rmse"]).all()
+    assert plain.loc["MSE", "verdict"] in ("better", "worse", "level")
+    assert pd.isna(plain.loc["RLP", "p"])
+    c = stats.compare(found.values("mse"), found.values("rlp"))
+    assert plain.loc["MSE", "effect"] == pytest.approx(c.effect)
+    assert (plain["p_holm"].dropna() >= plain["p"].dropna()).all()
+
+
+def test_the_summary_has_one_sentence_per_condition(found):
+    text = found.summary()
+    assert "on this table" in text
+    for words in (
+        "with 40 training rows",
+        "with noise of 0.5 standard deviations",
+        "with a shift of γ = 0.8",
+    ):
+        assert words in text
+    assert repr(found).endswith(text)
+
+
+def test_the_plot_and_the_notebook(found):
+    assert isinstance(found.plot(), Figure)
+    html = found._repr_html_()
+    assert found.summary().split(" (")[0] in html
+    assert "<svg" in html
+    assert html.count("<tr>") == 1 + 4
+
+
+def test_the_report(found, tmp_path):
+    page = found.write(tmp_path / "out")
+    text = page.read_text()
+    assert text.index("on this table") < text.index("<table")  # the answer first
+    for words in (
+        "The dial",
+        "Predictions against truth",
+        "The columns",
+        "The code that trains the winner",
+        "17 missing filled with the median, and a column that says where",
+    ):
+        assert words in text
+    assert not re.search(r'\b(src|href)="(?!#|data:|tables/|figures/)', text)  # loads nothing
+    for name in ("tables/results.csv", "tables/columns.md", "tables/results-noise-0.5.csv", "figures/dial.svg",
+                 "figures/arms.png", "figures/curves.csv", "figures/predictions.svg"):  # fmt: skip
+        assert (tmp_path / "out" / name).stat().st_size > 0
+    data = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert data["summary"] == found.summary()
+    assert len(data["results"]) == 16
+    assert data["dial"]["splits"] == 3
+    assert {c["name"]: c["kind"] for c in data["columns"]}["sex"] == "category"
+
+
+def test_the_code_of_the_winner_runs(found):
+    from rlploss.compare.code import winner_code
+
+    X, y = found.design.X, found.design.target.y
+    space = {"X": np.nan_to_num(X), "y": y}
+    exec(winner_code(found), space)
+    assert space["model"].predict(space["X"]).shape == y.shape
+
+
+@pytest.mark.parametrize("name", [a.name for a in (*arms.REGRESSION, *arms.CLASSIFICATION)])
+def test_there_is_code_for_every_arm(name):
+    from rlploss.compare import code as written
+
+    task = "regression" if any(a.name == name for a in arms.REGRESSION) else "classification"
+    arm = arms.arm_named(task, name)
+    for setting in (0, arms.N_SETTINGS - 1 if name not in ("mean", "prior") else 0):
+        for n in (100, 2000):
+            space = {}
+            if arm.objective:
+                code = written._network(arm, task, setting, 30.0, (100, n), 8)
+            else:
+                code = written._classical(arm, task, setting, n)
+            exec("{}\nmodel = {}".format(*code), space)
+            X, y = noisy_line(n)
+            fitted = space["model"].fit(X, y if task == "regression" else y > 0)
+            assert fitted.predict(X).shape == (n,)
+            if (
+                arm.objective
+            ):  # 30 steps: at least ten in an iteration, on 2,000 rows a batch of 20 takes a hundred
+                assert fitted.n_iter_ == (3 if n == 100 or fitted.batch_size == "auto" else 1)
+
+
+def test_the_code_is_for_the_rows_that_were_compared():
+    """Boosting is another class beyond 1,000 training rows, of which 1,200 rows leave 900."""
+    from rlploss.compare.code import winner_code
+
+    X, y = noisy_line(1200, d=2)
+    found = compare(X, y**2, arms=["mean", "boosting"], n_splits=2, random_state=SEED)
+    assert "import GradientBoostingRegressor" in winner_code(found)
+
+
+@pytest.mark.parametrize("name", ["rlp", "rlp+l2", "rlp+mixup"])
+def test_every_setting_is_one_that_can_be_trained(name):
+    """No more subsets than there are, whatever the number of rows and columns."""
+    arm = arms.arm_named("regression", name)
+    for n, d, setting in itertools.product(range(12, 60), range(1, 40, 2), arms.network_settings(arm)):
+        plan = setting.problem(arm, n, d)
+        if "n_subsets" in plan:
+            assert plan["n_subsets"] <= math.comb(n, plan["subset_size"])
+
+
+def test_the_fewest_rows_and_the_fewest_training_rows():
+    X, y = noisy_line(24, d=3)
+    found = compare(X, y, arms=["mse", "rlp"], n_splits=2, steps=20, train_size=15, random_state=SEED)
+    assert len(found.table) == 4
+
+
+def test_a_target_named_like_a_column_of_numbers_takes_no_place():
+    X, y = noisy_line(40, d=3)
+    found = compare(pd.DataFrame(X), pd.Series(y, name=1), arms=["mean", "ridge"], n_splits=2)
+    assert found.design.X.shape == (40, 3)
+    assert found.design.target.name == "1 (target)"
+
+
+def test_sparse_rows_are_refused_with_the_remedy():
+    from scipy import sparse
+
+    with pytest.raises(TableError, match=r"X must be dense, got a sparse matrix; pass X\.toarray"):
+        compare(sparse.eye(40).tocsr(), np.arange(40))
+
+
+def test_intervals_too_wide_to_be_of_use_are_not_told_in_percent():
+    wild = np.exp(np.random.default_rng(0).normal(size=2) * 5)
+    text = made_up({"mse": np.ones(2), "rlp": wild}).sentence("here")
+    assert "too wide to be of use" in text
+    assert len(text) < 200
+
+
+def test_classes():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    names = y.map({0: "setosa", 1: "versicolor", 2: "virginica"}).rename("species")
+    found = compare(
+        X, names, arms=["cross_entropy", "rlp", "prior", "logistic"], n_splits=3, steps=200, random_state=SEED
+    )
+    assert found.task == "classification"
+    table = found.table.set_index("arm")
+    assert table.loc["RLP", "accuracy"] > 0.85
+    assert table.loc["the class frequencies", "accuracy"] < 0.5
+    assert "points" in found.summary()
+    assert "RLP" in found._repr_html_()
+
+
+def test_polars_and_arrays():
+    X, y = noisy_line(40)
+    frame = pl.DataFrame(X, schema=[f"c{i}" for i in range(8)])
+    ours = compare(frame, pl.Series("t", y), arms=["mean", "ridge"], **QUICK)
+    plain = compare(X, y[:, None], arms=["mean", "ridge"], **QUICK)
+    assert np.array_equal(ours.values("ridge"), plain.values("ridge"))
+    assert ours.design.target.name == "t"
+
+
+def test_what_is_stored_is_not_trained_again(tmp_path):
+    X, y = noisy_line(40)
+    design = make_design(pd.DataFrame(X).rename(columns=str).assign(y=y), "y")
+    first = compare_design(design, arms=["mse", "rlp"], out=tmp_path / "out", **QUICK)
+
+    class Nobody:
+        count = 1
+
+        def run(self, train, cells, *, tell):
+            raise AssertionError("nothing is left to train")
+
+    again = compare_design(design, arms=["mse", "rlp"], out=tmp_path / "out", workers=Nobody(), **QUICK)
+    assert np.array_equal(first.values("rlp"), again.values("rlp"))
+    assert isinstance(again, Comparison)
+
+
+def test_large_tables_are_sampled_and_it_says_so():
+    X, y = noisy_line(300)
+    found = compare(X, y, arms=["mean", "ridge"], max_rows=100, **QUICK)
+    assert found.n_used == 100
+    from rlploss.compare.report import rows_said
+
+    assert "100 of 300 rows are used, a random sample; --max-rows changes that." in rows_said(found)[0]
+
+
+def test_a_sample_keeps_every_class():
+    y = np.repeat([0, 1, 2], [1900, 92, 8])
+    design = make_design(pd.DataFrame({"a": np.random.default_rng(SEED).normal(size=2000), "y": y}), "y")
+    kept = y[sample(design, 100, SEED)]
+    assert np.bincount(kept).tolist() == [95, 8, 8]
+
+
+@pytest.mark.parametrize("change", [{"train_size": 15}, {"shift": 1.0}])
+def test_classes_of_few_rows_can_be_trained_on(change):
+    """Ten classes of 1 or 2 rows; a class of which one row of more than 300 is left."""
+    rng = np.random.default_rng(SEED)
+    if "train_size" in change:
+        X, y = rng.normal(size=(100, 3)), np.arange(100) % 10
+    else:
+        X, y = rng.normal(size=(700, 3)), np.arange(700) % 2
+        X[:8], y[:8] = 50.0, 2
+        X[0] = 0.0
+    one = Trainer(X, y, "classification", int(y.max()) + 1)
+    arm = arms.arm_named("classification", "logistic")
+    run = one(make_cell(one, arm, Condition("", "", **change), (SEED,), 10), lambda fraction: None).runs[0]
+    assert 0 <= run.curve["accuracy"][0] <= 1
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n": 20}, "a comparison needs at least 24 rows to split, got 20; add rows"),
+        ({"arms": ["rlp"]}, "arms must name at least two different arms to compare, got rlp"),
+        ({"arms": ["rpl", "mse"]}, "arms must be one of .*got 'rpl'; did you mean \"rlp\"?"),
+        (
+            {"train_size": 60},
+            "train_size must be at most 45, what 60 rows leave beside the test rows, got 60",
+        ),
+        ({"train_size": 3}, "train_size must be at least 15, got 3"),
+        ({"noise": -1.0}, r"noise must be in \[0, 1e\+06\]"),
+        ({"shift": 2.0}, r"shift must be in \[0, 1\]"),
+        ({"shift": 1.0, "n": 26}, "shift must leave 15 training rows and 5 test rows"),
+        ({"n_splits": 1}, "n_splits must be at least 2"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"workers": "many"}, 'workers must be "inline"'),
+        ({"task": "ranking"}, 'task must be one of "auto"'),
+    ],
+)
+def test_bad_requests(change, message):
+    change = dict(change)
+    X, y = noisy_line(change.pop("n", 60))
+    with pytest.raises(ValueError, match=message):
+        compare(X, y, **{"arms": ["mse", "rlp"], **QUICK, **change})
+
+
+def test_bad_data():
+    X, y = noisy_line(40)
+    with pytest.raises(
+        TableError, match="every class needs at least 8 rows to be split, but class '1' has 3"
+    ):
+        compare(X, [1] * 3 + [0] * 37)
+    with pytest.raises(TableError, match=r"X must have two dimensions \(rows, columns\), got shape \(40,\)"):
+        compare(X[:, 0], y)
+    with pytest.raises(
+        TableError, match=r"y must have one value per row of X, got shape \(39,\) for 40 rows"
+    ):
+        compare(X, y[:-1])
+
+
+def test_an_arm_that_fails_is_an_error_with_its_reason(monkeypatch):
+    X, y = noisy_line(40)
+
+    def broken(*args):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr("rlploss.compare.train.classical_model", broken)
+    with pytest.raises(LabError, match="1 of 2 arms could not be trained: ValueError: no such luck"):
+        compare(X, y, arms=["mse", "ridge"], **QUICK)

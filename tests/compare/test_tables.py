@@ -1,0 +1,570 @@
+"""Reading a table that nobody here wrote, and what becomes of its columns."""
+
+import builtins
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose as assert_close
+
+from rlploss.compare.columns import make_design, read_column
+from rlploss.compare.read import TableError, read_table
+from rlploss.compare.values import as_numbers
+
+
+def column(values, name="c"):
+    return read_column(pd.Series(values, name=name, dtype=object))
+
+
+def written(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def rows(n=30, **columns):
+    base = {"a": np.arange(n) * 0.5 + 0.1, "y": np.sin(np.arange(n))}
+    return pd.DataFrame({**base, **columns})
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "a,b\n1,x\n2,y\n"),
+        ("t.csv", "a;b\n1;x\n2;y\n"),
+        ("t.tsv", "a\tb\n1\tx\n2\ty\n"),
+        ("t.csv", "a|b\r\n1|x\r\n2|y\r\n"),
+        ("t.csv", "\ufeffa,b\n\n1,x\n\n2,y\n"),
+        ("t.CSV", '"a","b"\n"1","x"\n"2","y"\n'),
+        ("t.csv", "sep=;\r\na;b\r\n1;x\r\n2;y\r\n"),
+    ],
+)
+def test_delimiters_line_ends_and_marks(tmp_path, name, text):
+    frame = read_table(written(tmp_path / name, text))
+    assert frame.columns.tolist() == ["a", "b"]
+    assert frame.to_numpy().tolist() == [["1", "x"], ["2", "y"]]
+
+
+def test_quoted_fields_may_hold_delimiters_and_line_ends(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", 'a,b\n"1,5","two\nlines"\n2,y\n'))
+    assert frame["b"].tolist() == ["two\nlines", "y"]
+
+
+def test_missing_values_and_nameless_columns(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", "a,,c\n1,NA,x\n?,,\n3,n/a,z\n"))
+    assert frame.columns.tolist() == ["a", "column 2", "c"]
+    assert frame.isna().to_numpy().tolist() == [[False, True, False], [True] * 3, [False, True, False]]
+
+
+def test_other_encodings_by_name(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        path = written(tmp_path / "t.csv", "città,y\n1,2\n3,4\n", encoding)
+        assert read_table(path, encoding=encoding).columns.tolist() == ["città", "y"]
+
+
+def test_parquet_keeps_types(tmp_path):
+    frame = rows(d=pd.date_range("2020-01-01", periods=30), t=["x", "y", None] * 10)
+    frame.to_parquet(tmp_path / "t.parquet")
+    back = read_table(tmp_path / "t.parquet")
+    assert pd.api.types.is_datetime64_any_dtype(back["d"])
+    assert back["t"].isna().sum() == 10
+
+
+def test_types_of_parquet_become_numbers(tmp_path):
+    frame = rows(
+        price=[Decimal(i) / 4 for i in range(30)],
+        kind=pd.Categorical(["x", "y"] * 15, categories=["x", "y", "never"]),
+        count=pd.array([None, 1, 2] * 10, dtype="Int64"),
+        took=pd.to_timedelta(np.arange(30) % 7, unit="h"),
+        month=pd.period_range("2020-01", periods=30, freq="M"),
+    ).set_index(pd.Index(np.arange(30)[::-1] * 2 + 1, name="patient id"))
+    frame.to_parquet(tmp_path / "t.parquet")
+    design = make_design(read_table(tmp_path / "t.parquet"), "y")
+    assert {c.name: (c.kind, len(c.names)) for c in design.columns} == {
+        "patient id": ("identifier", 0), "a": ("number", 1), "price": ("number", 1), "kind": ("category", 1),
+        "count": ("number", 2), "took": ("number", 1), "month": ("date", 3),
+    }  # fmt: skip
+    hours = design.X[:, design.names.index("took")] * 24
+    np.testing.assert_allclose(hours, np.arange(30) % 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.csv", b"", "is empty; give a table with a header and rows"),
+        ("t.csv", b"\n\n", "is empty; give a table with a header and rows"),
+        ("t.csv", b"a,b\n", "is empty: it has 2 columns and 0 rows"),
+        ("t.csv", b"a,b\n1,2\n3\n", "is not a table: line 3 has 1 fields and the header has 2"),
+        ("t.csv", b'a,b\n1,"2\n3,4\n', "is not a table .*check quotes"),
+        ("t.csv", b"a,b\n\xe9,2\n", r"is not utf-8 text \(byte 0xe9 at position 4\); pass its encoding"),
+        ("t.csv", b"PNG\x00\x01\x02", "is not a table but binary data"),
+        ("t.csv", b"\xff\xfea\x00", "is UTF-16, not UTF-8; pass --encoding utf-16"),
+        ("t.csv", b"<html><body>", "looks like HTML, XML or JSON"),
+        ("t.csv", b"a,b,a\n1,2,3\n", "column names must be different, but 'a' occurs twice"),
+        ("t.xlsx", b"PK", r"a table must end in one of .csv, .*got 't.xlsx'; convert or rename"),
+        ("t.parquet", b"not parquet", "is not a Parquet table"),
+    ],
+)
+def test_what_is_no_table(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TableError, match=message) as told:
+        read_table(tmp_path / name)
+    assert "\n" not in str(told.value)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    with pytest.raises(TableError, match=r"there is no file .*nothing.csv; check the path"):
+        read_table(tmp_path / "nothing.csv")
+    with pytest.raises(TableError, match="is a directory, not a table"):
+        read_table(tmp_path)
+    path = written(tmp_path / "t.csv", "a,b\n1,2\n")
+    with pytest.raises(TableError, match="there is no encoding 'klingon'; try latin-1"):
+        read_table(path, encoding="klingon")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    rows().to_parquet(tmp_path / "t.parquet")
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "pyarrow":
+            raise ImportError
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(TableError, match=r"needs pyarrow; install it \(pip install pyarrow\)"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_a_column_of_lists(tmp_path):
+    frame = rows(tags=[[1, 2]] * 30)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for table in (frame, read_table(tmp_path / "t.parquet"), read_table(tmp_path / "t.csv")):
+        with pytest.raises(TableError, match=r"column 'tags' holds lists such as \[1,? 2\]; spread them"):
+            make_design(table, "y")
+        with pytest.raises(TableError, match="column 'tags' holds lists"):
+            make_design(table, "tags")
+        assert make_design(table, "y", drop=["tags"]).X.shape == (30, 1)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["1", "-2.5", "+3e2", ".5"], [1, -2.5, 300, 0.5]),
+        (["1,234", "12", "-1,234,567.5"], [1234, 12, -1234567.5]),
+        (["1.234,5", "2,5", "7"], [1234.5, 2.5, 7]),
+        (["1 234", "56"], [1234, 56]),
+        (["$1,200", "-$30.5", "$7"], [1200, -30.5, 7]),
+        (["12%", "3.5 %"], [12, 3.5]),
+        (["1'234.5", "6"], [1234.5, 6]),
+        (["1\u00a0234", "1\u202f000", "56"], [1234, 1000, 56]),
+        (["1 234,56", "7,5", "12"], [1234.56, 7.5, 12]),
+        (["1.234.567 €", "12,5 €"], [1234567, 12.5]),
+        ([Decimal("1.50"), Decimal(2)], [1.5, 2]),
+        (["1", "inf", "-Infinity", "2"], [1, np.nan, np.nan, 2]),
+    ],
+)
+def test_ways_to_write_numbers(texts, numbers):
+    found = as_numbers(pd.Series([*texts, None], dtype=object))
+    assert found is not None
+    np.testing.assert_array_equal(found.values, [*numbers, np.nan])
+
+
+@pytest.mark.parametrize("texts", [["1", "two"], ["1,23,4", "x"], ["2020-01-02"], ["1.2.3"], ["--", "1-2"]])
+def test_what_is_no_number(texts):
+    assert as_numbers(pd.Series(texts, dtype=object)) is None
+
+
+def test_a_few_words_among_many_numbers_are_missing_values():
+    texts = [str(i / 4) for i in range(60)] + ["unknown", "unknown", "n.a."]
+    made, numbers = column(texts)
+    assert made.kind == "number"
+    assert "'unknown', 'n.a.' taken as missing" in made.does
+    assert made.names == ("c", "c is missing")
+    assert np.isnan(numbers[60:, 0]).all()
+    assert column([*texts, *["unknown"] * 9])[0].kind != "number"  # more than a tenth
+    assert column(["1", "2", "3", "other"] * 30)[0].kind == "category"  # numbers of a list, not measurements
+    assert as_numbers(pd.Series(texts, dtype=object)) is None  # a target has no such words
+
+
+def test_infinite_values_are_missing():
+    made, numbers = column([1.0, np.inf, 2.0, -np.inf, 3.0])
+    assert made.n_missing == 2
+    assert np.isfinite(numbers[:, 1]).all()
+
+
+# Columns
+
+
+def test_numbers_with_missing_values_say_where():
+    made, numbers = column(["1", None, "3", "4"] * 5)
+    assert made.kind == "number"
+    assert made.names == ("c", "c is missing")
+    assert np.isnan(numbers[1, 0])
+    assert numbers[:4, 1].tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "kind"),
+    [
+        (["7"] * 30, "c", "constant"),
+        (["x"] * 30, "c", "constant"),
+        ([None] * 30, "c", "empty"),
+        (list(range(30)), "row", "identifier"),
+        (list(range(100, 130)), "anything", "identifier"),
+        ([i * i + 7 for i in range(30)], "customer_id", "identifier"),
+        ([i * i + 7 for i in range(30)], "population", "number"),
+        ([f"AB{i}" for i in range(30)], "c", "identifier"),
+        ([f"text {i % 25}" for i in range(30)], "c", "text"),
+        (["2020-01-01"] * 30, "c", "constant"),
+    ],
+)
+def test_columns_that_say_nothing(values, name, kind):
+    made, numbers = column(values, name)
+    assert made.kind == kind
+    if kind != "number":
+        assert numbers.shape == (30, 0)
+        assert made.does.startswith("left out")
+        assert made.names == ()
+
+
+def test_categories():
+    made, numbers = column(["red", "blue", "green"] * 10)
+    assert made.kind == "category"
+    assert made.names == ("c = blue", "c = green", "c = red")
+    assert numbers[:3].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    made, numbers = column(["m", "f"] * 10)
+    assert made.names == ("c = m",)
+    made, numbers = column(["m", "f", None] * 10)
+    assert made.names == ("c = f", "c = m", "c is missing")
+    assert (numbers.sum(1) == 1).all()
+
+
+def test_rare_categories_share_a_column():
+    values = [f"level {i % 40}" for i in range(200)] + ["often"] * 200
+    made, numbers = column(values)
+    assert len(made.names) == 21
+    assert made.names[-1] == "c = other"
+    assert "c = often" in made.names
+    assert (numbers.sum(1) == 1).all()
+    assert "20 most frequent of 41" in made.does
+
+
+def test_yes_no_and_bools():
+    made, numbers = column(["yes", "no", "no"] * 5)
+    assert (made.kind, made.names) == ("yes/no", ("c = yes",))
+    assert numbers[:3, 0].tolist() == [1, 0, 0]
+    made, numbers = read_column(pd.Series([True, False] * 5, name="c"))
+    assert numbers[:2, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "style", ["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d", "%Y-%m-%dT%H:%M:%S", "%d %b %Y", "%Y-%m-%d %H:%M:%S+00:00"]
+)
+def test_dates(style):
+    days = [datetime.date(2020, 1, 31) + datetime.timedelta(days=i) for i in (0, 13, 500)]
+    made, numbers = column([day.strftime(style) for day in days] * 5)
+    assert made.kind == "date"
+    assert numbers[:3, 0].tolist() == [0, 13, 500]
+    assert len(made.names) == 3  # more than a year: the season too
+    np.testing.assert_allclose(numbers[:, 1] ** 2 + numbers[:, 2] ** 2, 1.0)
+
+
+def test_dates_with_gaps_and_objects():
+    made, numbers = column([datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 11)] * 4)
+    assert made.kind == "date"
+    assert made.names == ("c days", "c is missing")
+    assert numbers[2, 0] == 10
+
+
+# The whole table
+
+
+def test_a_design_says_what_became_of_every_column():
+    frame = rows(
+        constant="k",
+        number=range(30),
+        city=["Rome", "Oslo", None] * 10,
+        when=pd.date_range("2020-01-01", periods=30, freq="W"),
+    )
+    frame.loc[3, "y"] = np.nan
+    design = make_design(frame, "y")
+    assert design.X.shape == (29, len(design.names))
+    assert design.n_dropped == 1
+    assert {c.name: c.kind for c in design.columns} == {
+        "a": "number", "constant": "constant", "number": "identifier", "city": "category", "when": "date",
+    }  # fmt: skip
+    assert design.target.task == "regression"
+    without = make_design(frame, "y", drop=["city"])
+    assert {c.name: c.does for c in without.columns}["city"] == "left out, as asked"
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        (np.linspace(0, 1, 30), "regression", 0),
+        ([0, 1] * 15, "classification", 2),
+        ([1.0, 2.0, 3.0] * 10, "classification", 3),
+        (list(range(30)), "regression", 0),
+        (["b", "a", "c"] * 10, "classification", 3),
+        (["1,000.5", "2,000", "30"] * 10, "regression", 0),
+        ([True, False] * 15, "classification", 2),
+    ],
+)
+def test_the_task_is_recognised(values, task, classes):
+    target = make_design(rows(y=values), "y").target
+    assert (target.task, len(target.classes)) == (task, classes)
+    assert "recognised" in target.said
+
+
+def test_the_task_can_be_overridden():
+    target = make_design(rows(y=[10, 2] * 15), "y", task="regression").target
+    assert target.y.tolist()[:2] == [10.0, 2.0]
+    target = make_design(rows(y=[10, 2] * 15), "y", task="classification").target
+    assert target.classes == ("2", "10")
+    assert target.y.tolist()[:2] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("frame", "target", "options", "message"),
+    [
+        (rows(price=1.5), "prise", {}, "there is no column 'prise' for --target; did you mean 'price'?"),
+        (rows(), "Y", {}, "did you mean 'y'?"),
+        (rows(), "zzzz", {}, "there is no column 'zzzz' for --target; the columns are a, y"),
+        (rows(), "y", {"drop": ["b"]}, "there is no column 'b' for --drop"),
+        (rows(), "y", {"drop": ["y"]}, "the target 'y' cannot be dropped too"),
+        (rows(y=3.0), "y", {}, "the target 'y' is constant, always 3.0; choose another"),
+        (rows(y=None), "y", {}, "the target 'y' has no values"),
+        (rows(y="cat"), "y", {}, "the target 'y' is one class only, always cat"),
+        (rows(y=2), "y", {"task": "classification"}, "the target 'y' is one class only, always 2"),
+        (rows(y=["a", "b"] * 15), "y", {"task": "regression"}, "must be numbers for regression, got 'a'"),
+        (rows(y=np.arange(30)), "y", {"task": "classification"}, "has 30 classes, more than 20"),
+        (rows(y=[np.inf, *range(29)]), "y", {}, "the target 'y' must be finite, got 1 infinite"),
+        (rows(a=1.0), "y", {}, "no column but the target 'y' can be used"),
+        (rows(), "y", {"task": "ranking"}, 'task must be one of "auto", "regression", "classification"'),
+    ],
+)
+def test_bad_targets(frame, target, options, message):
+    with pytest.raises(ValueError) as told:  # noqa: PT011 - the message is compared below, without patterns
+        make_design(frame, target, **options)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_one_list_among_texts_is_enough():
+    with pytest.raises(TableError, match=r"column 'c' holds lists such as \[1, 2\]; spread them"):
+        make_design(rows(c=["a", "b", [1, 2]] * 10), "y")
+    assert make_design(rows(c=["a", "b", "[sic]"] * 10), "y").columns[1].kind == "category"
+
+
+# As people write them
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        ([*map(str, range(1, 98)), "1,024", "12,000"], [*range(1, 98), 1024, 12000]),  # a few are large
+        ([*["471.12", "8.5"] * 30, "1,300.25"], [*[471.12, 8.5] * 30, 1300.25]),
+        (["0,373", "0,291", "1,250"], [0.373, 0.291, 1.25]),  # no thousands begin with 0
+        (["40,472", "12,5", "7"], [40.472, 12.5, 7]),
+        (["1,23,456", "12,345"], [123456, 12345]),
+        (["\N{MINUS SIGN}5", "7"], [-5, 7]),
+        (["(1,200)", "(15)", "30"], [-1200, -15, 30]),
+        (["EUR 12", "US$13.5", "14 USD"], [12, 13.5, 14]),
+        (["3", "-", "none", "4"], [3, np.nan, np.nan, 4]),
+    ],
+)
+def test_numbers_as_people_write_them(texts, numbers):
+    assert np.array_equal(as_numbers(pd.Series(texts)).values, numbers, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["01/31/20", "02/01/20", "03/15/21"],
+        ["31/01/2020 13:45", "01/02/2020 08:00", "15/03/2021 00:01"],
+        ["01/31/2020 01:45 PM", "02/01/2020 08:00 AM", "03/15/2021 12:01 AM"],
+        ["31-Jan-2020", "01-Feb-2020", "15-Mar-2021"],
+    ],
+)
+def test_more_dates(texts):
+    made, numbers = column(texts * 10)
+    assert made.kind == "date"
+    assert [round(day) for day in numbers[:3, 0] - numbers[0, 0]] in ([0, 1, 409], [0, 1, 408])
+
+
+def test_months_before_days_are_seen_in_late_rows_too():
+    hours = pd.date_range("2000-01-01", periods=2000, freq="h")
+    made, numbers = column(list(hours.strftime("%m/%d/%Y %I:%M %p")))
+    assert made.kind == "date"
+    assert_close(np.diff(numbers[:, 0]), 1 / 24, atol=1e-9)
+
+
+def test_words_among_dates_are_missing():
+    days = [f"{day:%Y-%m-%d}" for day in pd.date_range("2020-01-01", periods=60)]
+    for words in (["unknown"], ["0000-00-00"], ["9999-12-31"] * 60, ["soon"]):
+        made, numbers = column([*days, *words])
+        assert made.kind == "date"
+        assert f"{words[0]!r} taken as missing" in made.does
+        assert np.isnan(numbers[-1, 0])
+    assert column(["fine", "2020-01-01", "also fine", "12 rooms"] * 10)[0].kind == "category"
+
+
+def test_dates_with_different_offsets_are_all_kept():
+    zones = [datetime.timezone(datetime.timedelta(hours=h)) for h in (0, 1, 2)]
+    made, numbers = column([datetime.datetime(2020, 1, 1 + i, tzinfo=zones[i % 3]) for i in range(12)])
+    assert made.kind == "date"
+    assert not np.isnan(numbers).any()
+
+
+@pytest.mark.parametrize("name", ["BID", "AMOUNT PAID", "COVID", "valid"])
+def test_names_that_only_end_in_id(name):
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )
+
+
+@pytest.mark.parametrize("name", ["Order No", "ID_client", "customerID", "customer_id"])
+def test_identifiers_may_repeat_once(name):
+    values = [int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7]
+    assert column([*values, values[0]], name)[0].kind == "identifier"
+
+
+def test_years_do_not_count_the_rows():
+    assert column(list(range(1920, 2020)), "year")[0].kind == "number"
+    assert column(list(range(100, 200)), "n")[0].kind == "identifier"
+
+
+def test_words_for_no_value_are_classes_among_classes():
+    design = make_design(rows(y=["+", "-"] * 15), "y")
+    assert design.target.classes == ("+", "-")
+    design = make_design(rows(y=["none", "mild", "severe"] * 10), "y")
+    assert (design.target.classes, design.n_dropped) == (("mild", "none", "severe"), 0)
+    design = make_design(rows(y=[*map(str, np.arange(29) / 3), "-"]), "y")
+    assert (design.target.task, design.n_dropped) == ("regression", 1)
+
+
+def test_large_whole_classes_stay_apart():
+    design = make_design(rows(y=[10000001, 10000002] * 15), "y")
+    assert design.target.classes == ("10000001", "10000002")
+
+
+def test_a_word_in_a_target_of_numbers_is_named():
+    with pytest.raises(TableError, match="the target 'y' is numbers but for 'oops'; correct these"):
+        make_design(rows(y=[*map(str, np.arange(29) / 3), "oops"]), "y")
+    with pytest.raises(TableError, match="must be numbers for regression, got 'x'"):
+        make_design(rows(y=["1", "x", "y"] * 10), "y", task="regression")
+
+
+def test_numbers_whose_squares_overflow_are_refused():
+    with pytest.raises(
+        TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"
+    ):
+        make_design(rows(y=np.arange(30) * 1e200), "y")
+    with pytest.raises(TableError, match=r"column 'b' must be within .* or leave it out with --drop"):
+        make_design(rows(b=np.arange(30) * 1e200), "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", '"size, m2, gross";"price, EUR"\n1;2\n'),
+        ("t.csv", '"size, m2, gross", "price, EUR"\n1, 2\n'),
+        ("t.tsv", '"size, m2, gross","price, EUR"\n1,2\n'),
+        ("t.csv", '"size, m2, gross";"price, EUR"\n1;2;\n'),
+    ],
+)
+def test_quotes_and_delimiters_of_others(tmp_path, name, text):
+    frame = read_table(written(tmp_path / name, text))
+    assert frame.columns.tolist() == ["size, m2, gross", "price, EUR"]
+    assert frame.to_numpy().tolist() == [["1", "2"]]
+
+
+def test_long_fields_and_names_of_encodings(tmp_path):
+    frame = read_table(written(tmp_path / "t.csv", f"\ufeffa,b\n{'x' * 200_000},2\n"), encoding="UTF-8")
+    assert frame.columns.tolist() == ["a", "b"]
+    path = written(tmp_path / "u.csv", "a,b\n1,2\n", "utf-32")
+    assert read_table(path, encoding="UTF-32").columns.tolist() == ["a", "b"]
+    with pytest.raises(TableError, match="looks like HTML, XML or JSON"):
+        read_table(written(tmp_path / "j.csv", '[{"a": 1}]'))
+
+
+# Awkward
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["-"] * 30, "constant"),
+        (["none", None] * 15, "category"),
+        ([datetime.date(9999, 12, 31)] * 30, "empty"),
+        (["0000-00-00"] * 30, "constant"),
+        (["3.8.10", "3.9.12", "3.10.13"] * 10, "category"),
+        (["unknown"] * 29 + ["2020-01-01"], "date"),
+        ([datetime.timedelta(days=i * i) for i in range(30)], "number"),
+        ([10**400, 1, 2] * 10, "number"),
+        ([datetime.date(9999, 12, 31)] * 10 + [datetime.date(2020, 1, i + 1) for i in range(20)], "date"),
+    ],
+)
+def test_awkward_columns(values, kind):
+    made, numbers = column(values)
+    assert made.kind == kind
+    if kind == "date":
+        assert made.n_missing == (29 if values[0] == "unknown" else 10)
+        assert np.nanmax(numbers[:, 0]) < 366
+
+
+def test_types_of_arrow():
+    import pyarrow as pa
+
+    days = [datetime.date(2020, 1, i + 1) for i in range(30)]
+    words = pd.Series(["a", "b", "c"] * 10, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))
+    spans = pd.Series(
+        [datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us"))
+    )
+    frame = rows(d=pd.Series(days, dtype=pd.ArrowDtype(pa.date32())), w=words, s=spans)
+    assert [c.kind for c in make_design(frame, "y").columns] == ["number", "date", "category", "number"]
+
+
+def test_an_index_that_repeats():
+    frame = rows(d=[*pd.date_range("2020-01-01", periods=28).strftime("%Y-%m-%d"), None, "unknown"])
+    frame.index = [0] * 30
+    assert make_design(frame, "y").columns[1].kind == "date"
+
+
+@pytest.mark.parametrize("word", ["\N{MINUS SIGN}", "-", "None", "", "NA"])
+def test_words_in_a_target_are_left_out_however_they_are_written(word):
+    design = make_design(rows(y=[*map(str, np.arange(29) / 3), word]), "y")
+    assert (design.target.task, design.n_dropped) == ("regression", 1)
+
+
+def test_brackets_are_said_and_words_shown_as_written():
+    assert "written in brackets for minus" in column(["(15)", "30.5", "7"] * 10)[0].does
+    made, _ = column([*(str(i / 3) for i in range(59)), "see (1)"])
+    assert "'see (1)' taken as missing" in made.does
+    assert "currency" not in made.does
+
+
+def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
+    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == [
+        "[id]",
+        "[price]",
+    ]
+    assert read_table(written(tmp_path / "u.csv", 'a, b\n1, "Foo" bar\n'))["b"].tolist() == ['"Foo" bar']
+
+
+@pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
+def test_names_that_are_no_identifiers(name):
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )

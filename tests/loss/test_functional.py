@@ -1,0 +1,170 @@
+"""Shapes, errors, warnings and types of `rlp_loss`."""
+
+import warnings
+
+import pytest
+import torch
+from tests.close import assert_close
+
+from rlploss import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning, balanced_subsets, rlp_loss
+
+N = 10
+X = torch.randn(N, 2, generator=torch.Generator().manual_seed(0))
+PLAN = balanced_subsets(N, 6, 3, generator=torch.Generator().manual_seed(0))
+
+
+def vector(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_shapes_of_one_problem_agree():
+    r = vector(N)
+    flat = rlp_loss(r, torch.zeros(N), X)
+    assert_close(rlp_loss(r[:, None], torch.zeros(N, 1), X), flat, dtype=torch.float32)
+    assert_close(rlp_loss(r[:, None].repeat(1, 3), torch.zeros(N, 3), X), flat, dtype=torch.float32)
+    assert rlp_loss(r, r, X, reduction="none").shape == (1,)
+    assert rlp_loss(r, r, X, subsets=PLAN, reduction="none").shape == (3,)
+    assert rlp_loss(r, r, X, subsets=PLAN).shape == ()
+
+
+def test_images_and_single_columns_are_features():
+    r = vector(N)
+    images = vector(N, 1, 2, 1)
+    zero = torch.zeros(N)
+    assert_close(rlp_loss(r, zero, images), rlp_loss(r, zero, images.flatten(1)))
+    assert_close(rlp_loss(r, zero, images[:, 0, 0, 0]), rlp_loss(r, zero, images[:, 0, 0]))
+
+
+def test_integer_features_and_mixed_types():
+    whole = torch.arange(N)
+    r = vector(N)
+    assert_close(rlp_loss(r, torch.zeros(N), whole), rlp_loss(r, torch.zeros(N), whole.float()))
+    assert rlp_loss(r.double(), torch.zeros(N), X).dtype == torch.float64
+    assert rlp_loss(r.bfloat16(), torch.zeros(N), X).dtype == torch.float32
+
+
+def bad(match, *args, error=ValueError, **kwargs):
+    with pytest.raises(error, match=match):
+        rlp_loss(*args, **kwargs)
+
+
+def test_errors_name_the_rule_the_value_and_the_remedy():
+    r = vector(N)
+    z = torch.zeros(N)
+    same = r"pred and target must have the same shape, got \(10,\) and \(10, 1\); reshape one of them"
+    bad(same, r, z[:, None], X)
+    bad(r"pred and target must have the same shape, got \(10,\) and \(9,\)$", r, z[:9], X)
+    bad(
+        r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(10, 1, 1\)",
+        r[:, None, None],
+        z[:, None, None],
+        X,
+    )
+    bad("pred must be a torch.Tensor, got list", [1.0], z, X, error=TypeError)
+    bad("target must be a torch.Tensor, got list", r, [1.0], X, error=TypeError)
+    bad("real floating tensors, got torch.int64", r.long(), z.long(), X, error=TypeError)
+    bad("features must be a torch.Tensor, got list", r, z, [1.0], error=TypeError)
+    bad("features must be real, got torch.complex64", r, z, X.to(torch.complex64), error=TypeError)
+    bad(r"features must have shape \(N, d\), got a scalar", r, z, torch.tensor(1.0))
+    bad(r"features must have at least one row and one column, got shape \(10, 0\)", r, z, X[:, :0])
+    bad(
+        r"the same number of rows, got 9 and 10; the argument order is \(pred, target, features\)",
+        r,
+        z,
+        X[:9],
+    )
+    bad('probe must be one of "subset", "draw", "expected", "sum", got \'subsets\'; did you mean "subset"', r, z, X,
+        probe="subsets")  # fmt: skip
+    bad('reduction must be one of "none", "mean", "sum", got \'average\'', r, z, X, reduction="average")
+    bad('draw_from must be one of "train", "outside", got \'test\'', r, z, X, draw_from="test")
+    bad("ridge must be finite and at least 0, got -1.0", r, z, X, ridge=-1.0)
+    bad("ridge must be finite and at least 0, got nan", r, z, X, ridge=float("nan"))
+    bad("ridge must be a number, got '1'", r, z, X, ridge="1", error=TypeError)
+    plan = r"subsets must be an int64 tensor of shape \(K, M\), got "
+    bad(plan + r"\(10,\) torch.int64; see balanced_subsets", r, z, X, subsets=torch.arange(10))
+    bad(plan + r"\(1, 10\) torch.int32", r, z, X, subsets=torch.arange(10, dtype=torch.int32)[None])
+    bad(plan + "list", r, z, X, subsets=[[1, 2]])
+    bad(
+        r"at least one subset of one row, got shape \(0, 3\)",
+        r,
+        z,
+        X,
+        subsets=torch.empty(0, 3, dtype=torch.int64),
+    )
+    bad("row numbers from 0 to 9, got 10", r, z, X, subsets=torch.tensor([[0, 10]]))
+    bad("row numbers from 0 to 9, got -1", r, z, X, subsets=torch.tensor([[0, -1]]))
+    bad('probe="draw" with the whole batch as one subset needs probe_points, got None', r, z, X, probe="draw")
+    bad('probe_points has no meaning for probe="sum"; leave it out', r, z, X, probe="sum", probe_points=X)
+    bad(r"probe_points must have shape \(3, 2\) to go with the features, got \(4, 2\)", r, z, X, probe="draw",
+        subsets=PLAN, probe_points=X[:4])  # fmt: skip
+    bad(r"probe_points must have shape \(n, 2\) to go with the features, got \(10, 1\)", r, z, X, probe="expected",
+        probe_points=X[:, :1])  # fmt: skip
+    outside = 'draw_from="outside" needs rows outside the subset, got subset_size 10 of 10 rows; use smaller subsets'
+    for probe in ("draw", "expected"):
+        every = torch.arange(10)[None]
+        bad(outside, r, z, X, subsets=every, probe=probe, draw_from="outside")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["pred", "target", "features", "probe_points"])
+def test_nan_and_inf_are_named(name, number):
+    tensors = {
+        "pred": vector(N, 2),
+        "target": vector(N, 2),
+        "features": X.clone(),
+        "probe_points": X[:1].clone(),
+    }
+    row = 0 if name == "probe_points" else 7
+    tensors[name][row, 1] = number
+    message = (
+        rf"{name} must be finite, got {number} at index \[{row}, 1\] \(1 such values in all\); clean the data"
+    )
+    with pytest.raises(ValueError, match=message):
+        rlp_loss(probe="draw", **tensors)
+
+
+def test_the_check_can_be_switched_off_and_knows_overflow():
+    r = vector(N)
+    r[0] = float("nan")
+    assert torch.isnan(rlp_loss(r, torch.zeros(N), X, check_finite=False))
+    big = torch.full((N,), 3e38)  # the sum overflows, the numbers do not
+    assert rlp_loss(big, big, X) == 0
+
+
+def test_warnings_of_their_own_classes():
+    r, z = vector(N), torch.zeros(N)
+    with pytest.warns(MSEEquivalentWarning, match="is exactly MSE, and is computed as MSE; use more rows"):
+        loss = rlp_loss(r, z, vector(N, 12))
+    assert_close(loss, r.square().mean(), dtype=torch.float32)
+    with pytest.warns(MeanOnlyWarning, match='probe="sum" with intercept=True sees only the mean residual'):
+        loss = rlp_loss(r, z, X, probe="sum", intercept=True)
+    assert_close(loss, r.sum().square(), dtype=torch.float32)
+    with pytest.warns(MeanOnlyWarning, match="columns of rank 10 sees only the mean residual of each subset"):
+        loss = rlp_loss(r, z, vector(N, 12), probe="sum")
+    assert_close(loss, r.sum().square(), dtype=torch.float32)
+    for probe in ("draw", "expected"):
+        with pytest.warns(
+            HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 2 columns'
+        ):
+            rlp_loss(r, z, X, probe=probe, subsets=PLAN[:, :4])
+
+
+def test_a_clean_call_warns_of_nothing():
+    r, z = vector(N), torch.zeros(N)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rlp_loss(r, z, X)
+        rlp_loss(r, z, X, probe="draw", subsets=PLAN)
+        rlp_loss(r, z, X, probe="draw", subsets=PLAN[:, :4], ridge=0.1)
+        rlp_loss(r, z, X, probe="sum", subsets=PLAN)
+
+
+def test_draws_come_from_the_generator_only():
+    r, z = vector(N), torch.zeros(N)
+    before = torch.get_rng_state()
+    a, b = (
+        rlp_loss(r, z, X, probe="draw", subsets=PLAN, generator=torch.Generator().manual_seed(3))
+        for _ in range(2)
+    )
+    assert torch.equal(a, b)
+    assert torch.equal(before, torch.get_rng_state())
