@@ -43,9 +43,7 @@ def draw(X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> tuple[np.ndar
     order = np.random.default_rng(seed).permutation(len(X))
     train, test = order[:n_train], order[n_train : n_train + TEST_ROWS]
     scaling = Scaling.of(X[train], y[train, None], None, on=True)
-    return tuple(
-        part for rows in (train, test) for part in (scaling.inputs(X[rows]), scaling.targets(y[rows, None]))
-    )
+    return tuple(part for rows in (train, test) for part in (scaling.inputs(X[rows]), scaling.targets(y[rows, None])))
 
 
 def errors(name: str, n_train: int, n_draws: int, iterations: int) -> dict[str, np.ndarray]:
@@ -78,9 +76,7 @@ def main() -> int:
     """Measure every cell and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument(
-        "--quick", action="store_true", help="two draws, three sizes, short training; writes nothing"
-    )
+    parser.add_argument("--quick", action="store_true", help="two draws, three sizes, short training; writes nothing")
     options = parser.parse_args()
     sizes = (50, 100, 200) if options.quick else SIZES
     n_draws, iterations = (2, 10) if options.quick else (options.draws, 200)
@@ -103,14 +99,7 @@ def main() -> int:
                 logs[rule].append(math.log(mean / best))
                 for seed, value in enumerate(found[rule]):
                     exact.append(
-                        {
-                            "data": name,
-                            "N": n_train,
-                            "rule": rule,
-                            "M": size,
-                            "draw": seed,
-                            "mse": float(value),
-                        }
+                        {"data": name, "N": n_train, "rule": rule, "M": size, "draw": seed, "mse": float(value)}
                     )
             shown.append(row)
             print(" | ".join(str(v) for v in row.values()), flush=True)

@@ -55,9 +55,7 @@ def regression(rounds: int) -> list[Row]:
             # a step is short: many short rounds, so that a disturbance spoils few of them
             ratio, a, b = paired(step, base, rounds=5 * rounds, repeat=20)
             rows.append(
-                at_most(
-                    f"step with {name}, d = {d}, M = 100 / MSE step", ratio, limit, f"{timed(a)} / {timed(b)}"
-                )
+                at_most(f"step with {name}, d = {d}, M = 100 / MSE step", ratio, limit, f"{timed(a)} / {timed(b)}")
             )
     g = torch.Generator().manual_seed(0)
     X, y = torch.randn(3000, 8, generator=g), torch.randn(3000, 1, generator=g)
@@ -70,12 +68,7 @@ def regression(rounds: int) -> list[Row]:
 
     ratio, a, b = paired(lambda: ProjectionBank(X, plan), hundred, rounds=rounds)
     rows.append(
-        at_most(
-            "building a bank, K = 1000, M = 100, d = 8 / 100 MSE steps",
-            ratio,
-            1.0,
-            f"{timed(a)} / {timed(b)}",
-        )
+        at_most("building a bank, K = 1000, M = 100, d = 8 / 100 MSE steps", ratio, 1.0, f"{timed(a)} / {timed(b)}")
     )
     return rows
 

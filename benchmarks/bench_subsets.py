@@ -18,9 +18,7 @@ from rlploss import balanced_subsets
 ROUNDS = 15
 
 
-def paired(
-    ours: Callable[[], object], theirs: Callable[[], object], rounds: int
-) -> tuple[float, float, float]:
+def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float, float]:
     """Return the medians of ours/theirs, of ours and of theirs (seconds) over interleaved rounds, after a warm-up."""
     ours()
     theirs()
@@ -36,13 +34,7 @@ def paired(
 
 
 def row(name: str, ratio: float, limit: float | None, detail: str) -> dict[str, object]:
-    return {
-        "name": name,
-        "ratio": ratio,
-        "limit": limit,
-        "ok": limit is None or ratio <= limit,
-        "detail": detail,
-    }
+    return {"name": name, "ratio": ratio, "limit": limit, "ok": limit is None or ratio <= limit, "detail": detail}
 
 
 def measure(quick: bool = False) -> list[dict[str, object]]:

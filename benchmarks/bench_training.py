@@ -121,9 +121,7 @@ def one_network(rounds: int) -> list[Row]:
 
     speed, a, b = ratio(during_fit("rlp", steps, rounds, released, **RLP))
     rows = [
-        at_least(
-            "fit, RLP step: times faster than the released loop", speed, 1.5, f"{timed(a)} against {timed(b)}"
-        )
+        at_least("fit, RLP step: times faster than the released loop", speed, 1.5, f"{timed(a)} against {timed(b)}")
     ]
     speed, a, b = ratio(during_fit("rlp", steps, rounds, mse, **RLP))
     rows.append(at_most("fit, RLP step / its own MSE step", 1 / speed, 1.10, f"{timed(a)} / {timed(b)}"))
@@ -140,18 +138,14 @@ def one_network(rounds: int) -> list[Row]:
 
     value, a, b = paired(ours, theirs, rounds=max(5, rounds // 2), warm_up=1)
     detail = f"{timed(a / epochs)} against {timed(b / epochs)}, all of fit's own costs included"
-    rows.append(
-        at_least("fit, MSE epoch: times faster than DataLoader(TensorDataset)", 1 / value, 3.0, detail)
-    )
+    rows.append(at_least("fit, MSE epoch: times faster than DataLoader(TensorDataset)", 1 / value, 3.0, detail))
     return rows
 
 
 def fleet_seconds(n: int, epochs: int, problems: list[Problem]) -> float:
     """Seconds per seed-step of a whole fleet, from call to return."""
     start = time.perf_counter()
-    fit_fleet(
-        build, problems[:n], budget=Epochs(epochs), evaluate_every=Epochs(10), lr=1e-4, compile=True, **RLP
-    )
+    fit_fleet(build, problems[:n], budget=Epochs(epochs), evaluate_every=Epochs(10), lr=1e-4, compile=True, **RLP)
     return (time.perf_counter() - start) / (n * epochs * K)
 
 
@@ -196,9 +190,7 @@ def table_1_run() -> Row:
     loop = statistics.mean([before, released_seconds()])
     speed = loop / found["seconds_per_seed_step"]
     detail = f"{found['seconds']:.0f} s instead of {loop * 30 * 200 * K / 3600:.1f} h"
-    return at_least(
-        "Table 1, 30 seeds, 200 epochs, compiling included: times the released loop", speed, 60, detail
-    )
+    return at_least("Table 1, 30 seeds, 200 epochs, compiling included: times the released loop", speed, 60, detail)
 
 
 def measure(quick: bool = False) -> list[Row]:
@@ -233,14 +225,7 @@ def cost(replicas: int, steps: int, each: float) -> Row:
 if __name__ == "__main__":
     if "--table-1" in sys.argv:
         started = time.perf_counter()
-        fit_fleet(
-            build,
-            [problem(s) for s in range(30)],
-            budget=Epochs(200),
-            evaluate_every=Epochs(10),
-            lr=1e-4,
-            **RLP,
-        )
+        fit_fleet(build, [problem(s) for s in range(30)], budget=Epochs(200), evaluate_every=Epochs(10), lr=1e-4, **RLP)
         seconds = time.perf_counter() - started
         print(json.dumps({"seconds": seconds, "seconds_per_seed_step": seconds / (30 * 200 * K)}))
     else:

@@ -99,9 +99,7 @@ def measure(names: list[str], rows: int, steps: int, folder: Path) -> list[dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--only", action="append", choices=CASES, help="a case; may be given several times")

@@ -54,9 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes; writes nothing")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument(
-        "--only", default=",".join(SUITES), help="suites, comma-separated: " + ", ".join(SUITES)
-    )
+    parser.add_argument("--only", default=",".join(SUITES), help="suites, comma-separated: " + ", ".join(SUITES))
     parser.add_argument("--keep-readme", action="store_true", help="do not write benchmarks/README.md")
     options = parser.parse_args(arguments)
     machine = (

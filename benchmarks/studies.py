@@ -14,6 +14,4 @@ def write_results(name: str, title: str, lead: str, shown: list[Row], exact: lis
     """Write both files; all rows of one list have the same keys."""
     body = markdown_text(list(shown[0]), [[str(v) for v in row.values()] for row in shown])
     write_text_atomic(RESULTS / f"{name}.md", f"# {title}\n\n{lead}\n\n{body}")
-    write_text_atomic(
-        RESULTS / f"{name}.csv", csv_text(list(exact[0]), [list(row.values()) for row in exact])
-    )
+    write_text_atomic(RESULTS / f"{name}.csv", csv_text(list(exact[0]), [list(row.values()) for row in exact]))

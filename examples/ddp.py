@@ -25,9 +25,7 @@ def table(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--subsets-per-step", type=int, default=4)
     parser.add_argument("--checkpoint")

@@ -19,9 +19,7 @@ def main() -> None:
     data = load("nonlinear")
     problems = []
     for seed in range(SEEDS):
-        X, y, X_test, y_test = size_split(data, generator=np.random.default_rng(seed)).tensors(
-            dtype=torch.float32
-        )
+        X, y, X_test, y_test = size_split(data, generator=np.random.default_rng(seed)).tensors(dtype=torch.float32)
         problems.append(Problem(X, y, validation=(X_test, y_test), seed=seed))
 
     def build(seed: int) -> torch.nn.Module:

@@ -19,9 +19,7 @@ def train(epochs: int = 5) -> list[float]:
     y = X[:, :1].sin() + X[:, 1:2]
     accelerator = Accelerator()
     # one subset per batch; in several processes give the sampler rank= and world_size= and prepare only the rest
-    batches = BalancedBatchSampler(
-        len(X), 50, 60, rank=accelerator.process_index, world_size=accelerator.num_processes
-    )
+    batches = BalancedBatchSampler(len(X), 50, 60, rank=accelerator.process_index, world_size=accelerator.num_processes)
     loader = DataLoader(TensorDataset(X, y), batch_sampler=batches)
     model = seeded(lambda: RegressionNet(4), 0)
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=1e-2))

@@ -111,9 +111,7 @@ class Page:
 
     def evaluate(self, expression: str) -> object:
         """The value of a JavaScript expression."""
-        found = self._browser.call(
-            "Runtime.evaluate", self._session, expression=expression, returnByValue=True
-        )
+        found = self._browser.call("Runtime.evaluate", self._session, expression=expression, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
@@ -131,18 +129,12 @@ class Page:
         """Console errors, uncaught exceptions, blocked resources."""
         logged = [e["entry"]["text"] for e in self._mine("Log.entryAdded") if e["entry"]["level"] == "error"]
         thrown = [str(e["exceptionDetails"]) for e in self._mine("Runtime.exceptionThrown")]
-        told = [
-            str(e["args"])
-            for e in self._mine("Runtime.consoleAPICalled")
-            if e["type"] in ("error", "warning")
-        ]
+        told = [str(e["args"]) for e in self._mine("Runtime.consoleAPICalled") if e["type"] in ("error", "warning")]
         return logged + thrown + told
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a PNG."""
         import base64
 
-        found = self._browser.call(
-            "Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True
-        )
+        found = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))

@@ -12,17 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlploss import (
-    BalancedBatchSampler,
-    Epochs,
-    RegressionNet,
-    RLPLoss,
-    Steps,
-    distributed,
-    fit,
-    rlp_loss,
-    seeded,
-)
+from rlploss import BalancedBatchSampler, Epochs, RegressionNet, RLPLoss, Steps, distributed, fit, rlp_loss, seeded
 
 N, D = 90, 4
 
@@ -57,9 +47,7 @@ def fitted(name, dtype, world):
     settings = {"objective": "rlp", **FITS[name]}
     if settings["objective"].startswith("rlp"):
         settings = {"subset_size": 10, "n_subsets": 24, **settings}
-        if (
-            "preset" not in settings
-        ):  # what a distributed run takes by default, for one process to do the same
+        if "preset" not in settings:  # what a distributed run takes by default, for one process to do the same
             settings.setdefault("subsets_per_step", world)
     if settings.pop("sample_weight", False):
         settings["sample_weight"] = torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1

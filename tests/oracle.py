@@ -70,9 +70,7 @@ def pseudo_inverse(x, intercept=False, ridge=0.0):
         return np.vstack([slope, np.ones((1, M)) / M - mean @ slope])
     coordinates = s[:, None] * vt * norm  # x = u · coordinates
     if intercept:
-        coordinates = np.vstack(
-            [np.column_stack([coordinates, np.zeros(len(s))]), np.sqrt(M) * np.r_[mean, 1.0]]
-        )
+        coordinates = np.vstack([np.column_stack([coordinates, np.zeros(len(s))]), np.sqrt(M) * np.r_[mean, 1.0]])
         u = np.column_stack([u, np.ones(M) / np.sqrt(M)])
     return np.linalg.pinv(coordinates, rcond=1e-300) @ u.T  # the rank has been decided above
 
@@ -125,9 +123,7 @@ def loss_and_grad(pred, target, features, subsets, probe, *, intercept=False, ri
         x = features[rows]
         inverse = None if inverse_of is None else inverse_of(x, intercept, ridge)
         Z = np.asarray(Z, dtype=np.float64)
-        value, g = value_and_grad(
-            x, r[rows], probe, intercept=intercept, ridge=ridge, z=z, Z=Z, inverse=inverse
-        )
+        value, g = value_and_grad(x, r[rows], probe, intercept=intercept, ridge=ridge, z=z, Z=Z, inverse=inverse)
         values.append(value)
         np.add.at(grad, rows, g)
     return np.mean(values), (grad / len(values)).reshape(shape), np.array(values)

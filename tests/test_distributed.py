@@ -56,9 +56,7 @@ def test_weights_after_50_steps_are_those_of_one_process(both, dtype):
         assert gap < (1e-5 if dtype == torch.float32 else 1e-12), name
         if "loss" in alone[name]:
             tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-            torch.testing.assert_close(
-                found[name]["loss"], alone[name]["loss"], rtol=tolerance, atol=tolerance
-            )
+            torch.testing.assert_close(found[name]["loss"], alone[name]["loss"], rtol=tolerance, atol=tolerance)
 
 
 def test_training_has_moved_the_weights(both):
@@ -98,13 +96,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_ranks_resume(tmp_path):
     assert seconds < 30 + 30  # thirty to notice, and what starting takes on a busy machine
     assert "SIGKILL" in done.stderr or "-9" in done.stderr or "exitcode" in done.stderr
     X, y = ddp_worker.table(torch.float64)
-    settings = {
-        "budget": Epochs(20),
-        "subset_size": 10,
-        "n_subsets": 24,
-        "subsets_per_step": 4,
-        "compile": False,
-    }
+    settings = {"budget": Epochs(20), "subset_size": 10, "n_subsets": 24, "subsets_per_step": 4, "compile": False}
     left = seeded(lambda: RegressionNet(ddp_worker.D), 0).double()
     with pytest.warns(RuntimeWarning, match="processes is '2' in the file and '1' here"):
         history = fit(left, X, y, checkpoint=path, checkpoint_every=Steps(10), **settings)

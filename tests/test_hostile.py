@@ -124,22 +124,7 @@ def test_a_cell_that_is_a_number_stays_one_and_every_other_is_text():
     text = csv_text(("=h",), [(value,) for value in values])
     check_csv(text)
     rows = [row[0] if row else "" for row in csv.reader(io.StringIO(text))]
-    assert rows == [
-        "'=h",
-        "'=1",
-        "'+1",
-        "'-1",
-        "'@x",
-        "'\tx",
-        "' x",
-        "'-",
-        "plain",
-        "-1.5",
-        "-2",
-        "-inf",
-        "",
-        "True",
-    ]
+    assert rows == ["'=h", "'=1", "'+1", "'-1", "'@x", "'\tx", "' x", "'-", "plain", "-1.5", "-2", "-inf", "", "True"]
 
 
 def test_markdown_links_and_terminal_codes_are_made_harmless():
@@ -240,9 +225,7 @@ def test_a_target_of_bytes_is_classes():
 
 
 def test_a_column_with_values_only_where_the_target_has_none_is_empty():
-    frame = pd.DataFrame(
-        {"a": np.arange(20) ** 2, "b": [None] * 18 + [1.5, 2.5], "y": [1.5, 2.5] * 9 + [None] * 2}
-    )
+    frame = pd.DataFrame({"a": np.arange(20) ** 2, "b": [None] * 18 + [1.5, 2.5], "y": [1.5, 2.5] * 9 + [None] * 2})
     design = make_design(frame, "y")
     assert {c.name: c.kind for c in design.columns} == {"a": "number", "b": "empty"}
     assert design.X.shape == (18, 1)

@@ -33,15 +33,7 @@ def test_autoencoder_is_the_papers() -> None:
 
 
 def test_lenet_is_the_papers() -> None:
-    expected = [
-        "conv 1-6 (5, 5)",
-        "tanh",
-        "average pool 2",
-        "conv 6-16 (5, 5)",
-        "tanh",
-        "average pool 2",
-        "flatten",
-    ]
+    expected = ["conv 1-6 (5, 5)", "tanh", "average pool 2", "conv 6-16 (5, 5)", "tanh", "average pool 2", "flatten"]
     expected += ["linear 400-120", "tanh", "linear 120-84", "tanh", "linear 84-10"]
     assert described(LeNet5()) == expected
     assert described(LeNet5(output="sigmoid")) == [*expected, "sigmoid"]

@@ -29,18 +29,7 @@ ROOMS = {
     "cli": TRAINING | {"datasets", "lab", "paper", "compare", "estimators"},
 }
 CORE = {"top", "loss", "training"}  # torch and numpy only
-HEAVY = {
-    "sklearn",
-    "scipy",
-    "pandas",
-    "matplotlib",
-    "jinja2",
-    "typer",
-    "rich",
-    "platformdirs",
-    "joblib",
-    "dask",
-}
+HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", "platformdirs", "joblib", "dask"}
 STANDARD = sys.stdlib_module_names
 
 
@@ -63,9 +52,7 @@ def imported(tree, *, top_level=False):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
-            yield from (
-                f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("rlploss")
-            )
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("rlploss"))
 
 
 def is_module(name):
@@ -178,9 +165,7 @@ def test_links_in_documents_lead_somewhere():
 
 def test_the_numbers_of_the_readme_are_those_of_the_results():
     with (ROOT / "docs/results/table1-paper/tables/table1-ratios.csv").open() as file:
-        found = {
-            (row["dataset"], row["protocol"]): row for row in csv.DictReader(file) if row["baseline"] == "mse"
-        }
+        found = {(row["dataset"], row["protocol"]): row for row in csv.DictReader(file) if row["baseline"] == "mse"}
     shown = re.findall(
         r"^\| (California|Wine|Linear|Nonlinear) \| (.+) \| (.+) \|$", (ROOT / "README.md").read_text(), re.M
     )
@@ -190,7 +175,4 @@ def test_the_numbers_of_the_readme_are_those_of_the_results():
             row = found[name.lower(), protocol]
             for text, key in zip(re.findall(r"[\d.e-]+", cell), ("effect", "low", "high"), strict=True):
                 digits = len(text.partition(".")[2])
-                assert float(text) == pytest.approx(float(row[key]), abs=0.5000001 * 10.0**-digits), (
-                    name,
-                    key,
-                )
+                assert float(text) == pytest.approx(float(row[key]), abs=0.5000001 * 10.0**-digits), (name, key)

@@ -118,9 +118,7 @@ def test_step_sizes_are_what_the_parabolas_say():
 
 def test_directions_must_fit_the_condition():
     with pytest.raises(ValueError, match="direction must be non-negative"):
-        theory.compare_steps(
-            "gaussian", 1, 4, direction=lambda x: x[:, 0], n_subsets=10, generator=generator()
-        )
+        theory.compare_steps("gaussian", 1, 4, direction=lambda x: x[:, 0], n_subsets=10, generator=generator())
 
 
 def test_the_empirical_loss_converges_where_the_definition_is_finite():
@@ -134,9 +132,7 @@ def test_coverage_of_algorithm_one_as_printed():
     printed = balanced_subsets(103, 100, 3, method="paper", generator=generator())
     # 3 rows are left over after every shuffle: with few subsets some stay out altogether.
     worst = max(
-        theory.coverage(
-            balanced_subsets(199, 100, 2, method="paper", generator=generator(s)), 199
-        ).missing_rows
+        theory.coverage(balanced_subsets(199, 100, 2, method="paper", generator=generator(s)), 199).missing_rows
         for s in range(5)
     )
     assert worst > 0

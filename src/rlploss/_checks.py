@@ -80,9 +80,7 @@ REDUCTIONS = ("none", "mean", "sum")
 DRAW_FROM = ("train", "outside")
 
 
-def options(
-    probe: object, ridge: object, reduction: object, draw_from: object, probes: Iterable[str]
-) -> float:
+def options(probe: object, ridge: object, reduction: object, draw_from: object, probes: Iterable[str]) -> float:
     """Check what every form of the loss takes, and return ridge as a float."""
     one_of("probe", probe, probes)
     one_of("reduction", reduction, REDUCTIONS)
@@ -103,9 +101,7 @@ def pair(pred: Tensor, target: Tensor) -> None:
             f"pred and target must have the same shape, got {tuple(pred.shape)} and {tuple(target.shape)}{hint}"
         )
     if pred.ndim not in (1, 2):
-        raise ValueError(
-            f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first"
-        )
+        raise ValueError(f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first")
     if not pred.is_floating_point() or target.is_complex():
         raise TypeError(f"pred and target must be real floating tensors, got {pred.dtype} and {target.dtype}")
 
@@ -123,9 +119,7 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
     else:
         flat = features.unsqueeze(1) if features.ndim == 1 else features.flatten(1)
     if flat.shape[0] == 0 or flat.shape[1] == 0:
-        raise ValueError(
-            f"features must have at least one row and one column, got shape {tuple(features.shape)}"
-        )
+        raise ValueError(f"features must have at least one row and one column, got shape {tuple(features.shape)}")
     if n_rows is not None and flat.shape[0] != n_rows:
         raise ValueError(
             f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}; "
@@ -147,9 +141,7 @@ def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[
     """Return N, M, K of a plan of different subsets, if there are that many."""
     n, m, k = count("n_rows", n_rows), count("subset_size", subset_size), count("n_subsets", n_subsets)
     if m > n:
-        raise ValueError(
-            f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows"
-        )
+        raise ValueError(f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows")
     if n >= 1 << 31:
         raise ValueError(f"n_rows must be below 2**31, got {n}; draw from a part of the rows")
     total = n_different(n, m)
@@ -181,16 +173,10 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
 def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
     """A plan [K, M] of row numbers; `values=False` skips what needs a look at the numbers."""
     if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
-        got = (
-            f"{tuple(subsets.shape)} {subsets.dtype}"
-            if isinstance(subsets, Tensor)
-            else type(subsets).__name__
-        )
+        got = f"{tuple(subsets.shape)} {subsets.dtype}" if isinstance(subsets, Tensor) else type(subsets).__name__
         raise ValueError(f"subsets must be an int64 tensor of shape (K, M), got {got}; see balanced_subsets")
     if subsets.shape[0] == 0 or subsets.shape[1] == 0:
-        raise ValueError(
-            f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}"
-        )
+        raise ValueError(f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}")
     if values:
         low, high = (int(v) for v in torch.aminmax(subsets))
         if low < 0 or high >= n_rows:

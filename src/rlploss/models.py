@@ -98,9 +98,7 @@ class MoonsNet(nn.Sequential):
     Input [B, n_features], output [B, n_classes]. `output` as in `LeNet5`.
     """
 
-    def __init__(
-        self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits"
-    ) -> None:
+    def __init__(self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits") -> None:
         n_features, n_classes = count("n_features", n_features), count("n_classes", n_classes)
         hidden = count("hidden", hidden)
         layers: list[tuple[str, nn.Module]] = [

@@ -68,13 +68,7 @@ def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeavyTailWarning)  # heavy tails are what is measured here
         return rlp_loss(
-            residual,
-            torch.zeros_like(residual),
-            x,
-            subsets=plan,
-            probe="draw",
-            probe_points=points,
-            reduction="none",
+            residual, torch.zeros_like(residual), x, subsets=plan, probe="draw", probe_points=points, reduction="none"
         )
 
 
@@ -166,12 +160,7 @@ class ConditionThree:
 
 
 def measure_condition_three(
-    distribution: str,
-    n_features: int,
-    subset_size: int,
-    *,
-    n_subsets: int = 20_000,
-    generator: torch.Generator,
+    distribution: str, n_features: int, subset_size: int, *, n_subsets: int = 20_000, generator: torch.Generator
 ) -> ConditionThree:
     """Estimate E[a_jk a_lk] from fresh subsets."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
@@ -230,9 +219,7 @@ def compare_steps(
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     g = torch.ones(len(x), dtype=x.dtype) if direction is None else direction(x)
     if bool((g < 0).any()):
-        raise ValueError(
-            "direction must be non-negative (condition (ii)), got a negative value; use its square"
-        )
+        raise ValueError("direction must be non-negative (condition (ii)), got a negative value; use its square")
     rlp = _estimate(_population_values(x, g, subset_size, z))
     return StepComparison(rlp, _estimate(g.square()))
 
@@ -289,9 +276,7 @@ def coverage(subsets: Tensor, n_rows: int) -> Coverage:
     """Count rows that are in no subset, subsets that occur again, and the least and most appearances of a row."""
     counts = torch.bincount(subsets.flatten(), minlength=n_rows)
     distinct = torch.unique(subsets.sort(dim=1).values, dim=0)
-    return Coverage(
-        int((counts == 0).sum()), len(subsets) - len(distinct), int(counts.min()), int(counts.max())
-    )
+    return Coverage(int((counts == 0).sum()), len(subsets) - len(distinct), int(counts.min()), int(counts.max()))
 
 
 def plane_nullity(features: Tensor, subset_size: int) -> int:

@@ -62,9 +62,7 @@ def test_the_same_directory_resumes(capsys):
     assert run(command) == 0
     assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().out
     page = Path("out/report.html").read_bytes()
-    assert (
-        run(["report", "out"]) == 2
-    )  # that is for directories of `reproduce`, and must not overwrite this one
+    assert run(["report", "out"]) == 2  # that is for directories of `reproduce`, and must not overwrite this one
     assert "if `rlploss compare` made it, run the same command again" in capsys.readouterr().err
     assert Path("out/report.html").read_bytes() == page
 
@@ -105,18 +103,12 @@ def test_inspect_of_a_wide_table(capsys):
         (["few.csv", "--target", "price"], "a comparison needs at least 24 rows to split, got 12"),
         (["houses.csv", "--target", "price", "--arms", "mse,rpl"], 'did you mean "rlp"?'),
         (["houses.csv", "--target", "price", "--train-size", "ten"], "--train-size takes whole numbers"),
-        (
-            ["houses.csv", "--target", "price", "--noise", "x"],
-            "--noise takes numbers separated by commas, got 'x'",
-        ),
+        (["houses.csv", "--target", "price", "--noise", "x"], "--noise takes numbers separated by commas, got 'x'"),
         (
             ["houses.csv", "--target", "price", "--workers", "many"],
             'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT"',
         ),
-        (
-            ["houses.csv", "--target", "price", "--out", "theirs"],
-            "theirs is not empty and was not made by rlploss",
-        ),
+        (["houses.csv", "--target", "price", "--out", "theirs"], "theirs is not empty and was not made by rlploss"),
         (["houses.csv", "--target", "price", "--out", "houses.csv"], "is a file, not a directory"),
         (["houses.csv", "--target", "house"], "classes, more than 20"),
         (["houses.csv"], "--target"),

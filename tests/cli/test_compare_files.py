@@ -46,9 +46,7 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize(
-    ("path", "delimiter"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t"), ("t.txt", "|")]
-)
+@pytest.mark.parametrize(("path", "delimiter"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t"), ("t.txt", "|")])
 def test_the_same_table_in_every_format(path, delimiter, capsys):
     frame().to_csv(path, index=False, sep=delimiter)
     assert run(["inspect", path, "--target", "price"]) == 0

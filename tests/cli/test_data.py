@@ -53,9 +53,7 @@ def test_get_of_what_needs_no_files(capsys: pytest.CaptureFixture[str], cache: P
     assert not cache.exists()
 
 
-def test_get_says_what_it_has(
-    capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_get_says_what_it_has(capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
     monkeypatch.setattr(data, "fetch", lambda name, **options: fetched.append(name))
     assert cli.run(["data", "get", "wine", "california"]) == 0
@@ -66,9 +64,7 @@ def test_get_says_what_it_has(
     ]
 
 
-def test_get_goes_on_after_a_failure(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_get_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(name: str, **options: object) -> None:
         if name == "wine":
             raise DatasetUnavailable("wine: no source could deliver it")
@@ -105,10 +101,7 @@ def test_verify_hashes_shared_files_once(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["data", "get", "linear", "win"],
-            "dataset name must be one of .* got 'win'; did you mean \"wine\"?",
-        ),
+        (["data", "get", "linear", "win"], "dataset name must be one of .* got 'win'; did you mean \"wine\"?"),
         (["data", "verify", "cifar"], "got 'cifar'; did you mean \"cifar10\"?"),
         (["data", "get"], "Missing argument 'NAME...'"),
         (["data", "fetch"], "No such command 'fetch'"),

@@ -149,9 +149,7 @@ def test_splits_are_the_same_for_every_arm_and_apart(task):
         Condition("", "", noise=0.5),
         Condition("", "", shift=0.8),
     ):
-        first, second = (
-            one.rows(make_cell(one, arm, condition, (3,), 10), 3) for arm in arms.arms_for(task)[:2]
-        )
+        first, second = (one.rows(make_cell(one, arm, condition, (3,), 10), 3) for arm in arms.arms_for(task)[:2])
         for name in ("X", "Y", "X_test", "truth"):
             assert np.array_equal(getattr(first, name), getattr(second, name))
         train, test = one.split(make_cell(one, arms.arms_for(task)[0], condition, (3,), 10), 3)
@@ -211,9 +209,7 @@ def test_shift_and_noise_do_what_they_say():
     train, test = one.split(make_cell(one, arm, Condition("", "", shift=0.95), (0,), 10), 0)
     near, far = ((one.X[part] ** 2).sum(1).mean() for part in (train, test))
     assert far > 1.5 * near
-    plain, noisy = (
-        one.rows(make_cell(one, arm, c, (0,), 10), 0).X for c in (PLAIN, Condition("", "", noise=1.0))
-    )
+    plain, noisy = (one.rows(make_cell(one, arm, c, (0,), 10), 0).X for c in (PLAIN, Condition("", "", noise=1.0)))
     correlation = np.corrcoef(plain[:, 0], noisy[:, 0])[0, 1]
     assert correlation == pytest.approx(2**-0.5, abs=0.1)
     small = one.rows(make_cell(one, arm, Condition("", "", train_size=30), (0,), 10), 0)
@@ -262,11 +258,7 @@ def test_the_table(found):
 def test_the_summary_has_one_sentence_per_condition(found):
     text = found.summary()
     assert "on this table" in text
-    for words in (
-        "with 40 training rows",
-        "with noise of 0.5 standard deviations",
-        "with a shift of γ = 0.8",
-    ):
+    for words in ("with 40 training rows", "with noise of 0.5 standard deviations", "with a shift of γ = 0.8"):
         assert words in text
     assert repr(found).endswith(text)
 
@@ -328,9 +320,7 @@ def test_there_is_code_for_every_arm(name):
             X, y = noisy_line(n)
             fitted = space["model"].fit(X, y if task == "regression" else y > 0)
             assert fitted.predict(X).shape == (n,)
-            if (
-                arm.objective
-            ):  # 30 steps: at least ten in an iteration, on 2,000 rows a batch of 20 takes a hundred
+            if arm.objective:  # 30 steps: at least ten in an iteration, on 2,000 rows a batch of 20 takes a hundred
                 assert fitted.n_iter_ == (3 if n == 100 or fitted.batch_size == "auto" else 1)
 
 
@@ -460,10 +450,7 @@ def test_classes_of_few_rows_can_be_trained_on(change):
         ({"n": 20}, "a comparison needs at least 24 rows to split, got 20; add rows"),
         ({"arms": ["rlp"]}, "arms must name at least two different arms to compare, got rlp"),
         ({"arms": ["rpl", "mse"]}, "arms must be one of .*got 'rpl'; did you mean \"rlp\"?"),
-        (
-            {"train_size": 60},
-            "train_size must be at most 45, what 60 rows leave beside the test rows, got 60",
-        ),
+        ({"train_size": 60}, "train_size must be at most 45, what 60 rows leave beside the test rows, got 60"),
         ({"train_size": 3}, "train_size must be at least 15, got 3"),
         ({"noise": -1.0}, r"noise must be in \[0, 1e\+06\]"),
         ({"shift": 2.0}, r"shift must be in \[0, 1\]"),
@@ -483,15 +470,11 @@ def test_bad_requests(change, message):
 
 def test_bad_data():
     X, y = noisy_line(40)
-    with pytest.raises(
-        TableError, match="every class needs at least 8 rows to be split, but class '1' has 3"
-    ):
+    with pytest.raises(TableError, match="every class needs at least 8 rows to be split, but class '1' has 3"):
         compare(X, [1] * 3 + [0] * 37)
     with pytest.raises(TableError, match=r"X must have two dimensions \(rows, columns\), got shape \(40,\)"):
         compare(X[:, 0], y)
-    with pytest.raises(
-        TableError, match=r"y must have one value per row of X, got shape \(39,\) for 40 rows"
-    ):
+    with pytest.raises(TableError, match=r"y must have one value per row of X, got shape \(39,\) for 40 rows"):
         compare(X, y[:-1])
 
 

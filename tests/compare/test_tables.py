@@ -427,10 +427,7 @@ def test_dates_with_different_offsets_are_all_kept():
 
 @pytest.mark.parametrize("name", ["BID", "AMOUNT PAID", "COVID", "valid"])
 def test_names_that_only_end_in_id(name):
-    assert (
-        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
-        == "number"
-    )
+    assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"
 
 
 @pytest.mark.parametrize("name", ["Order No", "ID_client", "customerID", "customer_id"])
@@ -466,9 +463,7 @@ def test_a_word_in_a_target_of_numbers_is_named():
 
 
 def test_numbers_whose_squares_overflow_are_refused():
-    with pytest.raises(
-        TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"
-    ):
+    with pytest.raises(TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"):
         make_design(rows(y=np.arange(30) * 1e200), "y")
     with pytest.raises(TableError, match=r"column 'b' must be within .* or leave it out with --drop"):
         make_design(rows(b=np.arange(30) * 1e200), "y")
@@ -528,9 +523,7 @@ def test_types_of_arrow():
 
     days = [datetime.date(2020, 1, i + 1) for i in range(30)]
     words = pd.Series(["a", "b", "c"] * 10, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))
-    spans = pd.Series(
-        [datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us"))
-    )
+    spans = pd.Series([datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us")))
     frame = rows(d=pd.Series(days, dtype=pd.ArrowDtype(pa.date32())), w=words, s=spans)
     assert [c.kind for c in make_design(frame, "y").columns] == ["number", "date", "category", "number"]
 
@@ -555,16 +548,10 @@ def test_brackets_are_said_and_words_shown_as_written():
 
 
 def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
-    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == [
-        "[id]",
-        "[price]",
-    ]
+    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == ["[id]", "[price]"]
     assert read_table(written(tmp_path / "u.csv", 'a, b\n1, "Foo" bar\n'))["b"].tolist() == ['"Foo" bar']
 
 
 @pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
 def test_names_that_are_no_identifiers(name):
-    assert (
-        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
-        == "number"
-    )
+    assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"

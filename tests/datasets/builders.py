@@ -81,12 +81,7 @@ def png_chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def png_bytes(
-    lines: bytes,
-    *,
-    width: int,
-    height: int,
-    header_tail: tuple[int, ...] = (8, 2, 0, 0, 0),
-    n_chunks: int = 1,
+    lines: bytes, *, width: int, height: int, header_tail: tuple[int, ...] = (8, 2, 0, 0, 0), n_chunks: int = 1
 ) -> bytes:
     """A PNG around filtered lines (each with its filter byte), its data split over `n_chunks` chunks."""
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes(header_tail)

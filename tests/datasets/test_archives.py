@@ -19,14 +19,7 @@ from rlploss.datasets.archives import ArchiveError, checked, read_gz, read_tar_g
 from .builders import data_file, tar_gz_bytes, zip_bytes
 
 CONTENT = b"0123456789" * 50
-HOSTILE_NAMES = [
-    "/etc/passwd",
-    "../outside",
-    "a/../../outside",
-    "..\\outside",
-    "C:\\outside",
-    "\\\\host\\share",
-]
+HOSTILE_NAMES = ["/etc/passwd", "../outside", "a/../../outside", "..\\outside", "C:\\outside", "\\\\host\\share"]
 
 
 def save(path: Path, data: bytes) -> Path:
@@ -161,11 +154,7 @@ def test_a_missing_member_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0.0, 0.02, 0.5, 0.9, 0.99])
 def test_truncated_archives_are_refused(tmp_path: Path, keep: float) -> None:
     noise = random.Random(0).randbytes(20_000)
-    whole = {
-        "zip": zip_bytes({"data": noise}),
-        "tgz": tar_gz_bytes({"data": noise}),
-        "gz": gzip.compress(noise),
-    }
+    whole = {"zip": zip_bytes({"data": noise}), "tgz": tar_gz_bytes({"data": noise}), "gz": gzip.compress(noise)}
     readers = {"zip": read_zip, "tgz": read_tar_gz, "gz": lambda path, sizes: read_gz(path, sizes["data"])}
     for kind, data in whole.items():
         path = save(tmp_path / kind, data[: int(keep * len(data))])

@@ -26,9 +26,7 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_without_platformdirs_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLPLOSS_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "platformdirs", None)
-    with pytest.raises(
-        CacheError, match=r"needs the package platformdirs.*install rlploss\[lab\] or set RLPLOSS_DATA"
-    ):
+    with pytest.raises(CacheError, match=r"needs the package platformdirs.*install rlploss\[lab\] or set RLPLOSS_DATA"):
         cache_dir()
 
 
@@ -65,9 +63,7 @@ def test_a_failed_install_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_too_little_space_is_told_before(tmp_path: Path) -> None:
     need_space(tmp_path, 1)
-    with pytest.raises(
-        CacheError, match=r"has [0-9,]+ MB free and needs 1,000,000,000,000 MB: free some space"
-    ):
+    with pytest.raises(CacheError, match=r"has [0-9,]+ MB free and needs 1,000,000,000,000 MB: free some space"):
         need_space(tmp_path, 10**18)
 
 
@@ -75,16 +71,12 @@ def test_read_bytes(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "none", 10) is None
     (tmp_path / "file").write_bytes(b"0123456789")
     assert read_bytes(tmp_path / "file", 10) == b"0123456789"
-    assert (
-        read_bytes(tmp_path / "file", 4) == b"01234"
-    )  # one more than allowed: enough to see that it is too long
+    assert read_bytes(tmp_path / "file", 4) == b"01234"  # one more than allowed: enough to see that it is too long
 
 
 def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    rule = (
-        r"the cache .*file.* cannot be used \(.*\): make it a directory that you can read and write, or set"
-    )
+    rule = r"the cache .*file.* cannot be used \(.*\): make it a directory that you can read and write, or set"
     with pytest.raises(CacheError, match=rule):
         module.make_directory(tmp_path / "file" / "wine")
     with pytest.raises(CacheError, match=rule):
@@ -108,9 +100,7 @@ def test_sweep_removes_only_leftovers(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"file", "file.part"}
 
 
-def hold(
-    directory: Path, ready: multiprocessing.synchronize.Event, go: multiprocessing.synchronize.Event
-) -> None:
+def hold(directory: Path, ready: multiprocessing.synchronize.Event, go: multiprocessing.synchronize.Event) -> None:
     with lock(directory, on_wait=lambda: None):
         ready.set()
         go.wait(30)

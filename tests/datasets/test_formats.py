@@ -6,13 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from rlploss.datasets.formats import (
-    FormatError,
-    read_cifar_batch,
-    read_csv,
-    read_idx,
-    write_cifar_batch,
-)
+from rlploss.datasets.formats import FormatError, read_cifar_batch, read_csv, read_idx, write_cifar_batch
 from rlploss.datasets.images import read_labels
 from rlploss.datasets.png import read_png
 
@@ -114,9 +108,7 @@ def filtered(pixels: np.ndarray, kinds: list[int]) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize(
-    "kinds", [[0] * 6, [1] * 6, [2] * 6, [3] * 6, [4] * 6, [4, 3, 2, 1, 0, 4], [2, 4, 1, 3, 4, 1]]
-)
+@pytest.mark.parametrize("kinds", [[0] * 6, [1] * 6, [2] * 6, [3] * 6, [4] * 6, [4, 3, 2, 1, 0, 4], [2, 4, 1, 3, 4, 1]])
 def test_png_filters(kinds: list[int]) -> None:
     rng = np.random.default_rng(sum(kinds))
     # Half noise, half flat: ties in the Paeth predictor need equal neighbours.
@@ -149,14 +141,8 @@ GOOD = png_bytes(b"\x00" * 2 * 10, width=3, height=2)
         (GOOD[:-14], "truncated PNG file"),
         (GOOD.replace(b"IDAT", b"IDAX"), r"chunk b'IDAX' has a wrong checksum"),
         (png_bytes(b"\x00" * 20, width=2, height=3), "expected a 3×2 8-bit RGB PNG"),
-        (
-            png_bytes(b"\x00" * 20, width=3, height=2, header_tail=(8, 6, 0, 0, 0)),
-            "expected a 3×2 8-bit RGB PNG",
-        ),
-        (
-            png_bytes(b"\x00" * 20, width=3, height=2, header_tail=(8, 2, 0, 0, 1)),
-            "expected a 3×2 8-bit RGB PNG",
-        ),
+        (png_bytes(b"\x00" * 20, width=3, height=2, header_tail=(8, 6, 0, 0, 0)), "expected a 3×2 8-bit RGB PNG"),
+        (png_bytes(b"\x00" * 20, width=3, height=2, header_tail=(8, 2, 0, 0, 1)), "expected a 3×2 8-bit RGB PNG"),
         (png_bytes(b"\x00" * 21, width=3, height=2), "must expand to 20 bytes, this does not"),
         (png_bytes(b"\x00" * 19, width=3, height=2), "must expand to 20 bytes, this does not"),
         (png_bytes(b"\x05" + b"\x00" * 19, width=3, height=2), "line 0 has filter 5, which does not exist"),

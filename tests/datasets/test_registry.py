@@ -108,13 +108,9 @@ def test_an_unknown_name_is_refused(name: str, message: str) -> None:
 
 
 def test_an_impossible_task_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match='task of "linear" must be one of "regression", got \'reconstruction\''
-    ):
+    with pytest.raises(ValueError, match='task of "linear" must be one of "regression", got \'reconstruction\''):
         load("linear", task="reconstruction")
-    with pytest.raises(
-        ValueError, match='must be one of "classification", "reconstruction", got \'regression\''
-    ):
+    with pytest.raises(ValueError, match='must be one of "classification", "reconstruction", got \'regression\''):
         load("digits", task="regression")
 
 
@@ -138,10 +134,7 @@ def test_what_the_registry_says_is_sound(entry: Entry) -> None:
 def small_california() -> tuple[bytes, bytes]:
     """Ten rows as the original file has them, and as a table of scikit-learn's features has them."""
     rng = np.random.default_rng(0)
-    original, derived = (
-        [],
-        ["MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,target"],
-    )
+    original, derived = ([], ["MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,target"])
     for _ in range(10):
         households, rooms, bedrooms, population = (int(v) for v in rng.integers(1, 40_000, size=4))
         income, age = round(rng.uniform(0.5, 15), 4), float(rng.integers(1, 52))
@@ -168,16 +161,7 @@ def test_california_comes_back_from_its_averages(tmp_path: Path, monkeypatch: py
     X, y, names = tables._california({"cal_housing.data": original})
     expected = np.array([[float(cell) for cell in row.split(b",")] for row in derived.split(b"\r\n")[1:]])
     assert (np.column_stack([X, y]) == expected).all()
-    assert names == (
-        "MedInc",
-        "HouseAge",
-        "AveRooms",
-        "AveBedrms",
-        "Population",
-        "AveOccup",
-        "Latitude",
-        "Longitude",
-    )
+    assert names == ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
 
 
 def test_wine_is_red_then_white() -> None:
@@ -232,9 +216,7 @@ def small_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, 
     monkeypatch.setattr(images, "_LABELS", tuple(data_file(*item) for item in texts.items()))
     package, archive = tmp_path / "package.tgz", tmp_path / "archive.tgz"
     package.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in (sheets | texts).items()}))
-    archive.write_bytes(
-        tar_gz_bytes({f"cifar-10-batches-bin/{name}": data for name, data in batches.items()})
-    )
+    archive.write_bytes(tar_gz_bytes({f"cifar-10-batches-bin/{name}": data for name, data in batches.items()}))
     return package, archive, batches
 
 

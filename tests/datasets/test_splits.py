@@ -41,10 +41,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def check(split: Split, dataset: Dataset) -> None:
     """What holds for every split: rows are the dataset's, none is drawn twice, none is in both sets."""
-    for X, y, rows in (
-        (split.X_train, split.y_train, split.train_rows),
-        (split.X_test, split.y_test, split.test_rows),
-    ):
+    for X, y, rows in ((split.X_train, split.y_train, split.train_rows), (split.X_test, split.y_test, split.test_rows)):
         assert (X == dataset.X[rows]).all()
         assert (y == dataset.y[rows]).all()
         assert not any(array.flags.writeable for array in (X, y, rows))
@@ -93,9 +90,7 @@ def test_the_papers_moons(name: str) -> None:
         (60_000, 10_000, (60_000, 10_000)),
     ],
 )
-def test_images_come_from_their_original_sets(
-    n_train: int | None, n_test: int | None, sizes: tuple[int, int]
-) -> None:
+def test_images_come_from_their_original_sets(n_train: int | None, n_test: int | None, sizes: tuple[int, int]) -> None:
     dataset = image_set()
     split = size_split(dataset, n_train, n_test, generator=rng())
     check(split, dataset)
@@ -126,9 +121,7 @@ def test_training_sets_of_one_seed_are_nested() -> None:
 def test_every_row_is_as_likely_as_another() -> None:
     dataset = table(20)
     generator = rng(0)
-    counts = sum(
-        np.bincount(size_split(dataset, 5, generator=generator).train_rows, minlength=20) for _ in range(4000)
-    )
+    counts = sum(np.bincount(size_split(dataset, 5, generator=generator).train_rows, minlength=20) for _ in range(4000))
     expected, deviation = 1000, math.sqrt(4000 * 0.25 * 0.75)
     assert (np.abs(counts - expected) < 4.5 * deviation).all()
 
@@ -185,8 +178,7 @@ def slow_paper_region(X: np.ndarray) -> list[bool]:
     n = len(X)
     means = [math.fsum(column) / n for column in X.T.tolist()]
     deviations = [
-        math.sqrt(math.fsum((v - m) ** 2 for v in column) / n)
-        for column, m in zip(X.T.tolist(), means, strict=True)
+        math.sqrt(math.fsum((v - m) ** 2 for v in column) / n) for column, m in zip(X.T.tolist(), means, strict=True)
     ]
     return [
         all(v - m < 0.5 * s and m - v < 0.5 * s for v, m, s in zip(row, means, deviations, strict=True))
@@ -233,9 +225,7 @@ def test_the_mahalanobis_region_with_useless_columns() -> None:
     X = rng(5).normal(size=(200, 3))
     useless = np.column_stack([X, X[:, 0] - 2 * X[:, 1], np.full(200, 0.1), X[:, 2]])
     assert (mahalanobis_region(useless) == mahalanobis_region(X)).all()
-    assert (
-        mahalanobis_region(np.full((7, 2), 0.1)).tolist() == [True] * 3 + [False] * 4
-    )  # ties: the earlier rows
+    assert mahalanobis_region(np.full((7, 2), 0.1)).tolist() == [True] * 3 + [False] * 4  # ties: the earlier rows
 
 
 @pytest.mark.parametrize("region", ["paper", "mahalanobis"])
@@ -282,13 +272,9 @@ def test_what_cannot_be_shifted() -> None:
         ValueError, match='region must be one of "paper", "mahalanobis", got \'papr\'; did you mean "paper"'
     ):
         shift_split(table(10), 0.5, region="papr", generator=rng())
-    with pytest.raises(
-        ValueError, match='ignores the original training and test sets of "images": use a table'
-    ):
+    with pytest.raises(ValueError, match='ignores the original training and test sets of "images": use a table'):
         shift_split(image_set(10, 10), 0.5, generator=rng())
-    with pytest.raises(
-        ValueError, match=r"shift \(γ\) = 1 leaves no training rows of .*holds 0 of 6000 rows: choose"
-    ):
+    with pytest.raises(ValueError, match=r"shift \(γ\) = 1 leaves no training rows of .*holds 0 of 6000 rows: choose"):
         shift_split(load("nonlinear"), 1.0, generator=rng())
     with pytest.raises(ValueError, match=r"shift \(γ\) = 0 leaves no test rows"):
         shift_split(load("nonlinear"), 0.0, generator=rng())
@@ -352,9 +338,7 @@ def test_standardize_leaves_the_target_unless_asked() -> None:
     assert (scaled.y_train == split.y_train).all()
     assert scaled.scaling is not None
     assert (scaled.scaling.y_mean, scaled.scaling.y_scale) == (0.0, 1.0)
-    assert not any(
-        getattr(scaled, name).flags.writeable for name in ("X_train", "X_test", "y_train", "y_test")
-    )
+    assert not any(getattr(scaled, name).flags.writeable for name in ("X_train", "X_test", "y_train", "y_test"))
 
 
 def test_standardize_with_a_constant_column() -> None:
@@ -368,9 +352,7 @@ def test_standardize_with_a_constant_column() -> None:
 
 
 def test_standardize_refuses_to_scale_classes() -> None:
-    with pytest.raises(
-        ValueError, match="target=True needs a regression split, this one is for classification"
-    ):
+    with pytest.raises(ValueError, match="target=True needs a regression split, this one is for classification"):
         standardize(size_split(load("moons"), generator=rng()), target=True)
 
 

@@ -12,12 +12,7 @@ ESTIMATORS = [
     RLPRegressor(random_state=SEED),
     RLPClassifier(random_state=SEED),
     RLPRegressorCV(
-        hidden_layer_sizes=(12,),
-        alphas=(1e-3,),
-        cv=2,
-        max_iter=10,
-        learning_rate_init=0.02,
-        random_state=SEED,
+        hidden_layer_sizes=(12,), alphas=(1e-3,), cv=2, max_iter=10, learning_rate_init=0.02, random_state=SEED
     ),
 ]
 

@@ -159,12 +159,8 @@ def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():
     rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, size=(300, 2))
     y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
-    model = RLPRegressorCV(alphas=(1e-4,), cv=3, max_iter=80, learning_rate_init=0.01, random_state=SEED).fit(
-        X, y
-    )
-    errors = dict(
-        zip(model.cv_results_["param_subset_size"], -model.cv_results_["mean_test_score"], strict=True)
-    )
+    model = RLPRegressorCV(alphas=(1e-4,), cv=3, max_iter=80, learning_rate_init=0.01, random_state=SEED).fit(X, y)
+    errors = dict(zip(model.cv_results_["param_subset_size"], -model.cv_results_["mean_test_score"], strict=True))
     assert errors[200] > 3 * errors[3]  # M = all rows against MSE
     assert model.score(X, y) > LinearRegression().fit(X, y).score(X, y) + 0.3
 
@@ -232,9 +228,7 @@ def test_the_best_subset_size_is_for_all_rows_of_any_splits():
 
 def test_a_split_without_rows():
     X, y = table()
-    with pytest.raises(
-        ValueError, match=r"at least two training rows and one test row .* got 89 and 0; use fewer"
-    ):
+    with pytest.raises(ValueError, match=r"at least two training rows and one test row .* got 89 and 0; use fewer"):
         RLPRegressorCV(cv=KFold(90), **SMALL).fit(X, y, sample_weight=np.arange(90).clip(0, 1))
 
 

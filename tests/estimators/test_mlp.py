@@ -217,9 +217,7 @@ def test_weights_move_the_fit_and_zeros_are_absent():
 def test_weights_of_classes():
     X, y = load_breast_cancer(return_X_y=True)
     base = RLPClassifier(**QUICK)
-    shares = [
-        (base.fit(X, y, sample_weight=np.where(y, w, 1.0)).predict(X) == 1).mean() for w in (0.02, 1.0, 50.0)
-    ]
+    shares = [(base.fit(X, y, sample_weight=np.where(y, w, 1.0)).predict(X) == 1).mean() for w in (0.02, 1.0, 50.0)]
     assert shares[0] < shares[1] < shares[2]
 
 
@@ -296,9 +294,7 @@ def test_partial_fit_of_classes():
 
 def test_early_stopping_keeps_the_best():
     X, y = DIABETES
-    model = RLPRegressor(loss="mse", early_stopping=True, validation_fraction=0.2, random_state=SEED).fit(
-        X, y
-    )
+    model = RLPRegressor(loss="mse", early_stopping=True, validation_fraction=0.2, random_state=SEED).fit(X, y)
     assert model.n_iter_ < model.max_iter
     assert model.n_iter_ == len(model.validation_scores_)
     assert max(model.validation_scores_) - 2 * model.tol < model.best_validation_score_
@@ -367,19 +363,13 @@ def test_copies_predict_the_same(tmp_path):
     model = RLPRegressor(**QUICK).fit(X, y)
     wanted = model.predict(X)
     joblib.dump(model, tmp_path / "model.joblib")
-    for other in (
-        pickle.loads(pickle.dumps(model)),
-        copy.deepcopy(model),
-        joblib.load(tmp_path / "model.joblib"),
-    ):
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), joblib.load(tmp_path / "model.joblib")):
         assert np.array_equal(other.predict(X), wanted)
         other.partial_fit(X, y)
     assert np.array_equal(model.predict(X), wanted)
     with pytest.raises(NotFittedError):
         clone(model).predict(X)
-    same = joblib.Parallel(n_jobs=2, backend="threading")(
-        joblib.delayed(clone(model).fit)(X, y) for _ in range(2)
-    )
+    same = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(clone(model).fit)(X, y) for _ in range(2))
     assert all(np.isfinite(one.predict(X)).all() for one in same)
 
 

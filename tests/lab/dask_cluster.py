@@ -40,21 +40,14 @@ class Cluster:
         # A scheduler that nobody uses ends, and its workers with it: nothing is left of a test run that was killed.
         options = ("--port", "0", "--scheduler-file", str(card), "--idle-timeout", "5 minutes")
         self.scheduler = self._start("scheduler", *options)
-        self.address = wait_for(
-            lambda: card.exists() and card.stat().st_size and json.loads(card.read_text())
-        )["address"]
+        self.address = wait_for(lambda: card.exists() and card.stat().st_size and json.loads(card.read_text()))[
+            "address"
+        ]
 
     def _start(self, kind, *arguments):
         place = self.directory / f"{kind}-{len(self.workers)}"
         place.mkdir(exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            f"distributed.cli.dask_{kind}",
-            "--host",
-            "127.0.0.1",
-            "--no-dashboard",
-        ]
+        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--host", "127.0.0.1", "--no-dashboard"]
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),  # the stub
@@ -64,12 +57,7 @@ class Cluster:
         }
         with (place / "log").open("w") as log:
             return subprocess.Popen(
-                [*command, *arguments],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=place,
-                start_new_session=True,
+                [*command, *arguments], stdout=log, stderr=log, env=environment, cwd=place, start_new_session=True
             )
 
     def add_worker(self, *arguments, nanny=False):

@@ -52,9 +52,7 @@ def train(cell: Cell, tell: Tell) -> CellResult:
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
     gate = cell.arm.get("until")
-    while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)) or (
-        gate and not os.path.exists(str(gate))
-    ):
+    while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)) or (gate and not os.path.exists(str(gate))):
         tell(0.5)
         time.sleep(0.01)
     runs = []

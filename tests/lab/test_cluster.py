@@ -134,24 +134,11 @@ def test_compare_gives_the_local_rows(two, tmp_path, monkeypatch):
     X = rng.normal(size=(40, 3))
     y = X @ [1, 2, 3] + rng.normal(size=40)
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": y}).to_csv("t.csv", index=False)
-    command = [
-        "compare",
-        "t.csv",
-        "--target",
-        "y",
-        "--splits",
-        "2",
-        "--steps",
-        "20",
-        "--arms",
-        "mse,rlp,ridge",
-    ]
+    command = ["compare", "t.csv", "--target", "y", "--splits", "2", "--steps", "20", "--arms", "mse,rlp,ridge"]
     assert cli.run([*command, "--workers", f"dask:{two.address}", "--out", "there"]) == 0
     table = pd.read_csv("t.csv")
     with one_thread():
-        compare(
-            table[["a", "b", "c"]], table["y"], arms=["mse", "rlp", "ridge"], n_splits=2, steps=20, out="here"
-        )
+        compare(table[["a", "b", "c"]], table["y"], arms=["mse", "rlp", "ridge"], n_splits=2, steps=20, out="here")
     assert len(rows(tmp_path / "here")) == 6
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
 
@@ -226,9 +213,7 @@ def test_a_task_is_a_call_that_happens_where_it_is_unpickled():
 def test_progress_reasons_and_timed_cells(two, tmp_path):
     ledger = str(tmp_path / "ledger")
     cells = [stub.cell(rate=r, ledger=ledger, timed=True) for r in (0.7, 0.8, 0.9)]
-    cells += [stub.cell(rate=r, ledger=ledger, sleep=0.7) for r in (0.1, 0.2)] + [
-        stub.cell(rate=0.3, fail=True)
-    ]
+    cells += [stub.cell(rate=r, ledger=ledger, sleep=0.7) for r in (0.1, 0.2)] + [stub.cell(rate=0.3, fail=True)]
     outcomes, told, said = start(DaskWorkers(two.address), cells)
     found = by_rate(outcomes, cells)
     assert found[0.3].error == "ValueError: the loss became NaN at step 3"
@@ -310,9 +295,7 @@ def test_all_workers_gone_it_waits_says_so_and_goes_on(two, tmp_path):
         wait_for(lambda: len(processes(ledger)) == 2)
         two.kill_workers()
         gate.touch()
-        wait_for(
-            lambda: any(text.startswith(f"no workers at {two.address}: waiting for one") for text in said)
-        )
+        wait_for(lambda: any(text.startswith(f"no workers at {two.address}: waiting for one") for text in said))
         two.add_worker()
 
     thread = threading.Thread(target=disaster)
@@ -367,8 +350,7 @@ def test_a_worker_with_other_code_is_left_aside(two, monkeypatch):
 
     outcomes, _, said = start(DaskWorkers(two.address), [stub.cell()], training.train)
     with pytest.raises(
-        ClusterError,
-        match=r"no worker at tcp://.* can be used: its rlploss has other code .*; install the same",
+        ClusterError, match=r"no worker at tcp://.* can be used: its rlploss has other code .*; install the same"
     ):
         next(outcomes)
     assert len(said) == 2
@@ -421,9 +403,7 @@ def test_a_scheduler_that_dies_is_told(tmp_path):
             said.append(text)
             own.close()
 
-        with pytest.raises(
-            ClusterError, match=r"scheduler at tcp://.* does not answer any more .* same command"
-        ):
+        with pytest.raises(ClusterError, match=r"scheduler at tcp://.* does not answer any more .* same command"):
             list(workers.run(stub.train, [stub.cell()], tell=print, say=say))
         assert "no workers at" in said[0]
     finally:
@@ -432,9 +412,7 @@ def test_a_scheduler_that_dies_is_told(tmp_path):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(
-        ClusterError, match=r"need the package distributed, .*: pip install 'rlploss\[cluster\]'"
-    ):
+    with pytest.raises(ClusterError, match=r"need the package distributed, .*: pip install 'rlploss\[cluster\]'"):
         parse_workers("dask:tcp://127.0.0.1:1")
 
 

@@ -5,18 +5,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from rlploss.lab.figures import (
-    STYLES,
-    Drawing,
-    Figure,
-    Line,
-    Panel,
-    data_rows,
-    inline_svg,
-    legend_swatch,
-    number,
-    save,
-)
+from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel, data_rows, inline_svg, legend_swatch, number, save
 
 
 def line(label="MSE", style="blue", scale=1.0, band=True):
@@ -33,9 +22,7 @@ def picture(axes):
     axes.imshow(np.eye(4), cmap="gray")
 
 
-@pytest.mark.parametrize(
-    "shown", [panel(), panel(x_log=True, y_log=True), Drawing("d", picture, "an identity")]
-)
+@pytest.mark.parametrize("shown", [panel(), panel(x_log=True, y_log=True), Drawing("d", picture, "an identity")])
 def test_inline_svg_is_well_formed_described_and_self_contained(shown):
     text = inline_svg(shown, "fig-1")
     root = ElementTree.fromstring(text)
@@ -99,11 +86,7 @@ def test_a_panel_without_data_says_why():
 
 def test_legend_has_every_line_once():
     figure = Figure("f", "t", "c", (panel(), panel(levels=(("published", 0.2, "grey"),))))
-    assert figure.legend() == [
-        ("MSE", "blue", False),
-        ("RLP", "vermillion", False),
-        ("published", "grey", True),
-    ]
+    assert figure.legend() == [("MSE", "blue", False), ("RLP", "vermillion", False), ("published", "grey", True)]
     assert "stroke-dasharray" in legend_swatch("green")
 
 

@@ -7,9 +7,7 @@ from rlploss.lab import provenance
 def package(tmp_path, monkeypatch):
     root = tmp_path / "rlploss"
     (root / "lab").mkdir(parents=True)
-    (root / "a.py").write_text(
-        '"""Doc."""\nfrom rlploss.b import f\n\n\ndef g():\n    """Doc."""\n    return f()\n'
-    )
+    (root / "a.py").write_text('"""Doc."""\nfrom rlploss.b import f\n\n\ndef g():\n    """Doc."""\n    return f()\n')
     (root / "b.py").write_text("from rlploss import c\n\n\ndef f():\n    return c.X\n")
     (root / "c.py").write_text("X = 1\n")
     (root / "_checks.py").write_text("Y = 1\n")

@@ -20,9 +20,7 @@ def make(text="plain"):
         data_header=("dataset", "value"), data_rows=(("linear", 0.1 + 0.2), (text, 3)), notes=(text,),
     )  # fmt: skip
     figure = Figure("f1", f"Figure {text}", text, (panel(), panel(text)))
-    section = Section(
-        "s1", f"Section {text}", "s", (text,), (table,), (figure,), (("Seeds", text),), f"run {text}"
-    )
+    section = Section("s1", f"Section {text}", "s", (text,), (table,), (figure,), (("Seeds", text),), f"run {text}")
     claim = Claim("c1", text, "reproduced", "good", text, text)
     return Report(f"Title {text}", (text,), (section,), (claim,), footer=(text,))
 

@@ -103,9 +103,7 @@ def test_piped_progress_is_plain_lines_with_time_left(tmp_path):
     run(CELLS, tmp_path, Inline(), console)
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 4
-    assert all(
-        re.fullmatch(r"\[\d/4\] toy · released · mse · 4 epochs, (.* left|done)", line) for line in lines
-    )
+    assert all(re.fullmatch(r"\[\d/4\] toy · released · mse · 4 epochs, (.* left|done)", line) for line in lines)
     assert lines[-1].endswith("done")
 
 
@@ -116,8 +114,7 @@ def test_a_terminal_gets_a_bar(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "1 s"), (59, "59 s"), (75, "1 min 15 s"), (1200, "20 min"), (4800, "1 h 20 min")],
+    ("seconds", "text"), [(0.2, "1 s"), (59, "59 s"), (75, "1 min 15 s"), (1200, "20 min"), (4800, "1 h 20 min")]
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
@@ -149,11 +146,7 @@ def test_stopped_or_killed_the_store_holds_whole_cells_and_no_process_stays(tmp_
     out = tmp_path / "out"
     env = {**os.environ, "PYTHONPATH": os.getcwd()}
     driver = subprocess.Popen(
-        [sys.executable, str(script), str(out)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=env,
-        start_new_session=True,
+        [sys.executable, str(script), str(out)], stdout=subprocess.PIPE, text=True, env=env, start_new_session=True
     )
     lines = [driver.stdout.readline() for _ in range(2)]  # two quick cells are stored, long ones are running
     assert all("toy" in line for line in lines)

@@ -101,9 +101,7 @@ def test_holm_against_its_definition(ps):
     m, ordered = len(ps), sorted(ps)
     for p, corrected in zip(ps, got, strict=True):
         rank = ordered.index(p)
-        assert corrected == pytest.approx(
-            max(min(1.0, (m - k) * ordered[k]) for k in range(rank + 1)), abs=1e-12
-        )
+        assert corrected == pytest.approx(max(min(1.0, (m - k) * ordered[k]) for k in range(rank + 1)), abs=1e-12)
         assert corrected >= p
 
 
@@ -136,7 +134,5 @@ def test_overlapping_splits_widen_the_interval_and_the_p_value():
     # the interval is that of the test: 1 lies on its edge exactly when p is 5 %
     d = np.log(ours) - np.log(theirs)
     error = d.std(ddof=1) * np.sqrt(1 / 12 + 1 / 3)
-    shifted = stats.compare(
-        np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3
-    )
+    shifted = stats.compare(np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3)
     np.testing.assert_allclose([shifted.low, shifted.p], [1.0, 0.05], rtol=1e-9)

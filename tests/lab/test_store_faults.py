@@ -265,9 +265,7 @@ def test_a_process_killed_while_it_committed_the_tables_leaves_a_directory_that_
     """The tables are in the file, and beside it is the journal that says they were not there: SQLite undoes them."""
     path = tmp_path / "runs.sqlite"
     connection = sqlite3.connect(path, isolation_level=None)
-    header = (
-        f"PRAGMA application_id = {store_module.APPLICATION_ID}; PRAGMA user_version = {store_module.SCHEMA};"
-    )
+    header = f"PRAGMA application_id = {store_module.APPLICATION_ID}; PRAGMA user_version = {store_module.SCHEMA};"
     connection.executescript(f"BEGIN; {header} {store_module._TABLES} COMMIT;")
     connection.close()
     magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 7, 0, 512, 4096
@@ -321,9 +319,7 @@ def test_a_clock_that_jumps(tmp_path, monkeypatch, jump):
         @classmethod
         def now(cls, tz=None):
             Jumping.calls += 1
-            return datetime.datetime(2030, 1, 1, tzinfo=tz) + datetime.timedelta(
-                days=(Jumping.calls % 2) * jump
-            )
+            return datetime.datetime(2030, 1, 1, tzinfo=tz) + datetime.timedelta(days=(Jumping.calls % 2) * jump)
 
     def run(out):
         text = io.StringIO()
@@ -352,18 +348,7 @@ def table_file(folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "c d"])
     frame.to_csv(folder / "my table.csv", index=False)
-    words = [
-        "compare",
-        "my table.csv",
-        "--target",
-        "c d",
-        "--splits",
-        "4",
-        "--steps",
-        "30",
-        "--out",
-        "an out",
-    ]
+    words = ["compare", "my table.csv", "--target", "c d", "--splits", "4", "--steps", "30", "--out", "an out"]
     return [*words, "--arms", "mse,huber,rlp,mean"]
 
 
@@ -376,12 +361,7 @@ def test_ctrl_c_stops_soon_and_prints_the_command_that_resumes(forker, finished,
     when = r"(?m)^\[2/" if workers == "inline" else r"cells: 8 to train|arms × 4 splits: about"
     pause = 0.05 if workers == "inline" else 0.4
     done = forker.cli(
-        words,
-        cwd=str(tmp_path),
-        signal_number=signal.SIGINT,
-        after_text=when,
-        after_seconds=pause,
-        to_group=True,
+        words, cwd=str(tmp_path), signal_number=signal.SIGINT, after_text=when, after_seconds=pause, to_group=True
     )
     assert done.stopping < 10, "Ctrl-C must stop it within about two seconds"
     one_sentence(done, r"stopped; .*this goes on: rlploss \w+ ", code=130)

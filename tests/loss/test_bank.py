@@ -49,13 +49,7 @@ def test_every_way_of_keeping_agrees_with_the_function(
         X[:, 0] = X[:, 1]
     elif deficient == "some":
         X[:10] = X[0]
-    options = {
-        "probe": probe,
-        "intercept": intercept,
-        "ridge": ridge,
-        "draw_from": draw_from,
-        "reduction": reduction,
-    }
+    options = {"probe": probe, "intercept": intercept, "ridge": ridge, "draw_from": draw_from, "reduction": reduction}
     expected_pred = pred.clone().requires_grad_()
     expected = rlp_loss(expected_pred, target, X, subsets=plan, generator=seeded(), **options)
     expected.sum().backward()
@@ -122,11 +116,7 @@ def test_the_dense_way_is_taken_when_cheaper_with_the_same_result(reduction):
 def test_kinds_cost_what_they_should():
     X, _, _, plan = data(d=4)
     assert ProjectionBank(X, plan).kind == "rows"
-    assert (
-        ProjectionBank(X, plan).nbytes
-        == ProjectionBank.bytes_for(9, 12, 4, dtype=torch.float64)
-        == 9 * 12 * 4 * 8
-    )
+    assert ProjectionBank(X, plan).nbytes == ProjectionBank.bytes_for(9, 12, 4, dtype=torch.float64) == 9 * 12 * 4 * 8
     X8, _, _, plan = data(d=8)
     bank = ProjectionBank(X8, plan)
     assert bank.kind == "complement"
@@ -147,12 +137,8 @@ def test_chunks_hold_no_more_than_one_chunk_for_the_backward_pass(monkeypatch):
     bank = ProjectionBank(X, plan, max_bytes=0)
     made = []
     original = ProjectionBank._make_rows
-    monkeypatch.setattr(
-        ProjectionBank, "_make_rows", lambda self, part: made.append(1) or original(self, part)
-    )
-    monkeypatch.setattr(
-        ProjectionBank, "_parts", lambda self, n=None: [slice(0, 4), slice(4, 8), slice(8, 9)]
-    )
+    monkeypatch.setattr(ProjectionBank, "_make_rows", lambda self, part: made.append(1) or original(self, part))
+    monkeypatch.setattr(ProjectionBank, "_parts", lambda self, n=None: [slice(0, 4), slice(4, 8), slice(8, 9)])
     pred.requires_grad_()
     bank.loss(pred, target).backward()
     assert len(made) == 6  # three chunks, made once for the value and once more for the gradient
@@ -169,9 +155,7 @@ def test_redraw():
     assert bank.loss(pred, target) != first
     points = X[:9] * 2
     assert torch.equal(bank.redraw(points), points)
-    assert_close(
-        bank.loss(pred, target), rlp_loss(pred, target, X, subsets=plan, probe="draw", probe_points=points)
-    )
+    assert_close(bank.loss(pred, target), rlp_loss(pred, target, X, subsets=plan, probe="draw", probe_points=points))
     pool = torch.full((1, 4), 3.0, dtype=torch.float64)
     pooled = ProjectionBank(X, plan, probe="draw", probe_points=pool)
     assert torch.equal(pooled.points, pool.expand(9, 4))
@@ -192,9 +176,7 @@ def test_copies_and_state(probe):
     loss = bank.loss(pred, target)
     for twin in (copy.deepcopy(bank), pickle.loads(pickle.dumps(bank)), bank.to("cpu")):
         assert torch.equal(twin.loss(pred, target), loss)
-    other = ProjectionBank(
-        X + torch.randn(30, 4, generator=seeded(9)), plan, probe=probe, generator=seeded(8)
-    )
+    other = ProjectionBank(X + torch.randn(30, 4, generator=seeded(9)), plan, probe=probe, generator=seeded(8))
     assert other.loss(pred, target) != loss or probe == "sum"
     other.load_state_dict(bank.state_dict())
     assert torch.equal(other.loss(pred, target), loss)
@@ -234,17 +216,11 @@ def test_errors():
     bank = ProjectionBank(X, plan)
     with pytest.raises(ValueError, match="pred must hold all 30 rows, got 29; pass `which`"):
         bank.loss(pred[:29], target[:29])
-    with pytest.raises(
-        ValueError, match=r"pred and target must have the same shape, got \(30, 2\) and \(30, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"pred and target must have the same shape, got \(30, 2\) and \(30, 1\)"):
         bank.loss(pred, target[:, :1])
-    with pytest.raises(
-        ValueError, match=r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(30, 2, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(30, 2, 1\)"):
         bank.loss(pred[..., None], target[..., None])
-    with pytest.raises(
-        ValueError, match="rows of the 1 subsets asked for, in plan order, got 30; leave `which` out"
-    ):
+    with pytest.raises(ValueError, match="rows of the 1 subsets asked for, in plan order, got 30; leave `which` out"):
         bank.loss(pred, target, 0)
     with pytest.raises(ValueError, match="which must be a subset from 0 to 8, got 9"):
         bank.loss(pred[:12], target[:12], 9)
@@ -259,9 +235,7 @@ def test_errors():
         ProjectionBank(X, plan, dense_rows=4).form()
     with pytest.raises(ValueError, match="max_bytes must be at least 0, got -1"):
         ProjectionBank(X, plan, max_bytes=-1)
-    with pytest.raises(
-        ValueError, match=r"probe_points must have 4 columns like the features, got \(30, 3\)"
-    ):
+    with pytest.raises(ValueError, match=r"probe_points must have 4 columns like the features, got \(30, 3\)"):
         ProjectionBank(X, plan, probe="expected", probe_points=X[:, :3])
     with pytest.raises(ValueError, match=r"row numbers from 0 to 29, got 30"):
         ProjectionBank(X, plan + 1)

@@ -54,12 +54,7 @@ def test_errors_name_the_rule_the_value_and_the_remedy():
     same = r"pred and target must have the same shape, got \(10,\) and \(10, 1\); reshape one of them"
     bad(same, r, z[:, None], X)
     bad(r"pred and target must have the same shape, got \(10,\) and \(9,\)$", r, z[:9], X)
-    bad(
-        r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(10, 1, 1\)",
-        r[:, None, None],
-        z[:, None, None],
-        X,
-    )
+    bad(r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(10, 1, 1\)", r[:, None, None], z[:, None, None], X)
     bad("pred must be a torch.Tensor, got list", [1.0], z, X, error=TypeError)
     bad("target must be a torch.Tensor, got list", r, [1.0], X, error=TypeError)
     bad("real floating tensors, got torch.int64", r.long(), z.long(), X, error=TypeError)
@@ -67,12 +62,7 @@ def test_errors_name_the_rule_the_value_and_the_remedy():
     bad("features must be real, got torch.complex64", r, z, X.to(torch.complex64), error=TypeError)
     bad(r"features must have shape \(N, d\), got a scalar", r, z, torch.tensor(1.0))
     bad(r"features must have at least one row and one column, got shape \(10, 0\)", r, z, X[:, :0])
-    bad(
-        r"the same number of rows, got 9 and 10; the argument order is \(pred, target, features\)",
-        r,
-        z,
-        X[:9],
-    )
+    bad(r"the same number of rows, got 9 and 10; the argument order is \(pred, target, features\)", r, z, X[:9])
     bad('probe must be one of "subset", "draw", "expected", "sum", got \'subsets\'; did you mean "subset"', r, z, X,
         probe="subsets")  # fmt: skip
     bad('reduction must be one of "none", "mean", "sum", got \'average\'', r, z, X, reduction="average")
@@ -84,13 +74,7 @@ def test_errors_name_the_rule_the_value_and_the_remedy():
     bad(plan + r"\(10,\) torch.int64; see balanced_subsets", r, z, X, subsets=torch.arange(10))
     bad(plan + r"\(1, 10\) torch.int32", r, z, X, subsets=torch.arange(10, dtype=torch.int32)[None])
     bad(plan + "list", r, z, X, subsets=[[1, 2]])
-    bad(
-        r"at least one subset of one row, got shape \(0, 3\)",
-        r,
-        z,
-        X,
-        subsets=torch.empty(0, 3, dtype=torch.int64),
-    )
+    bad(r"at least one subset of one row, got shape \(0, 3\)", r, z, X, subsets=torch.empty(0, 3, dtype=torch.int64))
     bad("row numbers from 0 to 9, got 10", r, z, X, subsets=torch.tensor([[0, 10]]))
     bad("row numbers from 0 to 9, got -1", r, z, X, subsets=torch.tensor([[0, -1]]))
     bad('probe="draw" with the whole batch as one subset needs probe_points, got None', r, z, X, probe="draw")
@@ -108,17 +92,10 @@ def test_errors_name_the_rule_the_value_and_the_remedy():
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["pred", "target", "features", "probe_points"])
 def test_nan_and_inf_are_named(name, number):
-    tensors = {
-        "pred": vector(N, 2),
-        "target": vector(N, 2),
-        "features": X.clone(),
-        "probe_points": X[:1].clone(),
-    }
+    tensors = {"pred": vector(N, 2), "target": vector(N, 2), "features": X.clone(), "probe_points": X[:1].clone()}
     row = 0 if name == "probe_points" else 7
     tensors[name][row, 1] = number
-    message = (
-        rf"{name} must be finite, got {number} at index \[{row}, 1\] \(1 such values in all\); clean the data"
-    )
+    message = rf"{name} must be finite, got {number} at index \[{row}, 1\] \(1 such values in all\); clean the data"
     with pytest.raises(ValueError, match=message):
         rlp_loss(probe="draw", **tensors)
 
@@ -143,9 +120,7 @@ def test_warnings_of_their_own_classes():
         loss = rlp_loss(r, z, vector(N, 12), probe="sum")
     assert_close(loss, r.sum().square(), dtype=torch.float32)
     for probe in ("draw", "expected"):
-        with pytest.warns(
-            HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 2 columns'
-        ):
+        with pytest.warns(HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 2 columns'):
             rlp_loss(r, z, X, probe=probe, subsets=PLAN[:, :4])
 
 
@@ -162,9 +137,6 @@ def test_a_clean_call_warns_of_nothing():
 def test_draws_come_from_the_generator_only():
     r, z = vector(N), torch.zeros(N)
     before = torch.get_rng_state()
-    a, b = (
-        rlp_loss(r, z, X, probe="draw", subsets=PLAN, generator=torch.Generator().manual_seed(3))
-        for _ in range(2)
-    )
+    a, b = (rlp_loss(r, z, X, probe="draw", subsets=PLAN, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(a, b)
     assert torch.equal(before, torch.get_rng_state())

@@ -51,12 +51,8 @@ def test_pairs_of_algorithm_3_and_their_loss():
     h = lambda x: x.square() @ torch.ones(3, 2, dtype=torch.float64)  # noqa: E731 - a formula
     singles = []
     for j in range(K):
-        x = torch.stack(
-            [lam[j] * X[a] + (1 - lam[j]) * X[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)]
-        )
-        t = torch.stack(
-            [lam[j] * y[a] + (1 - lam[j]) * y[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)]
-        )
+        x = torch.stack([lam[j] * X[a] + (1 - lam[j]) * X[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)])
+        t = torch.stack([lam[j] * y[a] + (1 - lam[j]) * y[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)])
         assert_close(x_mixed[j], x)
         assert_close(y_mixed[j], t)
         gap = torch.linalg.pinv(x) @ t - torch.linalg.pinv(x) @ h(x)  # M_y − M_h

@@ -46,9 +46,7 @@ def test_options_reach_the_function():
         module = RLPLoss(8, 4, probe=probe, intercept=intercept, ridge=ridge, generator=seeded())
         g = seeded()
         plan = balanced_subsets(24, 8, 4, generator=g)
-        expected = rlp_loss(
-            pred, target, x, subsets=plan, probe=probe, intercept=intercept, ridge=ridge, generator=g
-        )
+        expected = rlp_loss(pred, target, x, subsets=plan, probe=probe, intercept=intercept, ridge=ridge, generator=g)
         assert torch.equal(module(pred, target, x), expected)
     drawn = RLPLoss(probe="draw")(pred, target, x, probe_points=x[:1])
     assert torch.equal(drawn, rlp_loss(pred, target, x, probe="draw", probe_points=x[:1]))
@@ -66,18 +64,14 @@ def test_copies_keep_the_stream_of_subsets():
 
 
 def test_errors_and_print():
-    with pytest.raises(
-        ValueError, match="n_subsets=3 needs a subset_size; without one the batch is one subset"
-    ):
+    with pytest.raises(ValueError, match="n_subsets=3 needs a subset_size; without one the batch is one subset"):
         RLPLoss(n_subsets=3)
     with pytest.raises(ValueError, match="subset_size must be at least 1, got 0"):
         RLPLoss(0)
     with pytest.raises(TypeError, match=r"subset_size must be a whole number, got 2\.5"):
         RLPLoss(2.5)
     x, pred, target = batch()
-    with pytest.raises(
-        ValueError, match="subset_size must be at most the batch's 24 rows, got 25; use larger batches"
-    ):
+    with pytest.raises(ValueError, match="subset_size must be at most the batch's 24 rows, got 25; use larger batches"):
         RLPLoss(25)(pred, target, x)
     text = repr(RLPLoss(8))
     assert "subset_size=8, n_subsets=as many as fit" in text
@@ -100,9 +94,7 @@ def test_autocast_is_left_inside():
     x, pred, target = batch()
     expected = RLPLoss(intercept=True)(pred, target, x)
     with torch.autocast("cpu", torch.bfloat16):
-        assert_close(
-            RLPLoss(intercept=True)(pred, target, x), expected, 1e-6
-        )  # bfloat16 would be off by 1e-3
+        assert_close(RLPLoss(intercept=True)(pred, target, x), expected, 1e-6)  # bfloat16 would be off by 1e-3
         net = nn.Linear(3, 1)
         loss = RLPLoss()(net(x), target[:, None], x)
     assert loss.dtype == torch.float32
@@ -158,9 +150,7 @@ def test_compile_the_bank():
     for j in range(4):
         rows = bank.subsets[j]
         which = torch.tensor([j])
-        assert_close(
-            fast(pred[rows], target[rows], which), bank.loss(pred[rows], target[rows], j), dtype=torch.float32
-        )
+        assert_close(fast(pred[rows], target[rows], which), bank.loss(pred[rows], target[rows], j), dtype=torch.float32)
     assert counter.frame_count == 1
 
 
@@ -192,8 +182,7 @@ def test_func_grad_vmap_and_hessian():
     assert_close(vmap(f)(many), torch.stack([f(p) for p in many]))
     xs = torch.stack([x, x**2, x - 1])
     assert_close(
-        vmap(f, (0, None, 0))(many, target, xs),
-        torch.stack([f(p, target, q) for p, q in zip(many, xs, strict=True)]),
+        vmap(f, (0, None, 0))(many, target, xs), torch.stack([f(p, target, q) for p, q in zip(many, xs, strict=True)])
     )
     many[0, 0] = float("nan")
     assert torch.isnan(vmap(f)(many)[0])  # inside transforms the check is skipped

@@ -120,9 +120,7 @@ def test_value_and_gradient_are_the_oracles(probe, intercept, problem, ridge):
     assert_close(loss, expected, rtol)
     assert_close(pred.grad, grad, rtol)
     assert_close(rlploss.rlp_loss(pred, target, features, reduction="none", **kwargs), values, rtol)
-    assert_close(
-        rlploss.rlp_loss(pred, target, features, reduction="sum", **kwargs), expected * len(values), rtol
-    )
+    assert_close(rlploss.rlp_loss(pred, target, features, reduction="sum", **kwargs), expected * len(values), rtol)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -168,12 +166,7 @@ def test_accuracy_against_exact_arithmetic(probe, condition, intercept):
     pred = torch.tensor(r, requires_grad=True)
     options = {"draw": torch.tensor(Z[:1]), "expected": torch.tensor(Z)}
     loss = rlploss.rlp_loss(
-        pred,
-        torch.zeros_like(pred),
-        torch.tensor(x),
-        probe=probe,
-        intercept=intercept,
-        probe_points=options.get(probe),
+        pred, torch.zeros_like(pred), torch.tensor(x), probe=probe, intercept=intercept, probe_points=options.get(probe)
     )
     loss.backward()
     actual = max(condition, oracle.condition(x, intercept))
@@ -266,9 +259,7 @@ def test_float32(probe, condition, intercept):
     x = ill_conditioned(rng, 30, 5, condition).astype(np.float32)
     r = rng.normal(size=(30, 1)).astype(np.float32)
     z = x[:1]
-    A = oracle.reading(
-        x.astype(np.float64), probe, intercept, z=z[0].astype(np.float64), Z=x.astype(np.float64)
-    )
+    A = oracle.reading(x.astype(np.float64), probe, intercept, z=z[0].astype(np.float64), Z=x.astype(np.float64))
     pred = torch.tensor(r, requires_grad=True)
     points = torch.tensor(z) if probe == "draw" else None
     loss = rlploss.rlp_loss(

@@ -16,9 +16,7 @@ from rlploss.loss import sampler
 N, M, K = 23, 5, 17
 
 
-def loader(
-    batches: BalancedBatchSampler, workers: int = 0, persistent: bool = False
-) -> DataLoader[list[torch.Tensor]]:
+def loader(batches: BalancedBatchSampler, workers: int = 0, persistent: bool = False) -> DataLoader[list[torch.Tensor]]:
     """The rows of the data are their own numbers, so that a batch shows which rows it holds."""
     data = TensorDataset(torch.arange(batches.n_rows))
     return DataLoader(data, batch_sampler=batches, num_workers=workers, persistent_workers=persistent)
@@ -84,9 +82,7 @@ SHARED = [(17, 1), (17, 2), (17, 4), (16, 4), (3, 5), (1, 3), (18, 17)]
 
 
 def ranks(k: int, world_size: int, **options) -> list[BalancedBatchSampler]:
-    return [
-        BalancedBatchSampler(N, M, k, rank=r, world_size=world_size, **options) for r in range(world_size)
-    ]
+    return [BalancedBatchSampler(N, M, k, rank=r, world_size=world_size, **options) for r in range(world_size)]
 
 
 @pytest.mark.parametrize(("k", "world_size"), SHARED)
@@ -190,9 +186,7 @@ def test_the_number_of_processes_may_change_between_epochs_only():
     state = BalancedBatchSampler(N, M, K, world_size=2).state_dict()
     BalancedBatchSampler(N, M, K, world_size=3).load_state_dict(state)
     state = BalancedBatchSampler(N, M, K, world_size=2).state_dict(step=1)
-    with pytest.raises(
-        ValueError, match=r"same arguments, got world_size=2 instead of 3; build this sampler as"
-    ):
+    with pytest.raises(ValueError, match=r"same arguments, got world_size=2 instead of 3; build this sampler as"):
         BalancedBatchSampler(N, M, K, world_size=3).load_state_dict(state)
 
 
@@ -242,22 +236,16 @@ def test_wrong_arguments_are_refused(options, error, message):
 def test_wrong_states_are_refused_and_change_nothing():
     batches = BalancedBatchSampler(N, M, K)
     good = batches.state_dict()
-    step_rule = (
-        r"step must be at most 17, the number of steps of an epoch, got 18; count the steps of the present"
-    )
+    step_rule = r"step must be at most 17, the number of steps of an epoch, got 18; count the steps of the present"
     with pytest.raises(ValueError, match=step_rule):
         batches.state_dict(step=18)
     with pytest.raises(ValueError, match=r"step must be at least 0, got -1"):
         batches.state_dict(step=-1)
     with pytest.raises(ValueError, match=step_rule):
         batches.load_state_dict(good | {"epoch": 3, "step": 18})
-    with pytest.raises(
-        ValueError, match=r"state must come from state_dict\(\), got one that lacks step, seed"
-    ):
+    with pytest.raises(ValueError, match=r"state must come from state_dict\(\), got one that lacks step, seed"):
         batches.load_state_dict({name: good[name] for name in good if name not in ("step", "seed")})
-    with pytest.raises(
-        ValueError, match=r"got n_subsets=16 instead of 17, seed=9 instead of 0; build this sampler as"
-    ):
+    with pytest.raises(ValueError, match=r"got n_subsets=16 instead of 17, seed=9 instead of 0; build this sampler as"):
         batches.load_state_dict(good | {"seed": 9, "n_subsets": 16})
     with pytest.raises(ValueError, match=r"epoch must be at least 0, got -1"):
         batches.load_state_dict(good | {"epoch": -1})

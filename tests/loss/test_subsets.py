@@ -291,32 +291,16 @@ class ElsewhereGenerator(torch.Generator):
 
 
 IMPOSSIBLE = [
-    (
-        (3, 4, 1),
-        ValueError,
-        r"subset_size must be at most n_rows = 3, got 4; take smaller subsets or more rows",
-    ),
-    (
-        (4, 2, 7),
-        ValueError,
-        r"n_subsets must be at most 6, .* subsets of 2 out of 4 rows, got 7; ask for at most 6",
-    ),
+    ((3, 4, 1), ValueError, r"subset_size must be at most n_rows = 3, got 4; take smaller subsets or more rows"),
+    ((4, 2, 7), ValueError, r"n_subsets must be at most 6, .* subsets of 2 out of 4 rows, got 7; ask for at most 6"),
     ((4, 2, 10**40), ValueError, r"n_subsets must be at most 6, .* got 1000"),
-    (
-        (5, 5, 2),
-        ValueError,
-        r"n_subsets must be at most 1, the number of different subsets of 5 out of 5 rows, got 2",
-    ),
+    ((5, 5, 2), ValueError, r"n_subsets must be at most 1, the number of different subsets of 5 out of 5 rows, got 2"),
     (
         (100, 50, 2**48),
         ValueError,
         r"n_subsets \* subset_size must be below 2\*\*48 to fit in memory, got .* each epoch",
     ),
-    (
-        (2**31, 1, 1),
-        ValueError,
-        r"n_rows must be below 2\*\*31, got 2147483648; draw from a part of the rows",
-    ),
+    ((2**31, 1, 1), ValueError, r"n_rows must be below 2\*\*31, got 2147483648; draw from a part of the rows"),
     ((10**9, 5 * 10**8, 10**30), ValueError, r"n_subsets \* subset_size must be below 2\*\*48"),
     ((0, 1, 1), ValueError, r"n_rows must be at least 1, got 0"),
     ((5, 0, 1), ValueError, r"subset_size must be at least 1, got 0"),
@@ -337,15 +321,12 @@ def test_impossible_requests_raise_at_once(sizes, error, message, method):
 
 def test_wrong_options_are_refused():
     with pytest.raises(
-        ValueError,
-        match=r'method must be one of "balanced", "paper", got \'balance\'; did you mean "balanced"',
+        ValueError, match=r'method must be one of "balanced", "paper", got \'balance\'; did you mean "balanced"'
     ):
         balanced_subsets(5, 2, 3, method="balance")
     with pytest.raises(TypeError, match=r"generator must be a torch.Generator or None, got int"):
         balanced_subsets(5, 2, 3, generator=0)
-    with pytest.raises(
-        ValueError, match=r"generator must be on the CPU, .* got one on cuda; pass torch.Generator\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"generator must be on the CPU, .* got one on cuda; pass torch.Generator\(\)"):
         balanced_subsets(5, 2, 3, generator=ElsewhereGenerator())
 
 

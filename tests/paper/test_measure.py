@@ -24,8 +24,7 @@ def measured():
     for cell in measure.cells(request):
         few = {**dict(cell.task.settings), "draws": 3000}
         variants = tuple(
-            settings({**dict(v), **({"samples": 8} if "samples" in dict(v) else {})})
-            for v in cell.task.variants
+            settings({**dict(v), **({"samples": 8} if "samples" in dict(v) else {})}) for v in cell.task.variants
         )
         light = dataclasses.replace(cell, task=Task(cell.task.name, settings(few), variants))
         result = train(light, quiet)
@@ -36,9 +35,7 @@ def measured():
 
 def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
     request, stored = measured
-    evidence = Evidence(
-        {"propositions": View(request, lambda cell: stored.get(cell.hash), lambda cell: "not run")}
-    )
+    evidence = Evidence({"propositions": View(request, lambda cell: stored.get(cell.hash), lambda cell: "not run")})
     found = {name: rule(evidence) for name, rule in RULES.items()}
     assert {name: v.word for name, v in found.items()} == {
         "proposition-1": REPRODUCED,

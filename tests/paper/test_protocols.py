@@ -9,9 +9,7 @@ from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
 
 TRAINED = [
-    name
-    for name in CATALOG
-    if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
+    name for name in CATALOG if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
 ]
 
 

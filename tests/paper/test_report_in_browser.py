@@ -11,9 +11,7 @@ from rlploss.paper.request import Request
 from rlploss.paper.summary import summary
 from rlploss.paper.verdicts import Evidence
 
-pytestmark = pytest.mark.skipif(
-    browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)"
-)
+pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)")
 
 
 @pytest.fixture(scope="module")

@@ -82,9 +82,7 @@ def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
         return fake(cell, tell)
 
     monkeypatch.setattr(training, "train", interrupted)
-    with pytest.raises(
-        Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"
-    ):
+    with pytest.raises(Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"):
         run(["table1"], NARROW, tmp_path / "cut")
     assert not (tmp_path / "cut" / "report.html").exists()
     monkeypatch.setattr(training, "train", fake)

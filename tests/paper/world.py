@@ -59,9 +59,7 @@ def curves(cell, variant, seed, world):
     key = zlib.crc32(f"{cell.arm.name} {at_steps} {variant}".encode())
     noise = np.random.default_rng([key, seed]).normal() * (0.0002 if ahead else 0.002)
     done = np.linspace(0.0, 1.0, POINTS)
-    overfits = (
-        cell.task.name == "california" and not ahead and not ours and not (world == "gone" and at_steps)
-    )
+    overfits = cell.task.name == "california" and not ahead and not ours and not (world == "gone" and at_steps)
     speed = 60.0 if ahead or overfits else 3.0
     if world == "gone" and at_steps and not ours:
         speed = 300.0

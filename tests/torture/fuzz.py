@@ -62,9 +62,7 @@ def fuzz(target: Target, n_cases: int, seed: int) -> Line:
     broken = []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", hypothesis.errors.HypothesisWarning
-            )  # of cases that are long to print
+            warnings.simplefilter("ignore", hypothesis.errors.HypothesisWarning)  # of cases that are long to print
             one()
     except (Exception, Hang) as error:
         broken += [_told(each) for each in getattr(error, "exceptions", [error])]

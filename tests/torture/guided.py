@@ -30,14 +30,7 @@ def run(n_cases: int, seed: int) -> list[Line]:
         progress = Progress(f"guided, {target}", share)
         with tempfile.TemporaryDirectory() as corpus:
             _seed_corpus(target, Path(corpus))
-            command = [
-                sys.executable,
-                "-m",
-                "tests.torture.guided",
-                target,
-                f"-runs={share}",
-                f"-seed={seed + 1}",
-            ]
+            command = [sys.executable, "-m", "tests.torture.guided", target, f"-runs={share}", f"-seed={seed + 1}"]
             command += ["-timeout=30", "-max_len=4096", f"-artifact_prefix={corpus}/", corpus]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         found = re.findall(r"cov: (\d+)", done.stderr)
@@ -56,10 +49,7 @@ def _seed_corpus(target: str, folder: Path) -> None:
 
     from tests.torture import targets
 
-    seeds: dict[str, bytes] = {
-        "table": b"a,b,y\n1,x,2.5\n2,y,3.5\n",
-        "gz": gzip.compress(b"0123456789" * 4, mtime=0),
-    }
+    seeds: dict[str, bytes] = {"table": b"a,b,y\n1,x,2.5\n2,y,3.5\n", "gz": gzip.compress(b"0123456789" * 4, mtime=0)}
     if target == "zip":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:

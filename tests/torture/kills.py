@@ -68,9 +68,7 @@ def _cells(connection: sqlite3.Connection) -> dict[str, str]:
         wanted = sorted((v, s) for v in range(len(spec["variants"])) for s in spec["seeds"])
         demand(sorted(row[:2] for row in rows) == wanted, f"cell {hash_} is not whole: {rows}")
         demand(hash_ not in found, f"cell {hash_} is there twice")
-        curves = [
-            (v, s, {k: c for k, c in json.loads(curve).items() if k != "seconds"}) for v, s, curve in rows
-        ]
+        curves = [(v, s, {k: c for k, c in json.loads(curve).items() if k != "seconds"}) for v, s, curve in rows]
         found[hash_] = repr(sorted(curves, key=lambda row: row[:2]))
     return found
 
@@ -130,9 +128,7 @@ def _check_step(
 ) -> None:
     lost = before.keys() - after.keys()
     demand(not lost, f"finished cells are lost: {lost}")
-    demand(
-        len(after) - len(before) >= told(done), f"{told(done)} cells were announced, {len(after)} are stored"
-    )
+    demand(len(after) - len(before) >= told(done), f"{told(done)} cells were announced, {len(after)} are stored")
     demand(after.items() <= cells.items(), "a stored cell differs from that of the study left alone")
     if (out / "tables").exists():
         for path, data in tables(out).items():

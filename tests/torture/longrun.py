@@ -72,9 +72,7 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
 
             store.write = write
             todo = plan(cells, store, cost=lambda cell: 0.01, workers=team)
-            finished = execute(
-                todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO())
-            )
+            finished = execute(todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO()))
             demand(finished.trained == n_runs and not finished.failed, f"{finished}")
         with Store(folder, engine="e") as store:
             again = plan(cells, store, cost=lambda cell: 0.01, workers=team)
@@ -82,9 +80,7 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
         quarter = marks[n_runs // 4]
         grown, worker_memory = marks[-1][0] - quarter[0], [m[2] for m in marks if m[2]]
         demand(grown < GROWTH, f"memory grew by {grown:.0f} MiB after the first quarter")
-        demand(
-            max(m[1] for m in marks) <= quarter[1] + 2, f"open files grew from {quarter[1]} to {marks[-1][1]}"
-        )
+        demand(max(m[1] for m in marks) <= quarter[1] + 2, f"open files grew from {quarter[1]} to {marks[-1][1]}")
         if len(worker_memory) > 3:
             demand(worker_memory[-1] < worker_memory[1] + GROWTH, f"workers grew: {worker_memory}")
         # What multiprocessing itself keeps for the rest of the process: its tracker and the pipe to it.
@@ -93,12 +89,4 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
     words = f"driver {grown:+.1f} MiB after the first quarter, {open_files() - handles:+d} handles"
     if worker_memory:
         words += f", workers {worker_memory[-1] - worker_memory[0]:+.1f} MiB"
-    return [
-        Line(
-            "long",
-            f"a study of {n_runs:,} runs ({workers}), training stubbed",
-            n_runs,
-            words,
-            progress.seconds,
-        )
-    ]
+    return [Line("long", f"a study of {n_runs:,} runs ({workers}), training stubbed", n_runs, words, progress.seconds)]

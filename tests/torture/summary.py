@@ -32,8 +32,7 @@ def table(lines: list[Line]) -> str:
     """The summary, as Markdown."""
     head = ["part", "what", "cases", "seen", "seconds", "result"]
     rows = [
-        [x.part, x.what, f"{x.cases:,}", x.seen, f"{x.seconds:.0f}", "broken" if x.broken else "held"]
-        for x in lines
+        [x.part, x.what, f"{x.cases:,}", x.seen, f"{x.seconds:.0f}", "broken" if x.broken else "held"] for x in lines
     ]
     widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
     shown = [" | ".join(cell.ljust(widths[k]) for k, cell in enumerate(row)) for row in [head, *rows]]

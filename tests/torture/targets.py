@@ -70,9 +70,7 @@ words = st.sampled_from(["red", "green", "yes", "no", "<b>", "=1", "ألف"])
 dates = st.dates().map(str)
 mutations = st.lists(
     st.tuples(
-        st.integers(0, 2**31),
-        st.sampled_from(["set", "cut", "insert", "repeat", "truncate"]),
-        st.binary(max_size=8),
+        st.integers(0, 2**31), st.sampled_from(["set", "cut", "insert", "repeat", "truncate"]), st.binary(max_size=8)
     ),
     max_size=6,
 )
@@ -115,17 +113,10 @@ def table_bytes(draw: Draw) -> tuple[str, str, bytes]:
     header = draw(st.lists(texts, min_size=n_columns, max_size=n_columns))
     rows = [header] + [[pool[(pick + k) % len(pool)] for k, pool in enumerate(pools)] for pick in picks]
     style = draw(st.sampled_from(["quoted", "bare"]))
-    lines = [
-        delimiter.join('"' + c.replace('"', '""') + '"' if style == "quoted" else c for c in row)
-        for row in rows
-    ]
+    lines = [delimiter.join('"' + c.replace('"', '""') + '"' if style == "quoted" else c for c in row) for row in rows]
     text = draw(st.sampled_from(["\n", "\r\n", "\r"])).join(lines)
     with contextlib.suppress(UnicodeError, LookupError, ValueError):
-        return (
-            name,
-            encoding,
-            mutated(text.encode(encoding), draw(mutations) if draw(st.integers(0, 3)) == 0 else []),
-        )
+        return (name, encoding, mutated(text.encode(encoding), draw(mutations) if draw(st.integers(0, 3)) == 0 else []))
     return name, encoding, text.encode("utf-8", "surrogatepass")
 
 
@@ -164,9 +155,7 @@ def _design(path: Path, encoding: str = "utf-8") -> bool:
             demand(not np.isnan(design.X).all(axis=0).any(), "a column without values")
             shown = columns_table(design.columns)
             check_csv(shown.csv())
-            demand(
-                len(shown.markdown().splitlines()) == 2 + len(design.columns), "a line too many in Markdown"
-            )
+            demand(len(shown.markdown().splitlines()) == 2 + len(design.columns), "a line too many in Markdown")
     if accepted:
         page = html(Report("t", ("s",), (Section("c", "C", tables=(shown,)),)))
         page.encode()
@@ -202,9 +191,7 @@ def parquet_bytes(draw: Draw) -> bytes:
         picks = draw(st.lists(st.integers(0, len(values)), min_size=n, max_size=n))
         arrays.append(pa.array([None if k == len(values) else values[k] for k in picks], arrow))
     buffer = io.BytesIO()
-    pq.write_table(
-        pa.Table.from_arrays(arrays, names=[n.encode(errors="replace").decode() for n in names]), buffer
-    )
+    pq.write_table(pa.Table.from_arrays(arrays, names=[n.encode(errors="replace").decode() for n in names]), buffer)
     return mutated(buffer.getvalue(), draw(mutations) if draw(st.integers(0, 3)) == 0 else [])
 
 
@@ -268,10 +255,7 @@ def archive_bytes(draw: Draw) -> tuple[str, bytes]:
     if kind == "gz":
         return kind, mutated(gzip.compress(b"0123456789" * 4, mtime=0), changes)
     if kind == "zip":
-        with (
-            warnings.catch_warnings(),
-            zipfile.ZipFile(buffer, "w", draw(st.sampled_from([0, 8]))) as archive,
-        ):
+        with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", draw(st.sampled_from([0, 8]))) as archive:
             warnings.simplefilter("ignore")  # of members that are there twice
             for name, data, special in members:
                 info = zipfile.ZipInfo(name.replace("\0", "") or "x")
@@ -282,9 +266,7 @@ def archive_bytes(draw: Draw) -> tuple[str, bytes]:
         return kind, mutated(buffer.getvalue(), changes)
     pax = draw(
         st.dictionaries(
-            st.sampled_from(["size", "path", "GNU.sparse.major", "GNU.sparse.map", "mtime"]),
-            texts,
-            max_size=2,
+            st.sampled_from(["size", "path", "GNU.sparse.major", "GNU.sparse.map", "mtime"]), texts, max_size=2
         )
     )
     with tarfile.open(fileobj=buffer, mode="w", format=draw(st.sampled_from([0, 1, 2]))) as tar:
@@ -292,9 +274,7 @@ def archive_bytes(draw: Draw) -> tuple[str, bytes]:
             entry = tarfile.TarInfo(name.replace("\0", "").encode(errors="replace").decode())
             entry.size = len(data)
             if pax and tar.format == tarfile.PAX_FORMAT:
-                entry.pax_headers = {
-                    k: v.replace("\0", "").encode(errors="replace").decode() for k, v in pax.items()
-                }
+                entry.pax_headers = {k: v.replace("\0", "").encode(errors="replace").decode() for k, v in pax.items()}
             if special < 4:
                 entry.type, entry.linkname = (b"1", b"2", b"3", b"S")[special], "/etc/passwd"
             with contextlib.suppress(ValueError):
@@ -336,25 +316,17 @@ def format_bytes(draw: Draw) -> tuple[str, bytes]:
     changes = draw(mutations)
     if kind == "idx":
         sizes = draw(st.lists(st.sampled_from([0, 1, 2, 3, 2**16, 2**32 - 1]), max_size=70))
-        return kind, mutated(
-            struct.pack(f">4B{len(sizes)}I", 0, 0, 8, len(sizes), *sizes) + bytes(12), changes
-        )
+        return kind, mutated(struct.pack(f">4B{len(sizes)}I", 0, 0, 8, len(sizes), *sizes) + bytes(12), changes)
     if kind == "cifar":
         return kind, mutated(bytes([draw(st.integers(0, 12))]) + bytes(3072), changes)
     if kind == "png":
-        rows = b"".join(
-            bytes([draw(st.integers(0, 5))]) + draw(st.binary(min_size=6, max_size=6)) for _ in range(2)
-        )
+        rows = b"".join(bytes([draw(st.integers(0, 5))]) + draw(st.binary(min_size=6, max_size=6)) for _ in range(2))
         header = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
 
         def chunk(name: bytes, body: bytes) -> bytes:
             return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
-        parts = [
-            chunk(b"IHDR", header),
-            chunk(b"IDAT", zlib.compress(mutated(rows, changes[:2]))),
-            chunk(b"IEND", b""),
-        ]
+        parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(mutated(rows, changes[:2]))), chunk(b"IEND", b"")]
         return kind, mutated(b"\x89PNG\r\n\x1a\n" + b"".join(parts), changes[2:])
     if kind == "csv":
         return kind, mutated(b"a,b\n1,2\n3,4\n", changes) if draw(st.booleans()) else draw(texts).encode(
@@ -396,13 +368,7 @@ SPEC: dict[str, Any] = {
     "objective": "mse", "arm": {"lr": 0.1}, "task": {"dataset": "linear", "model": "regression"}, "variants": [{}],
     "budget": {"unit": "epochs", "n": 2, "every": 1}, "seeds": [0, 1],
 }  # fmt: skip
-OPTIONS: dict[str, Any] = {
-    "scale": "smoke",
-    "budget": "both",
-    "seeds": 2,
-    "datasets": ["linear"],
-    "arms": None,
-}
+OPTIONS: dict[str, Any] = {"scale": "smoke", "budget": "both", "seeds": 2, "datasets": ["linear"], "arms": None}
 
 
 @st.composite
@@ -444,8 +410,7 @@ def check_store(case: tuple[str, str, str]) -> bool:
         row = store._connection.execute(insert, (cell.hash, "e", json.dumps(SPEC), origin)).lastrowid
         for seed in (0, 1):
             store._connection.execute(
-                "INSERT INTO run (cell, variant, seed, seconds, curve) VALUES (?, 0, ?, 1, ?)",
-                (row, seed, curve),
+                "INSERT INTO run (cell, variant, seed, seconds, curve) VALUES (?, 0, ?, 1, ?)", (row, seed, curve)
             )
         store._connection.execute("INSERT INTO request VALUES ('table1', ?, '')", (options,))
         plan([cell], store, cost=expected_seconds, workers=Inline())
@@ -489,9 +454,7 @@ def checkpoint_bytes(draw: Draw) -> bytes:
     if how == "bytes":
         return mutated(data, draw(mutations))
     made = copy.deepcopy(content)
-    strange = st.one_of(
-        plain, st.just(torch.zeros(3)), st.just({}), st.just(torch.zeros((0, 2), dtype=torch.int8))
-    )
+    strange = st.one_of(plain, st.just(torch.zeros(3)), st.just({}), st.just(torch.zeros((0, 2), dtype=torch.int8)))
     if how == "other":
         made = draw(strange)
     else:

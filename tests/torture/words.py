@@ -45,25 +45,17 @@ def command_lines(draw: Draw) -> list[str]:
     """A command with options; more often than not one that would go far."""
     word = st.one_of(st.sampled_from(VALUES), st.text(max_size=6))
     name = draw(
-        st.sampled_from(
-            [*OPTIONS, "compare", "compare", "inspect", "reproduce", "nonsense", "--version", "--help"]
-        )
+        st.sampled_from([*OPTIONS, "compare", "compare", "inspect", "reproduce", "nonsense", "--version", "--help"])
     )
     words = [name]
     if name in ("compare", "inspect"):
         words += [
-            draw(
-                st.sampled_from(
-                    ["table.csv"] * 6 + ["broken.csv", "no.csv", "dir", "", "\0", "x" * 300 + ".csv"]
-                )
-            )
+            draw(st.sampled_from(["table.csv"] * 6 + ["broken.csv", "no.csv", "dir", "", "\0", "x" * 300 + ".csv"]))
         ]
         words += ["--target", draw(st.sampled_from(["y"] * 6 + ["a", "A", "name", "nothing", "\udcff"]))]
     elif name == "reproduce":
         words += draw(
-            st.lists(
-                st.sampled_from(["table1", "fig-planes", "fig-networks", "all", "table9", ""]), max_size=2
-            )
+            st.lists(st.sampled_from(["table1", "fig-planes", "fig-networks", "all", "table9", ""]), max_size=2)
         )
     elif name == "data":  # `get` of a real name would ask the network
         words += [
@@ -71,9 +63,7 @@ def command_lines(draw: Draw) -> list[str]:
             draw(st.sampled_from(["no-such", "", "\0", "--all", "../x"])),
         ]
     elif name == "report":
-        words += [
-            draw(st.sampled_from(["dir", "theirs", "store", "no", "table.csv", "\0", "/dev/null", "x" * 300]))
-        ]
+        words += [draw(st.sampled_from(["dir", "theirs", "store", "no", "table.csv", "\0", "/dev/null", "x" * 300]))]
     for _ in range(draw(st.integers(0, 3))):
         known = OPTIONS.get(name, ())
         words.append(draw(st.sampled_from(known)) if known and draw(st.integers(0, 5)) else draw(word))

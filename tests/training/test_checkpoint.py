@@ -54,22 +54,10 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "mse+mixup": (network, "mse+mixup", {"batch_size": 7}),
     "dropout": (dropping, "huber", {"batch_size": 7, "optimizer": "adamw", "weight_decay": 0.1}),
     "rlp": (network, "rlp", {"subset_size": 9, "n_subsets": 8}),
-    "draw": (
-        network,
-        "rlp",
-        {"subset_size": 9, "n_subsets": 8, "probe": "draw", "optimizer": "sgd_nesterov"},
-    ),
-    "each epoch": (
-        network,
-        "rlp",
-        {"subset_size": 9, "n_subsets": 8, "plan": "each-epoch", "subsets_per_step": 3},
-    ),
+    "draw": (network, "rlp", {"subset_size": 9, "n_subsets": 8, "probe": "draw", "optimizer": "sgd_nesterov"}),
+    "each epoch": (network, "rlp", {"subset_size": 9, "n_subsets": 8, "plan": "each-epoch", "subsets_per_step": 3}),
     "rlp+mixup": (network, "rlp+mixup", {"subset_size": 9, "n_subsets": 8, "preset": "released"}),
-    "early stopping": (
-        network,
-        "mse",
-        {"batch_size": 40, "lr": 0.3, "early_stopping": EarlyStopping("mse", 4)},
-    ),
+    "early stopping": (network, "mse", {"batch_size": 40, "lr": 0.3, "early_stopping": EarlyStopping("mse", 4)}),
 }
 STEPS = 40
 
@@ -82,15 +70,7 @@ def run(case: str, path: Path | None = None, **more: Any) -> tuple[History, list
     if path is not None:
         settings |= {"checkpoint": path, "checkpoint_every": Steps(3)}
     history = fit(
-        model,
-        X,
-        y,
-        objective,
-        budget=Steps(STEPS),
-        validation=data(20),
-        evaluate_every=Steps(5),
-        seed=3,
-        **settings,
+        model, X, y, objective, budget=Steps(STEPS), validation=data(20), evaluate_every=Steps(5), seed=3, **settings
     )
     return history, [p.detach().clone() for p in model.parameters()]
 
@@ -117,9 +97,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, n_calls: int, target: Any, name:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_killed_at_random_steps_and_resumed(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_random_steps_and_resumed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(case)
     lottery = random.Random(case)
     for number, at in enumerate(lottery.sample(range(int(whole[0].last("step"))), 4)):  # 32 points in all
@@ -205,12 +183,7 @@ def test_divergence_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     def poisoned(step: int, total: int) -> float:
         return 1e30 if step >= 12 else 1.0
 
-    settings: dict[str, Any] = {
-        "budget": Steps(40),
-        "optimizer": "sgd",
-        "schedule": poisoned,
-        "checkpoint": path,
-    }
+    settings: dict[str, Any] = {"budget": Steps(40), "optimizer": "sgd", "schedule": poisoned, "checkpoint": path}
     with pytest.raises(DivergenceError):
         fit(network(), X, y, "mse", checkpoint_every=Steps(5), **settings)
     kept = torch.load(path, weights_only=True)["state"]
@@ -283,14 +256,7 @@ def fleet(case: str, folder: Path | None, compile: bool = False) -> list[tuple[H
     problems = [Problem(X + i, y, seed=i, validation=data(20), budget=Steps(STEPS - 9 * i)) for i in range(3)]
     more = {} if folder is None else {"checkpoint": folder, "checkpoint_every": Steps(4)}
     histories = fit_fleet(
-        network,
-        problems,
-        objective,
-        budget=Steps(STEPS),
-        evaluate_every=Steps(5),
-        compile=compile,
-        **settings,
-        **more,
+        network, problems, objective, budget=Steps(STEPS), evaluate_every=Steps(5), compile=compile, **settings, **more
     )
     return [(h, [p.detach().clone() for p in h.model.parameters()]) for h in histories if h.model is not None]
 
@@ -327,13 +293,7 @@ def test_epochs_can_be_the_unit_of_checkpoints(tmp_path: Path) -> None:
     X, y = data()
     for _ in range(2):
         history = fit(
-            network(),
-            X,
-            y,
-            "mse",
-            budget=Epochs(2),
-            checkpoint=tmp_path / "a" / "b.pt",
-            checkpoint_every=(1, "epochs"),
+            network(), X, y, "mse", budget=Epochs(2), checkpoint=tmp_path / "a" / "b.pt", checkpoint_every=(1, "epochs")
         )
     assert history.last("epoch") == 2
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b.pt"]

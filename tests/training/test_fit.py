@@ -63,9 +63,7 @@ def network(d: int = 3, outputs: int = 1) -> nn.Module:
 )
 def test_every_objective_learns(objective: str, settings: dict[str, Any]) -> None:
     X, y = data()
-    history = fit(
-        network(), X, y, objective, budget=Steps(300), evaluate_every=Steps(50), **{"lr": 0.01, **settings}
-    )
+    history = fit(network(), X, y, objective, budget=Steps(300), evaluate_every=Steps(50), **{"lr": 0.01, **settings})
     assert history["loss"][-1] < 0.3 * history["loss"][1]
 
 
@@ -140,9 +138,7 @@ def test_axes_agree_with_each_other(objective: str, settings: dict[str, Any], ro
     np.testing.assert_array_equal(by_epoch["samples"], rows * np.arange(5))
     assert (np.diff(by_epoch["seconds"]) > 0).all()
     assert by_epoch["seconds"][0] == 0
-    by_step = fit(
-        network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=(1, "steps"), **settings
-    )
+    by_step = fit(network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=(1, "steps"), **settings)
     np.testing.assert_array_equal(by_step["step"], np.arange(4 * steps + 1))
     np.testing.assert_allclose(by_step["epoch"], by_step["step"] / steps)
     np.testing.assert_array_equal(by_step["samples"][::steps], by_epoch["samples"])
@@ -333,9 +329,7 @@ def test_default_sizes() -> None:
     assert subset_sizes(3000, 8, subset_size=None, n_subsets=None) == {"subset_size": 100, "n_subsets": 1000}
     assert subset_sizes(50, 8, subset_size=None, n_subsets=None) == {"subset_size": 25, "n_subsets": 1000}
     assert subset_sizes(20, 12, subset_size=None, n_subsets=None) == {"subset_size": 14, "n_subsets": 1000}
-    assert (
-        subset_sizes(10, 12, subset_size=None, n_subsets=None)["subset_size"] == 5
-    )  # N does not allow p + 2
+    assert subset_sizes(10, 12, subset_size=None, n_subsets=None)["subset_size"] == 5  # N does not allow p + 2
     assert subset_sizes(6, 1, subset_size=None, n_subsets=None) == {"subset_size": 3, "n_subsets": 20}
     assert subset_sizes(14, 12, subset_size=None, n_subsets=None, outside=True)["subset_size"] == 7
 
@@ -343,13 +337,7 @@ def test_default_sizes() -> None:
 def test_the_defaults_in_force_are_told() -> None:
     X, y = data(300)
     settings = fit(network(), X, y, budget=Steps(1)).settings
-    expected = {
-        "probe": "subset",
-        "intercept": True,
-        "plan": "once",
-        "method": "balanced",
-        "subsets_per_step": 1,
-    }
+    expected = {"probe": "subset", "intercept": True, "plan": "once", "method": "balanced", "subsets_per_step": 1}
     expected |= {"subset_size": 100, "n_subsets": 1000, "lr": 1e-3, "optimizer": "adam", "budget": "Steps(1)"}
     assert {name: settings[name] for name in expected} == expected
     assert fit(network(), X, y, probe="sum", n_subsets=5, budget=Steps(1)).settings["intercept"] is False

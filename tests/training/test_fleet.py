@@ -10,18 +10,7 @@ import torch
 from tests.training.fleets import RLP, D, Gated, build, check_against_fit, convolutional, data, replicas
 from torch import nn
 
-from rlploss import (
-    Autoencoder,
-    Epochs,
-    LeNet5,
-    MoonsNet,
-    Problem,
-    RegressionNet,
-    Steps,
-    fit,
-    fit_fleet,
-    seeded,
-)
+from rlploss import Autoencoder, Epochs, LeNet5, MoonsNet, Problem, RegressionNet, Steps, fit, fit_fleet, seeded
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mse": ("mse", {"batch_size": 17}),
@@ -46,31 +35,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_fleet_equals_fit(case: str) -> None:
     objective, settings = CASES[case]
-    check_against_fit(
-        build(), replicas(), objective, budget=Steps(60), evaluate_every=Steps(25), lr=0.01, **settings
-    )
+    check_against_fit(build(), replicas(), objective, budget=Steps(60), evaluate_every=Steps(25), lr=0.01, **settings)
 
 
 def test_replicas_differ_in_rows_sizes_rates_and_budgets() -> None:
     problems = [
         Problem(*data(0, 60), validation=data(9, 30), seed=0, lr=0.02, subset_size=10, n_subsets=7),
-        Problem(
-            *data(1, 45), validation=data(8, 20), seed=1, weight_decay=0.3, budget=Steps(35), subset_size=14
-        ),
+        Problem(*data(1, 45), validation=data(8, 20), seed=1, weight_decay=0.3, budget=Steps(35), subset_size=14),
         Problem(*data(2, 80), seed=4, validation=data(7, 30), budget=Epochs(5), subset_size=17, ridge=0.2),
         Problem(*data(2, 80), seed=2, validation=data(7, 30), budget=Steps(200), subset_size=40),
     ]
-    check_against_fit(
-        build(), problems, "rlp", budget=Steps(60), evaluate_every=Steps(20), n_subsets=9, lr=0.01
-    )
+    check_against_fit(build(), problems, "rlp", budget=Steps(60), evaluate_every=Steps(20), n_subsets=9, lr=0.01)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "sgd_nesterov"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_optimiser_shared_or_not(optimizer: str, shared: bool) -> None:
-    problems = (
-        replicas(2) if shared else [*replicas(1), Problem(*data(1), validation=data(101), seed=1, lr=0.03)]
-    )
+    problems = replicas(2) if shared else [*replicas(1), Problem(*data(1), validation=data(101), seed=1, lr=0.03)]
     check_against_fit(
         build(),
         problems,
@@ -122,12 +103,7 @@ def test_sample_weights() -> None:
 
 
 def test_500_steps_agree_to_ten_digits() -> None:
-    settings: dict[str, Any] = {
-        "subset_size": 15,
-        "n_subsets": 20,
-        "budget": Steps(500),
-        "evaluate_every": Steps(100),
-    }
+    settings: dict[str, Any] = {"subset_size": 15, "n_subsets": 20, "budget": Steps(500), "evaluate_every": Steps(100)}
     check_against_fit(build(), replicas(3), "rlp", lr=1e-3, **settings)
 
 
@@ -140,12 +116,7 @@ def test_stopping_early_and_by_callback() -> None:
         assert isinstance(network, nn.Module)
         return event.replica == 0 and event.step >= 20
 
-    settings: dict[str, Any] = {
-        "budget": Steps(400),
-        "evaluate_every": Steps(10),
-        "lr": 0.05,
-        "batch_size": 60,
-    }
+    settings: dict[str, Any] = {"budget": Steps(400), "evaluate_every": Steps(10), "lr": 0.05, "batch_size": 60}
     fleet = fit_fleet(build(), replicas(4), "mse", callbacks=[stop_first], early_stopping=3, **settings)
     assert fleet[0].stopped == "callback"
     assert fleet[0].last("step") == 20
@@ -171,12 +142,7 @@ def test_the_papers_larger_networks(stack: Any) -> None:
     pixels = torch.rand(30, 9, generator=generator, dtype=torch.float64)
     digits = [Problem(images, labels, seed=s, validation=(images, labels)) for s in range(2)]
     check_against_fit(
-        lambda seed: seeded(LeNet5, seed).double(),
-        digits,
-        "cross_entropy",
-        budget=Steps(3),
-        batch_size=6,
-        stack=stack,
+        lambda seed: seeded(LeNet5, seed).double(), digits, "cross_entropy", budget=Steps(3), batch_size=6, stack=stack
     )
     copies = [Problem(pixels, None, seed=s, validation=(pixels, None)) for s in range(2)]
     check_against_fit(
@@ -211,11 +177,7 @@ def test_single_precision_stays_close() -> None:
 
 def test_mixed_objectives_share_a_fleet() -> None:
     X, y = data(0)
-    problems = [
-        Problem(X, y, objective="mse", batch_size=20),
-        Problem(X, y, seed=3),
-        Problem(X, y, objective="mae"),
-    ]
+    problems = [Problem(X, y, objective="mse", batch_size=20), Problem(X, y, seed=3), Problem(X, y, objective="mae")]
     fleet = fit_fleet(build(), problems, "rlp", budget=Epochs(2), lr=0.01, **RLP)
     assert [h.settings["objective"] for h in fleet] == ["mse", "rlp", "mae"]
     alone = fit(build()(3), X, y, "rlp", budget=Epochs(2), lr=0.01, seed=3, **RLP)
@@ -239,9 +201,7 @@ def test_more_replicas_than_one_stack_holds() -> None:
 def test_modules_that_cannot_be_stacked_are_refused_with_a_reason(layer: nn.Module, reason: str) -> None:
     def make(seed: int) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(D, 8),
-            type(layer)(8) if isinstance(layer, nn.BatchNorm1d) else nn.Dropout(),
-            nn.Linear(8, 1),
+            nn.Linear(D, 8), type(layer)(8) if isinstance(layer, nn.BatchNorm1d) else nn.Dropout(), nn.Linear(8, 1)
         ).double()
 
     with pytest.raises(ValueError, match=reason + ".*stack=False"):

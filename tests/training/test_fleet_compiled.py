@@ -111,10 +111,7 @@ def test_compiling_is_predicted_to_pay_for_long_runs_only() -> None:
     ("model", "widths"),
     [
         (RegressionNet(7), [7, 32, 1]),
-        (
-            nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3, bias=False), nn.Identity(), nn.Tanh()),
-            [4, 3],
-        ),
+        (nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3, bias=False), nn.Identity(), nn.Tanh()), [4, 3]),
         (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.ReLU()), None),  # two activations in a row
         (nn.Sequential(nn.Linear(4, 3), nn.GELU()), None),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), None),

@@ -29,10 +29,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"budget": (0, "steps")}, r"Steps\(n\) must be at least 1, got 0"),
     ({"preset": "papr"}, 'preset must be one of .*did you mean "paper"'),
     ({"preset": "paper", "probe": "subset"}, "preset=\"paper\" sets probe='draw', got probe='subset'"),
-    (
-        {"objective": "rlp+mixup", "preset": "released-autoencoder"},
-        'exists for objective "rlp", got "rlp\\+mixup"',
-    ),
+    ({"objective": "rlp+mixup", "preset": "released-autoencoder"}, 'exists for objective "rlp", got "rlp\\+mixup"'),
     ({"objective": "mse", "preset": "paper"}, 'preset has no meaning for objective="mse"'),
     ({"objective": "mse", "subset_size": 5}, 'subset_size has no meaning for objective="mse", got 5'),
     ({"batch_size": 5}, 'batch_size has no meaning for objective="rlp"'),

@@ -54,11 +54,7 @@ def test_weighted_planes_equal_the_twin(intercept, ridge, per_step):
 
 @pytest.mark.parametrize(
     ("loss", "function"),
-    [
-        ("mse", lambda e: e**2),
-        ("mae", np.abs),
-        ("huber", lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5)),
-    ],
+    [("mse", lambda e: e**2), ("mae", np.abs), ("huber", lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5))],
 )
 def test_pointwise_losses_are_weighted_means(loss, function):
     X, y, w = table(1)
@@ -140,10 +136,7 @@ def test_a_fleet_takes_weights_per_problem():
     ("weights", "message"),
     [
         (np.ones(3), r"sample_weight must have shape \(24,\), one per row, got \(3,\)"),
-        (
-            -np.arange(N),
-            "sample_weight must hold numbers of at least 0, one of them above 0, got values from -23",
-        ),
+        (-np.arange(N), "sample_weight must hold numbers of at least 0, one of them above 0, got values from -23"),
         (np.zeros(N), "one of them above 0, got values from 0 to 0"),
         (np.full(N, np.nan), "sample_weight must be finite, got nan"),
     ],

@@ -126,9 +126,7 @@ def test_algorithm_3_mixup(preset: str) -> None:
 
     values = naive(twin, loss, 5 if preset == "paper" else 3 * K, adam(twin))
     epochs = Epochs(5 if preset == "paper" else 3)
-    curve = trained(
-        ours, X, y, "rlp+mixup", preset=preset, budget=epochs, subset_size=M, n_subsets=K, mixup_alpha=0.4
-    )
+    curve = trained(ours, X, y, "rlp+mixup", preset=preset, budget=epochs, subset_size=M, n_subsets=K, mixup_alpha=0.4)
     assert_same(ours, twin, curve, values)
 
 
@@ -182,11 +180,7 @@ def test_every_probe_with_any_number_of_subsets_per_step(probe: str, per_step: i
     assert_same(ours, twin, curve, values)
 
 
-POINTWISE = {
-    "mse": nn.functional.mse_loss,
-    "mae": nn.functional.l1_loss,
-    "huber": nn.functional.huber_loss,
-}
+POINTWISE = {"mse": nn.functional.mse_loss, "mae": nn.functional.l1_loss, "huber": nn.functional.huber_loss}
 
 
 @pytest.mark.parametrize("objective", ["mse", "mae", "huber", "mse+mixup"])
@@ -290,9 +284,7 @@ def test_a_factory_is_used_as_it_is() -> None:
     X, y = problem()
     ours, twin = network(), network()
     fit(ours, X, y, "mse", budget=Steps(4), batch_size=N, optimizer=lambda p: torch.optim.Adagrad(p, lr=0.1))
-    naive(
-        twin, lambda _: nn.functional.mse_loss(twin(X), y), 4, torch.optim.Adagrad(twin.parameters(), lr=0.1)
-    )
+    naive(twin, lambda _: nn.functional.mse_loss(twin(X), y), 4, torch.optim.Adagrad(twin.parameters(), lr=0.1))
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -314,9 +306,7 @@ def test_released_autoencoder_with_its_float32_cut_off() -> None:
         return nn.functional.mse_loss(fitted, x)
 
     values = naive(twin, loss, 20, adam(twin))
-    curve = trained(
-        ours, X, None, "rlp", preset="released-autoencoder", budget=Steps(20), subset_size=30, n_subsets=5
-    )
+    curve = trained(ours, X, None, "rlp", preset="released-autoencoder", budget=Steps(20), subset_size=30, n_subsets=5)
     assert max(kept) < 20, "the cut-off must drop something here, or the test tests nothing"
     torch.testing.assert_close(curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6)
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
@@ -334,7 +324,5 @@ def test_images_and_class_numbers_with_rlp() -> None:
     # fewer rows than pixels: the squared error of the probabilities
     values = naive(twin, lambda s: nn.functional.mse_loss(twin(X[plan[s]]), one_hot[plan[s]]), 4, adam(twin))
     with pytest.warns(UserWarning, match="exactly MSE"):
-        curve = trained(
-            ours, X, labels, "rlp", preset="released", budget=Steps(4), subset_size=10, n_subsets=4
-        )
+        curve = trained(ours, X, labels, "rlp", preset="released", budget=Steps(4), subset_size=10, n_subsets=4)
     torch.testing.assert_close(curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6)

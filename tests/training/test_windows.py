@@ -25,9 +25,7 @@ def data():
 
 def trained(X, y, objective="rlp", **settings):
     model = seeded(lambda: RegressionNet(D), 0).double()
-    history = fit(
-        model, X, y, objective, seed=3, compile=False, **{"budget": Epochs(3), "lr": 1e-2, **settings}
-    )
+    history = fit(model, X, y, objective, seed=3, compile=False, **{"budget": Epochs(3), "lr": 1e-2, **settings})
     return torch.cat([p.detach().flatten() for p in model.parameters()]), history
 
 
@@ -81,9 +79,7 @@ def test_windows_give_what_feeds_give(data, monkeypatch, name, window):
     np.testing.assert_allclose(second.columns["loss"][1:], first.columns["loss"][1:], rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"probe": "subset"}, {"probe": "draw"}, {"probe": "expected"}, {"ridge": 0.3}]
-)
+@pytest.mark.parametrize("settings", [{"probe": "subset"}, {"probe": "draw"}, {"probe": "expected"}, {"ridge": 0.3}])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_weights_and_mixup_in_windows(data, monkeypatch, settings, mixed):
     settings = {"subset_size": 12, "n_subsets": 20, **settings}

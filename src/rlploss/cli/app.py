@@ -71,9 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
-        message = getattr(
-            error, "format_message", None
-        )  # typer's own errors: unknown option, missing argument
+        message = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing argument
         if message is None:
             raise
         text = sentence(message())

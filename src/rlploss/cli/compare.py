@@ -25,21 +25,16 @@ def register(app: typer.Typer) -> None:
 def compare(
     table: TableArgument,
     target: Target,
-    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path(
-        "rlploss-compare"
-    ),
+    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-compare"),
     task: TaskOption = "auto",
     arms: Annotated[str | None, typer.Option(help="Only these, e.g. mse,rlp,boosting.")] = None,
     drop: Drop = None,
-    train_size: Annotated[
-        str | None, typer.Option(help="Also with so many training rows, e.g. 50,100.")
-    ] = None,
+    train_size: Annotated[str | None, typer.Option(help="Also with so many training rows, e.g. 50,100.")] = None,
     noise: Annotated[
         str | None, typer.Option(help="Also with noise on the training features, in standard deviations.")
     ] = None,
     shift: Annotated[
-        str | None,
-        typer.Option(help="Also with training rows near the mean and test rows far from it, e.g. 0.9."),
+        str | None, typer.Option(help="Also with training rows near the mean and test rows far from it, e.g. 0.9.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Splits into training and test rows.")] = 10,
     steps: Annotated[int, typer.Option(help="Optimiser steps of every network.")] = 1000,
@@ -66,9 +61,7 @@ def compare(
     found = compare_design(
         design,
         arms=_names(arms),
-        train_size=None
-        if train_size is None
-        else [int(n) for n in _numbers("train-size", train_size, int) or ()],
+        train_size=None if train_size is None else [int(n) for n in _numbers("train-size", train_size, int) or ()],
         noise=_numbers("noise", noise, float),
         shift=_numbers("shift", shift, float),
         n_splits=splits,
@@ -90,11 +83,7 @@ def compare(
 
 
 def inspect(
-    table: TableArgument,
-    target: Target,
-    task: TaskOption = "auto",
-    drop: Drop = None,
-    encoding: Encoding = "utf-8",
+    table: TableArgument, target: Target, task: TaskOption = "auto", drop: Drop = None, encoding: Encoding = "utf-8"
 ) -> None:
     """Say what each column would become, and what RLP's dial would be; trains nothing."""
     from rich.console import Console
@@ -111,10 +100,7 @@ def inspect(
     gone = f", {design.n_dropped:,} of them without a target" if design.n_dropped else ""
     _say(console, f"{table.name}: {design.n_rows:,} rows{gone}; target {target!r}: {design.target.said}.")
     if design.target.classes:
-        counts = (
-            f"{label} ({int((design.target.y == i).sum()):,})"
-            for i, label in enumerate(design.target.classes)
-        )
+        counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         _say(console, f"Classes: {', '.join(counts)}.")
     _say(console, columns_table(design.columns).markdown())
     size = auto_subset_size(n, p)

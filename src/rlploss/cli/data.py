@@ -79,15 +79,7 @@ def _chosen(wanted: Sequence[str]) -> list[Entry]:
 def _row(item: Entry) -> tuple[str, ...]:
     cached = "not needed" if not item.files else "yes" if is_cached(item.name) else "no"
     size = _megabytes(item) if item.files else "-"
-    return (
-        item.name,
-        f"{item.n_rows}",
-        f"{item.n_features}",
-        " or ".join(item.tasks),
-        size,
-        cached,
-        item.source,
-    )
+    return (item.name, f"{item.n_rows}", f"{item.n_features}", " or ".join(item.tasks), size, cached, item.source)
 
 
 def _megabytes(item: Entry) -> str:

@@ -18,12 +18,11 @@ def register(app: typer.Typer) -> None:
 
 def reproduce(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME...]", help='Tables and figures, or "all"; see --list.'),
+        list[str] | None, typer.Argument(metavar="[NAME...]", help='Tables and figures, or "all"; see --list.')
     ] = None,
-    scale: Annotated[
-        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (30 seeds, full epochs).")
-    ] = ("quick"),
+    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (30 seeds, full epochs).")] = (
+        "quick"
+    ),
     budget: Annotated[str, typer.Option(help="Match arms by epochs, by optimiser steps, or both.")] = "both",
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
@@ -50,9 +49,7 @@ def reproduce(
     work.reproduce(names or [], request, out, workers=team, console=console)
 
 
-def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce`.")],
-) -> None:
+def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce`.")]) -> None:
     """Render the report of a directory again; nothing is trained."""
     from rich.console import Console
 

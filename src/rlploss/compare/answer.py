@@ -88,12 +88,7 @@ class Comparison:
         found = {arm.name: self.values(arm.name, condition=condition) for arm in self.arms}
         stays, of = self.dial_stays(condition)
         return answer(
-            self.arms,
-            found,
-            lower_is_better=self.lower_is_better,
-            overlap=self.overlap(condition),
-            stays=stays,
-            of=of,
+            self.arms, found, lower_is_better=self.lower_is_better, overlap=self.overlap(condition), stays=stays, of=of
         )
 
     def overlap(self, condition: str = "plain") -> float:
@@ -121,9 +116,7 @@ class Comparison:
         """One row per arm and condition: means, intervals, the paired test against RLP, seconds."""
         from rlploss.compare.report import result_rows
 
-        return pd.DataFrame(
-            [row for condition in self.conditions for row in result_rows(self, condition.name)]
-        )
+        return pd.DataFrame([row for condition in self.conditions for row in result_rows(self, condition.name)])
 
     def plot(self) -> Figure:
         """The error of every arm, and the dial of RLP, as a matplotlib figure."""
@@ -239,9 +232,7 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim != 1 or len(target) != len(frame):
-        raise TableError(
-            f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows"
-        )
+        raise TableError(f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows")
     frame = check_frame(frame.reset_index(drop=True), "X")
     given = getattr(y, "name", None)
     name = "target" if given in (None, "") else str(given)
@@ -294,12 +285,8 @@ def compare_design(
         with Store(place, engine=provenance.engine(ROOT)) as store:
             if store.requests():
                 raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
-            todo = plan(
-                cells.values(), store, cost=lambda cell: expected_seconds(trainer, cell), workers=team
-            )
-            console.print(
-                said(todo, chosen, conditions, seeds), markup=False, highlight=False, soft_wrap=True
-            )
+            todo = plan(cells.values(), store, cost=lambda cell: expected_seconds(trainer, cell), workers=team)
+            console.print(said(todo, chosen, conditions, seeds), markup=False, highlight=False, soft_wrap=True)
             done = execute(todo, store, train=trainer, workers=team, console=console)
             if done.failed:
                 reason = next(iter(done.failed.values()))

@@ -77,9 +77,7 @@ def arms_for(task: str, names: tuple[str, ...] | None = None) -> tuple[Arm, ...]
         _checks.one_of("arms", name, by_name)
     chosen = tuple(arm for arm in known if arm.name in names)
     if len(chosen) < 2:
-        raise ValueError(
-            f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}"
-        )
+        raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}")
     return chosen
 
 
@@ -123,9 +121,7 @@ class Setting:
     def estimator(self, arm: Arm, n_rows: int, n_features: int) -> dict[str, Any]:
         """The same setting as parameters of `RLPRegressor` or `RLPClassifier`."""
         size = self.subset_size(n_rows, n_features)
-        chosen: dict[str, Any] = {
-            "loss": arm.objective.replace("rlp", "mse") if size is None else arm.objective
-        }
+        chosen: dict[str, Any] = {"loss": arm.objective.replace("rlp", "mse") if size is None else arm.objective}
         if size is not None:
             chosen["subset_size"] = size
         elif not arm.is_rlp and self.batch != BATCH:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from rlploss.compare.arms import (
-    HIDDEN,
-    Arm,
-    classical_model,
-    classical_settings,
-    network_settings,
-)
+from rlploss.compare.arms import HIDDEN, Arm, classical_model, classical_settings, network_settings
 from rlploss.estimators.base import BATCH, steps_per_iteration
 
 if TYPE_CHECKING:
@@ -39,9 +33,7 @@ def winner_code(found: Comparison) -> str:
     return f"{imports}\n\n{rows}model = {model}\nmodel.fit(X, y)\n"
 
 
-def _network(
-    arm: Arm, task: str, setting: int, steps: float, sizes: tuple[int, int], d: int
-) -> tuple[str, str]:
+def _network(arm: Arm, task: str, setting: int, steps: float, sizes: tuple[int, int], d: int) -> tuple[str, str]:
     """Import and model: subsets as of the rows compared (some of the table), as many steps on all of its rows."""
     used, n = sizes
     chosen = network_settings(arm)[setting].estimator(arm, used, d)
@@ -59,9 +51,7 @@ def _classical(arm: Arm, task: str, setting: int, n_train: int) -> tuple[str, st
     imports = f"from {'.'.join(type(made).__module__.split('.')[:2])} import {name}"  # its public module
     model = f"{name}({_arguments(_changed(made))})"
     if arm.name in LINEAR:
-        imports += (
-            "\nfrom sklearn.pipeline import make_pipeline\nfrom sklearn.preprocessing import StandardScaler"
-        )
+        imports += "\nfrom sklearn.pipeline import make_pipeline\nfrom sklearn.preprocessing import StandardScaler"
         model = f"make_pipeline(StandardScaler(), {model})"
     return imports, model
 

@@ -75,9 +75,7 @@ def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: S
     one_of("task", task, TASKS)
     for name in (target, *drop):
         if name not in frame.columns:
-            raise TableError(
-                _no_such_column(name, list(frame.columns), "target" if name == target else "drop")
-            )
+            raise TableError(_no_such_column(name, list(frame.columns), "target" if name == target else "drop"))
     if target in drop:
         raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
     raw = _plain(frame[target])
@@ -125,11 +123,7 @@ def _without_words(target: pd.Series) -> pd.Series:
 def _no_such_column(name: str, names: list[str], option: str) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     lower = [other for other in names if other.lower() == name.lower()]
-    hint = (
-        f"did you mean {(lower or near)[0]!r}?"
-        if lower or near
-        else f"the columns are {', '.join(names[:12])}"
-    )
+    hint = f"did you mean {(lower or near)[0]!r}?" if lower or near else f"the columns are {', '.join(names[:12])}"
     return f"there is no column {name!r} for --{option}; {hint}"
 
 
@@ -184,9 +178,7 @@ def _taken_as_missing(words: tuple[str, ...]) -> str:
     return f"; {shown} taken as missing" if words else ""
 
 
-def _with_missing(
-    name: str, kind: str, does: str, numbers: Array, names: tuple[str, ...]
-) -> tuple[Column, Array]:
+def _with_missing(name: str, kind: str, does: str, numbers: Array, names: tuple[str, ...]) -> tuple[Column, Array]:
     """Missing values are filled in from the training rows; a column says where they were."""
     gone = np.atleast_1d(np.isnan(numbers).any(axis=1))
     n_missing = int(gone.sum())
@@ -203,9 +195,7 @@ def _date_column(name: str, found: Dates) -> tuple[Column, Array]:
         return Column(name, "empty", "left out: no values", len(dates)), np.empty((len(dates), 0))
     days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
     if np.nanmax(days) == 0 and not np.isnan(days).any():
-        return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty(
-            (len(days), 0)
-        )
+        return Column(name, "constant", f"left out: always {dates.min():%Y-%m-%d}", 0), np.empty((len(days), 0))
     does, parts = "days since the first date", [days]
     names: tuple[str, ...] = (f"{name} days",)
     if np.nanmax(days) > 366:
@@ -262,9 +252,7 @@ def read_target(values: pd.Series, task: str) -> Target:
     found = as_numbers(values)
     numbers = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
-        raise TableError(
-            f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values"
-        )
+        raise TableError(f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     if numbers is None and task != "classification":
         almost = as_numbers(values, mostly=True)
         if almost is not None:
@@ -277,9 +265,7 @@ def read_target(values: pd.Series, task: str) -> Target:
         raise TableError(
             f"the target {name!r} must be within ±{LARGEST:g}, got {numbers[np.abs(numbers).argmax()]:g}; rescale it"
         )
-    n_different = (
-        values.map(lambda v: str(v).strip()).nunique() if numbers is None else len(np.unique(numbers))
-    )
+    n_different = values.map(lambda v: str(v).strip()).nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
         raise TableError(f"the target {name!r} is {word}, always {values.iloc[0]!s}; choose another column")
@@ -299,9 +285,7 @@ def read_target(values: pd.Series, task: str) -> Target:
                 "classification or choose another column"
             )
         return Target(name, task, numbers, said=said)
-    labels = (
-        values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: str(int(v)))
-    )
+    labels = values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: str(int(v)))
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:
         raise TableError(
@@ -309,9 +293,7 @@ def read_target(values: pd.Series, task: str) -> Target:
             "--task regression if it is numbers"
         )
     place = {label: i for i, label in enumerate(classes)}
-    return Target(
-        name, task, np.array([place[label] for label in labels], dtype=np.int64), tuple(classes), said
-    )
+    return Target(name, task, np.array([place[label] for label in labels], dtype=np.int64), tuple(classes), said)
 
 
 def _no_number(values: pd.Series) -> object:

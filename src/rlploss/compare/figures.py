@@ -31,9 +31,7 @@ def arms_drawing(found: Comparison) -> Drawing:
             colour = STYLES[arm.style][0]
             axes.plot([s.low, s.high], [height, height], color=colour, linewidth=2.2, solid_capstyle="round")
             axes.plot([s.mean], [height], "o", color=colour, markersize=5)
-            axes.annotate(
-                arm.label, (s.mean, height), (0, 5), textcoords="offset points", ha="center", fontsize=7.5
-            )
+            axes.annotate(arm.label, (s.mean, height), (0, 5), textcoords="offset points", ha="center", fontsize=7.5)
         axes.set_yticks([])
         axes.set_ylim(-0.6, len(order))
         axes.margins(x=0.16)  # room for the names
@@ -42,9 +40,7 @@ def arms_drawing(found: Comparison) -> Drawing:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     said = "; ".join(f"{arm.label} {number(means[arm.name].mean)}" for arm in reversed(order))
-    return Drawing(
-        "Every arm, best on top", draw, f"{WORDS[first]}: {said}.", (3.6, 0.55 + 0.36 * len(order))
-    )
+    return Drawing("Every arm, best on top", draw, f"{WORDS[first]}: {said}.", (3.6, 0.55 + 0.36 * len(order)))
 
 
 def dial_panel(found: Comparison, condition: str = "plain") -> Panel | None:
@@ -78,13 +74,7 @@ GROUPS = (
     ("plain, and with L2", ("mse", "cross_entropy", "mse+l2", "cross_entropy+l2", "rlp", "rlp+l2")),
     ("robust losses and mixup", ("mae", "huber", "mse+mixup", "cross_entropy+mixup", "rlp+mixup")),
 )
-SECOND = {
-    "mae": "grey",
-    "huber": "blue",
-    "mse+mixup": "ochre",
-    "cross_entropy+mixup": "ochre",
-    "rlp+mixup": "purple",
-}
+SECOND = {"mae": "grey", "huber": "blue", "mse+mixup": "ochre", "cross_entropy+mixup": "ochre", "rlp+mixup": "purple"}
 
 
 def curve_panels(found: Comparison, condition: str = "plain") -> list[Panel]:

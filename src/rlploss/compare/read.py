@@ -46,15 +46,11 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
 def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Refuse what is no table: no rows, no columns, names that occur twice."""
     if frame.shape[1] == 0 or frame.shape[0] == 0:
-        raise TableError(
-            f"{name} is empty: it has {frame.shape[1]} columns and {frame.shape[0]} rows; add rows"
-        )
+        raise TableError(f"{name} is empty: it has {frame.shape[1]} columns and {frame.shape[0]} rows; add rows")
     frame.columns = [str(column) for column in frame.columns]
     twice = [column for column, times in Counter(frame.columns).items() if times > 1]
     if twice:
-        raise TableError(
-            f"column names must be different, but {twice[0]!r} occurs twice in {name}; rename one"
-        )
+        raise TableError(f"column names must be different, but {twice[0]!r} occurs twice in {name}; rename one")
     return frame
 
 
@@ -87,9 +83,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         ) from None
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
-        return (
-            frame if frame.index.names == [None] else frame.reset_index()
-        )  # an index with a name is a column
+        return frame if frame.index.names == [None] else frame.reset_index()  # an index with a name is a column
     except Exception as error:  # pyarrow has a class for each way of being broken
         raise TableError(f"{path} is not a Parquet table ({_first_line(error)}); check the file") from error
 

@@ -126,15 +126,11 @@ def build(found: Comparison) -> Report:
     for condition in found.conditions[1:]:
         title = f"With {condition.label}"
         text = found.answer(condition.name).sentence(f"with {condition.label}")
-        sections.append(
-            Section(condition.name, title, lead=(text,), tables=(result_table(found, condition.name),))
-        )
+        sections.append(Section(condition.name, title, lead=(text,), tables=(result_table(found, condition.name),)))
     if curves:
         how = "Mean and 95 % interval over splits of the error on held-out training rows, at the chosen setting."
         drawn = tuple(
-            Figure(
-                name, f"Validation error: {panel.title}", how, (panel,), 2
-            )  # a legend each: they share colours
+            Figure(name, f"Validation error: {panel.title}", how, (panel,), 2)  # a legend each: they share colours
             for name, panel in zip(("curves", "curves-more"), curves, strict=False)
         )
         sections.append(Section("curves", "Curves", figures=drawn))
@@ -146,21 +142,12 @@ def build(found: Comparison) -> Report:
         )
         told = "Mean and 95 % interval over splits of the error on held-out training rows; the MSE end is 1."
         sections.append(
-            Section(
-                "dial",
-                "The dial",
-                lead=lead,
-                figures=(Figure("dial", "Error along the dial", told, (dial,), 2),),
-            )
+            Section("dial", "The dial", lead=lead, figures=(Figure("dial", "Error along the dial", told, (dial,), 2),))
         )
     drawings = tuple(scatter_drawing(found, arm) for arm in shown)
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
     sections.append(
-        Section(
-            "predictions",
-            what,
-            figures=(Figure("predictions", what, "Test rows of the first split.", drawings),),
-        )
+        Section("predictions", what, figures=(Figure("predictions", what, "Test rows of the first split.", drawings),))
     )
     sections.append(columns_section(found))
     code = winner_code(found)
@@ -195,15 +182,9 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     seconds = sum(cell.seconds for cell in found.cells.values())
     origin = found.cells["plain", found.arms[0].name].provenance
     return (
-        (
-            "Splits",
-            f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows",
-        ),
+        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"),
         ("Selection", f"inside the training rows ({folds}), by squared error, {N_SETTINGS} settings per arm"),
-        (
-            "Optimiser steps",
-            f"at most {found.steps:,} for every network; the best number is chosen with the setting",
-        ),
+        ("Optimiser steps", f"at most {found.steps:,} for every network; the best number is chosen with the setting"),
         ("Test rows", "used once per arm and split, after the choice"),
         ("Training time", f"{duration(seconds)} of one core"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in origin["versions"].items())),
@@ -226,9 +207,7 @@ def columns_table(columns: Any) -> Table:
 def write(found: Comparison, directory: Path) -> Path:
     """The report with its files, and everything as JSON."""
     page = report.write(build(found), directory)[0]
-    write_text_atomic(
-        directory / "comparison.json", json.dumps(as_json(found), indent=2, ensure_ascii=False) + "\n"
-    )
+    write_text_atomic(directory / "comparison.json", json.dumps(as_json(found), indent=2, ensure_ascii=False) + "\n")
     return page
 
 
@@ -264,12 +243,7 @@ def _dial_json(found: Comparison) -> dict[str, Any] | None:
         return None
     stays, of = found.dial_stays()
     line = panel.lines[0]
-    return {
-        "subset_size": line.x.tolist(),
-        "relative_error": line.y.tolist(),
-        "chose_mse": stays,
-        "splits": of,
-    }
+    return {"subset_size": line.x.tolist(), "relative_error": line.y.tolist(), "chose_mse": stays, "splits": of}
 
 
 def _plain(value: Any) -> Any:
@@ -280,9 +254,7 @@ def notebook_html(found: Comparison) -> str:
     """The answer, the table and the overview, for a notebook."""
     table = result_table(found, "plain")
     head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows
-    )
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows)
     drawn = figures.inline_svg(arms_drawing(found), "arms")
     return (
         f"<p><strong>{escape(found.summary())}</strong></p>"

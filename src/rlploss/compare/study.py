@@ -12,15 +12,7 @@ from rlploss import _checks
 from rlploss.compare.arms import MOST_ROWS_IN_A_SUBSET, N_SETTINGS, Arm, arms_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
-from rlploss.compare.train import (
-    FOLD_ROWS,
-    FOLDS,
-    MOST_TEST_ROWS,
-    TEST_SHARE,
-    Index,
-    Trainer,
-    evaluation_steps,
-)
+from rlploss.compare.train import FOLD_ROWS, FOLDS, MOST_TEST_ROWS, TEST_SHARE, Index, Trainer, evaluation_steps
 from rlploss.lab.study import Arm as CellArm
 from rlploss.lab.study import Budget, Cell, Task, settings
 
@@ -72,9 +64,7 @@ def sampled_said(n_used: int, n: int) -> str:
 
 
 def ablations(
-    train_size: int | Sequence[int] | None,
-    noise: float | Sequence[float] | None,
-    shift: float | Sequence[float] | None,
+    train_size: int | Sequence[int] | None, noise: float | Sequence[float] | None, shift: float | Sequence[float] | None
 ) -> list[Condition]:
     """The conditions asked for beside the plain one."""
     made = []
@@ -96,9 +86,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def check_rows(
-    trainer: Trainer, design: Design, conditions: Sequence[Condition], seeds: Sequence[int]
-) -> None:
+def check_rows(trainer: Trainer, design: Design, conditions: Sequence[Condition], seeds: Sequence[int]) -> None:
     """Refuse a condition that leaves too few rows, before anything is trained."""
     n = len(trainer.X)
     most = n - min(round(TEST_SHARE * n), MOST_TEST_ROWS)

@@ -19,15 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlploss.compare.arms import (
-    HIDDEN,
-    Arm,
-    Setting,
-    arm_named,
-    classical_model,
-    classical_settings,
-    network_settings,
-)
+from rlploss.compare.arms import HIDDEN, Arm, Setting, arm_named, classical_model, classical_settings, network_settings
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.base import BATCH, steps_per_iteration
 from rlploss.estimators.predictor import Scaling, build_network
@@ -73,11 +65,7 @@ class Trainer:
         rows = [self.rows(cell, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            runs = (
-                self._networks(arm, cell, rows, tell)
-                if arm.objective
-                else self._classical(arm, cell, rows, tell)
-            )
+            runs = self._networks(arm, cell, rows, tell) if arm.objective else self._classical(arm, cell, rows, tell)
         notes = dict.fromkeys(" ".join(str(w.message).split()) for w in told)
         return CellResult(
             tuple(runs),
@@ -219,13 +207,7 @@ class Trainer:
         ]
 
     def _refit(
-        self,
-        arm: Arm,
-        cell: Cell,
-        rows: list[Rows],
-        settings: list[Setting],
-        chosen: list[Choice],
-        tell: Tell,
+        self, arm: Arm, cell: Cell, rows: list[Rows], settings: list[Setting], chosen: list[Choice], tell: Tell
     ) -> list[Array]:
         """Train the chosen setting on all training rows, and predict the test rows: the only time they are used."""
         d = self.X.shape[1]
@@ -285,9 +267,7 @@ class Trainer:
             runs.append(Run(seed, 0, curve, seconds, _scatter(one, predicted) if number == 0 else {}))
         return runs
 
-    def _fitted(
-        self, arm: Arm, setting: dict[str, Any], seed: int, one: Rows, train: Index, X: Array
-    ) -> Array:
+    def _fitted(self, arm: Arm, setting: dict[str, Any], seed: int, one: Rows, train: Index, X: Array) -> Array:
         """Predictions [n, C] on X: scaled numbers, or probabilities of all classes."""
         model = classical_model(arm, self.task, setting, len(one.X), seed)
         if self.task == "regression":

@@ -91,9 +91,7 @@ def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
     if n_words and not _mean_missing(words, plain, mostly=mostly):
         return None
     numbers = np.full(len(values), np.nan)
-    numbers[values.notna().to_numpy()] = [
-        float(clean(v)) if fit else np.nan for v, fit in zip(bare, fits, strict=True)
-    ]
+    numbers[values.notna().to_numpy()] = [float(clean(v)) if fit else np.nan for v, fit in zip(bare, fits, strict=True)]
     signed = any(fit and not m and b != p for fit, m, b, p in zip(fits, bracketed, bare, plain, strict=True))
     signs = "with signs of currency or percent" if signed else ""
     brackets = "in brackets for minus" if any(bracketed) else ""

@@ -65,13 +65,7 @@ class Answer:
 
 
 def answer(
-    arms: Sequence[Arm],
-    values: Mapping[str, Array],
-    *,
-    lower_is_better: bool,
-    overlap: float,
-    stays: int,
-    of: int,
+    arms: Sequence[Arm], values: Mapping[str, Array], *, lower_is_better: bool, overlap: float, stays: int, of: int
 ) -> Answer:
     """Compare RLP (or the first arm, if it is not there) with all others."""
     by_name = {arm.name: arm for arm in arms}
@@ -94,13 +88,7 @@ def answer(
         rivals = (min(others, key=rank),)
     trivial = [against[name] for name in BASELINES if name in against]
     return Answer(
-        ours,
-        against,
-        rivals,
-        min(arms, key=rank),
-        stays,
-        of,
-        any(not c.better or c.p >= stats.ALPHA for c in trivial),
+        ours, against, rivals, min(arms, key=rank), stays, of, any(not c.better or c.p >= stats.ALPHA for c in trivial)
     )
 
 
@@ -112,8 +100,7 @@ def corrected(c: stats.Comparison) -> stats.Comparison:
     if c.n < 2 or not 0 < c.p < c.p_holm:
         return c
     wide, usual = (
-        float(scipy_stats.t.ppf(1 - level / 2, c.n - 1))
-        for level in (stats.ALPHA * c.p / c.p_holm, stats.ALPHA)
+        float(scipy_stats.t.ppf(1 - level / 2, c.n - 1)) for level in (stats.ALPHA * c.p / c.p_holm, stats.ALPHA)
     )
     if c.scale == "ratio":
         half = math.log(c.high / c.effect) * wide / usual

@@ -46,9 +46,7 @@ def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, byte
     return _complete(found, sizes)
 
 
-def read_tar_gz(
-    path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX_UNPACKED
-) -> dict[str, bytes]:
+def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX_UNPACKED) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a gzipped tar file."""
     found: dict[str, bytes] = {}
     with _refusing("tar.gz"), gzip.open(path) as unzipped:

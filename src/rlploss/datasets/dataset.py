@@ -44,9 +44,7 @@ class Dataset:
     licence: str
     citation: str
     image_shape: tuple[int, int, int] | None = None  # channels, height, width
-    n_official_train: int | None = (
-        None  # rows before this one are the original training set, the others its test set
-    )
+    n_official_train: int | None = None  # rows before this one are the original training set, the others its test set
 
     def __repr__(self) -> str:
         return f'Dataset("{self.name}", {self.task}, {self.n_rows}×{self.n_features})'

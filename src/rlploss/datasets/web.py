@@ -81,12 +81,7 @@ def _open(url: str, start: int, timeout: float) -> tuple[http.client.HTTPRespons
 
 
 def _copy(
-    response: http.client.HTTPResponse,
-    part: Path,
-    start: int,
-    total: int | None,
-    max_bytes: int,
-    progress: Quiet,
+    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, max_bytes: int, progress: Quiet
 ) -> tuple[int, str | None]:
     """Append the response to `part` from byte `start`; returns the new size and what broke, if anything."""
     position = start
@@ -108,9 +103,7 @@ def _copy(
             advance(len(block))
 
 
-def use_download(
-    url: str, part: Path, use: Callable[[Path], None], *, max_bytes: int, progress: Quiet
-) -> None:
+def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes: int, progress: Quiet) -> None:
     """Download `url` and hand the file to `use`, which raises SourceError when the content is wrong.
 
     A resumed download that turns out wrong is begun again, once. The part is removed unless the connection broke.

@@ -17,12 +17,7 @@ from torch import nn
 try:
     from sklearn.base import BaseEstimator
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import (
-        _check_sample_weight,
-        _get_feature_names,
-        check_is_fitted,
-        validate_data,
-    )
+    from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
 except ImportError:  # pragma: no cover - the extra is installed where tests run
     raise ImportError("rlploss.estimators needs scikit-learn: pip install 'rlploss[sklearn]'") from None
 
@@ -61,14 +56,7 @@ def auto_subsets_per_step(n_rows: int, subset_size: int) -> int:
 
 
 def subset_settings(
-    n_rows: int,
-    n_features: int,
-    subset_size: int,
-    *,
-    n_subsets: int | None,
-    probe: str,
-    intercept: bool,
-    ridge: float,
+    n_rows: int, n_features: int, subset_size: int, *, n_subsets: int | None, probe: str, intercept: bool, ridge: float
 ) -> dict[str, Any]:
     """What `fit` needs to know about subsets of this size; `n_subsets=None` leaves their number to the rule."""
     if n_subsets is None:
@@ -122,9 +110,7 @@ class RowReader(BaseEstimator, ABC):
 
     # Reading
 
-    def _read(
-        self, X: Any, y: Any, sample_weight: Any, *, first: bool
-    ) -> tuple[Array, NDArray[Any], Array | None]:
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Array, NDArray[Any], Array | None]:
         """Check the data; rows of weight 0 are left out."""
         X, y, weight = self._validated(X, y, sample_weight, first=first)
         if weight is not None:
@@ -138,9 +124,7 @@ class RowReader(BaseEstimator, ABC):
         """All rows, checked; at least two of them have a weight above 0, or one where training goes on."""
         fewest = 2 if first else 1
         if y is None:
-            raise ValueError(
-                f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised"
-            )
+            raise ValueError(f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised")
         X, y = validate_data(
             self,
             known_frame(X),
@@ -158,9 +142,7 @@ class RowReader(BaseEstimator, ABC):
         above = int((weight > 0).sum())
         if above < fewest:
             rows = "two rows" if first else "one row"
-            raise ValueError(
-                f"sample_weight must be above 0 for at least {rows}, got {above} of n_samples={len(X)}"
-            )
+            raise ValueError(f"sample_weight must be above 0 for at least {rows}, got {above} of n_samples={len(X)}")
         return X, y, weight
 
     def _hidden(self) -> tuple[int, ...]:
@@ -183,9 +165,7 @@ class RowReader(BaseEstimator, ABC):
 
     def _predictor(self) -> Predictor:
         """Raw columns to predictions, in float64; shares the network."""
-        head = getattr(self, "_trained", {}).get(
-            "head", self._head()
-        )  # whatever `loss` has been set to since
+        head = getattr(self, "_trained", {}).get("head", self._head())  # whatever `loss` has been set to since
         return Predictor(self.network_, self.scaling_, head=head, flat=self._flat).double()
 
     def _predict_rows(self, X: Any) -> Array:

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rlploss._checks import count, number, one_of
-from rlploss.estimators.base import (
-    RegressionTarget,
-    RowReader,
-    auto_n_subsets,
-    steps_per_iteration,
-    subset_settings,
-)
+from rlploss.estimators.base import RegressionTarget, RowReader, auto_n_subsets, steps_per_iteration, subset_settings
 from rlploss.estimators.folds import AUTO, LINEAR_END, MSE_END, Dial, Keeper, Rows, Split
 from rlploss.estimators.predictor import Array, MeanNetwork, Scaling, build_network
 from rlploss.training.fit import fit
@@ -138,11 +132,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         candidates = [(dial, alpha) for dial in self._distinct(dials, fewest) for alpha in alphas]
         fleet = [
             rows.problem(
-                train,
-                test,
-                (seed + fold) % 2**31,
-                weight_decay=alpha,
-                **self._settings(dial, len(train), PLAN),
+                train, test, (seed + fold) % 2**31, weight_decay=alpha, **self._settings(dial, len(train), PLAN)
             )
             for dial, alpha in candidates
             for fold, (train, test) in enumerate(splits)
@@ -196,9 +186,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
             mine = np.flatnonzero(alphas == alpha)
             mine = mine[np.argsort(sizes[mine])]
             error = results["std_test_score"][mine] / math.sqrt(self.n_splits_)
-            ax.errorbar(
-                sizes[mine], -results["mean_test_score"][mine], error, marker="o", label=f"α = {alpha:g}"
-            )
+            ax.errorbar(sizes[mine], -results["mean_test_score"][mine], error, marker="o", label=f"α = {alpha:g}")
         ax.set_xscale("log")
         ax.set_xlabel("subset size M (left end: MSE, right end: linear regression)")
         ax.set_ylabel("cross-validated mean squared error")
@@ -236,13 +224,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
             return {"objective": "mse", "batch_size": self._batch(n_rows)}
         plan = min(n_subsets, auto_n_subsets(n_rows, p, size))
         chosen = subset_settings(
-            n_rows,
-            d,
-            size,
-            n_subsets=plan,
-            probe=self.probe,
-            intercept=self.intercept,
-            ridge=self.ridge,
+            n_rows, d, size, n_subsets=plan, probe=self.probe, intercept=self.intercept, ridge=self.ridge
         )
         return {"objective": "rlp", **chosen}
 
@@ -255,8 +237,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         else:
             place = np.cumsum(keep) - 1
             splits = [
-                (place[train][keep[train]], place[test][keep[test]])
-                for train, test in check_cv(self.cv).split(X, y)
+                (place[train][keep[train]], place[test][keep[test]]) for train, test in check_cv(self.cv).split(X, y)
             ]
         for train, test in splits:
             if len(train) < 2 or len(test) < 1:
@@ -269,12 +250,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
 
     def _build(self, seed: int) -> nn.Module:
         return build_network(
-            self.n_features_in_,
-            self._hidden(),
-            self.n_outputs_,
-            activation=self.activation,
-            softmax=False,
-            seed=seed,
+            self.n_features_in_, self._hidden(), self.n_outputs_, activation=self.activation, softmax=False, seed=seed
         )
 
     def _interval(self, steps: int, n_networks: int) -> int:
@@ -284,12 +260,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         return -(-steps // max(4, min(EVALUATIONS, affordable)))
 
     def _choose(
-        self,
-        candidates: list[tuple[Dial, float]],
-        curves: Array,
-        splits: list[Split],
-        rows: Rows,
-        every: int,
+        self, candidates: list[tuple[Dial, float]], curves: Array, splits: list[Split], rows: Rows, every: int
     ) -> None:
         """Fill `cv_results_`: every setting at its best step, by the error over all held-out rows."""
         size = np.array([rows.weight_of(test) for _, test in splits])
@@ -303,9 +274,7 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         at_best = -curves[here, :, best] * unit  # [settings, folds]
         scores = -mean[here, best] * unit
         if not np.isfinite(scores).any():
-            raise ValueError(
-                f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it"
-            )
+            raise ValueError(f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it")
         sizes = [max(p, d.subset_size(fewest, p)) for d, _ in candidates]
         alphas = [alpha for _, alpha in candidates]
         results: dict[str, Any] = {

@@ -57,9 +57,7 @@ class Rows:
         """How much some rows count together."""
         return float(len(which) if self.weight is None else self.weight[which].sum())
 
-    def problem(
-        self, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, **settings: Any
-    ) -> Problem:
+    def problem(self, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, **settings: Any) -> Problem:
         """One network of the fleet."""
         return Problem(
             self.x[train],
@@ -85,9 +83,7 @@ class Keeper:
             return
         errors = self._errors.setdefault(event.replica, [])
         network = event.model()
-        self._kept[event.replica, len(errors)] = (
-            nn.utils.parameters_to_vector(network.parameters()).detach().cpu()
-        )
+        self._kept[event.replica, len(errors)] = nn.utils.parameters_to_vector(network.parameters()).detach().cpu()
         error = event.metrics["mse"]
         if self._rows.weight is not None:
             _, test = self._splits[event.replica % len(self._splits)]
@@ -98,10 +94,7 @@ class Keeper:
         assert self._rows.weight is not None
         first = next(network.parameters())
         with torch.no_grad():
-            gap = (
-                network(torch.tensor(self._rows.x[test]).to(first)).cpu().double().numpy()
-                - self._rows.y[test]
-            )
+            gap = network(torch.tensor(self._rows.x[test]).to(first)).cpu().double().numpy() - self._rows.y[test]
         weight = self._rows.weight[test]
         return float((weight[:, None] * gap**2).sum() / (weight.sum() * gap.shape[1]))
 

@@ -186,9 +186,7 @@ class RLPClassifier(ClassifierMixin, RLPBase):
             given = self._given_classes
             self.classes_ = unique_labels(y) if given is None else given
             if len(self.classes_) < 2:
-                raise ValueError(
-                    f"RLPClassifier needs at least two classes, got 1 class: {self.classes_[0]!r}"
-                )
+                raise ValueError(f"RLPClassifier needs at least two classes, got 1 class: {self.classes_[0]!r}")
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(f"y must hold classes seen at first, {list(self.classes_)}, got {unknown[0]!r}")

@@ -26,13 +26,7 @@ HEADS = ("regression", "logits", "probabilities")
 
 
 def build_network(
-    n_features: int,
-    hidden_layer_sizes: Sequence[int],
-    n_outputs: int,
-    *,
-    activation: str,
-    softmax: bool,
-    seed: int,
+    n_features: int, hidden_layer_sizes: Sequence[int], n_outputs: int, *, activation: str, softmax: bool, seed: int
 ) -> nn.Sequential:
     """A multilayer perceptron whose weights depend on `seed` only; `softmax` makes its outputs probabilities."""
     kind = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss._checks import count, number, one_of
-from rlploss.estimators.base import (
-    RowReader,
-    auto_subset_size,
-    steps_per_iteration,
-    subset_settings,
-)
+from rlploss.estimators.base import RowReader, auto_subset_size, steps_per_iteration, subset_settings
 from rlploss.estimators.predictor import Array, Scaling, build_network
 from rlploss.training.fit import fit
 from rlploss.training.history import Event, History, Steps
@@ -151,12 +146,7 @@ class RLPBase(RowReader):
             scaling, network = self.scaling_, copy.deepcopy(self.network_).float()
         settings = self._settings(len(X), X.shape[1])
         steps = steps_per_iteration(len(X), self._batch(len(X)))
-        watch = Watch(
-            self.tol,
-            self.n_iter_no_change,
-            stops=held is None and not partial,
-            verbose=bool(self.verbose),
-        )
+        watch = Watch(self.tol, self.n_iter_no_change, stops=held is None and not partial, verbose=bool(self.verbose))
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
         metric = "cross_entropy" if self._head() == "logits" else "mse"
         made: list[torch.optim.Optimizer] = []
@@ -188,10 +178,7 @@ class RLPBase(RowReader):
         from sklearn.model_selection import train_test_split
 
         train, test = train_test_split(
-            np.arange(len(X)),
-            test_size=self.validation_fraction,
-            random_state=seed,
-            stratify=self._stratify(target),
+            np.arange(len(X)), test_size=self.validation_fraction, random_state=seed, stratify=self._stratify(target)
         )
         if len(train) < 2:
             raise ValueError(
@@ -206,9 +193,7 @@ class RLPBase(RowReader):
         """Adam, with the moments of the training before if there are any; the one made is put into `made`."""
 
         def factory(parameters: Any) -> torch.optim.Optimizer:
-            adam = torch.optim.Adam(
-                parameters, lr=self.learning_rate_init, weight_decay=self.alpha, fused=True
-            )
+            adam = torch.optim.Adam(parameters, lr=self.learning_rate_init, weight_decay=self.alpha, fused=True)
             if state is not None:
                 adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})
             made.append(adam)
@@ -255,13 +240,7 @@ class RLPBase(RowReader):
         return int(size)
 
     def _note(
-        self,
-        history: History,
-        watch: Watch,
-        settings: dict[str, Any],
-        held: NDArray[Any] | None,
-        *,
-        more: bool,
+        self, history: History, watch: Watch, settings: dict[str, Any], held: NDArray[Any] | None, *, more: bool
     ) -> None:
         """Set what a fitted estimator tells about its training."""
         before = self.loss_curve_ if more else []

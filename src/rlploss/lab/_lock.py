@@ -32,8 +32,7 @@ class DirectoryLock:
             os.close(self._handle)
             self._handle = None
             raise DirectoryBusy(
-                f"another rlploss (process {holder}) is working in {directory}; "
-                "wait for it or choose another directory"
+                f"another rlploss (process {holder}) is working in {directory}; wait for it or choose another directory"
             )
         # The number is for the message above only: a full disk may refuse it, the lock holds all the same.
         with contextlib.suppress(OSError):

@@ -29,9 +29,7 @@ MOST_BYTES = 1 << 30  # held for cells to come; what the next cell needs is held
 PROCESS = uuid.uuid4().hex  # tells a restarted worker from the one that had its address before
 received: Counter[str] = Counter()  # how often each piece of data came
 _held: OrderedDict[str, bytes] = OrderedDict()  # by SHA-256, the one used last at the end
-_one_cell = (
-    threading.Lock()
-)  # networks are initialised with torch's global generator, and warnings are recorded
+_one_cell = threading.Lock()  # networks are initialised with torch's global generator, and warnings are recorded
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,7 @@ class DaskWorkers:
     def _client(self) -> Iterator[Any]:
         """A connection; the scheduler lets go of everything that was asked for by a client that leaves."""
         client = self._connect()
-        log = logging.getLogger(
-            "distributed.client"
-        )  # pages about a lost scheduler, which is one sentence of ours
+        log = logging.getLogger("distributed.client")  # pages about a lost scheduler, which is one sentence of ours
         level = log.level
         log.setLevel(logging.CRITICAL)
         try:
@@ -113,11 +111,7 @@ class DaskWorkers:
             raise self.lost("the connection was closed")
         try:
             found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=PATIENCE)
-        except (
-            OSError,
-            RuntimeError,
-            AttributeError,
-        ) as error:  # an AttributeError once the client has given up
+        except (OSError, RuntimeError, AttributeError) as error:  # an AttributeError once the client has given up
             raise self.lost(error) from None
         return set(found)
 
@@ -212,9 +206,7 @@ class _Study:
                 self._ask("introduce", seat, _remote.introduce, self._root)
         if not self._seats and not self._deserted:
             here = self._workers.address
-            self._say(
-                f"no workers at {here}: waiting for one (dask worker {here} --nthreads 1); Ctrl-C stops"
-            )
+            self._say(f"no workers at {here}: waiting for one (dask worker {here} --nthreads 1); Ctrl-C stops")
         elif self._seats and self._deserted:
             self._say("a worker has come: going on")
         self._deserted = not self._seats

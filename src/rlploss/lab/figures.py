@@ -189,12 +189,7 @@ def _add_axes(figure: MplFigure, panel: Panel | Drawing, left: float, bottom: fl
     width, height = size_of(panel)
     across, up = figure.get_size_inches()
     return figure.add_axes(
-        (
-            (left + LEFT) / across,
-            (bottom + BOTTOM) / up,
-            (width - LEFT - RIGHT) / across,
-            (height - TOP - BOTTOM) / up,
-        )
+        ((left + LEFT) / across, (bottom + BOTTOM) / up, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up)
     )
 
 
@@ -244,9 +239,7 @@ def _log_axis(axes: Axes, axis: Axis) -> None:
     low, high = axes.get_xlim() if is_x else axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     if decades < 1.5:
-        axis.set_major_locator(
-            ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10)))
-        )
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10))))
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
     else:
         axis.set_major_locator(ticker.LogLocator(numticks=6))
@@ -273,12 +266,7 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
-    for css, colour in [
-        ("ink", INK),
-        ("muted", MUTED),
-        ("grid", GRID),
-        *((k, v[0]) for k, v in STYLES.items()),
-    ]:
+    for css, colour in [("ink", INK), ("muted", MUTED), ("grid", GRID), *((k, v[0]) for k, v in STYLES.items())]:
         text = text.replace(f": {colour}", f": var(--{css}, {colour})")
     head, rest = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
@@ -303,9 +291,7 @@ _PATH = re.compile(r'(?<= d=")[^"]*(?=")')
 def _shorter(path: re.Match[str]) -> str:
     """A path in half the bytes: tenths of a point, which no eye tells from six decimals, and lines without their L."""
     text = re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), " ".join(path[0].split()))
-    return (
-        text if re.search("[CQ]", text) else text.replace(" L ", " ")
-    )  # what follows a point of M or L is a line
+    return text if re.search("[CQ]", text) else text.replace(" L ", " ")  # what follows a point of M or L is a line
 
 
 def legend_swatch(style: str, level: bool = False) -> str:
@@ -363,15 +349,7 @@ def _mark(figure: Figure) -> str:
     for panel in figure.panels:
         if isinstance(panel, Drawing):
             return ""
-        words = (
-            panel.title,
-            panel.x_label,
-            panel.y_label,
-            panel.x_log,
-            panel.y_log,
-            panel.levels,
-            panel.note,
-        )
+        words = (panel.title, panel.x_label, panel.y_label, panel.x_log, panel.y_log, panel.levels, panel.note)
         digest.update(repr(words).encode())
         for line in panel.lines:
             digest.update(repr((line.label, line.style)).encode())

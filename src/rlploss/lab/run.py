@@ -78,9 +78,7 @@ def calibrated(cost: Cost, store: Store) -> Cost:
     """The predicted cost, corrected by what stored cells of the same kind have taken."""
     ratios: dict[tuple[Scalar, ...], list[float]] = {}
     for cell, seconds in store.costs():
-        with suppress(
-            KeyError, TypeError, ValueError, AttributeError
-        ):  # of another version: nobody knows its cost
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
             ratio = seconds / max(cost(cell), 1e-9)
             ratios.setdefault(_kind(cell), []).append(ratio)
     factor = {kind: statistics.median(values) for kind, values in ratios.items()}

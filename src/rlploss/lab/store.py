@@ -114,9 +114,7 @@ class Store:
         if self.path.exists():
             return
         if not create:
-            raise StoreError(
-                f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce` wrote"
-            )
+            raise StoreError(f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce` wrote")
         if self.directory.exists() and any(p.name != DirectoryLock.NAME for p in self.directory.iterdir()):
             raise StoreError(
                 f"{self.directory} is not empty and was not made by rlploss; choose a new or empty directory"
@@ -155,8 +153,7 @@ class Store:
             header = file.read(100)
         if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
             raise StoreError(
-                f"{self.path} is not an rlploss store (no SQLite header); "
-                "move it away or choose another directory"
+                f"{self.path} is not an rlploss store (no SQLite header); move it away or choose another directory"
             )
         if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
             raise StoreError(
@@ -177,8 +174,7 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise StoreError(
-                f"cannot use {self.path} ({error}); "
-                "check that the disk has room and the directory is writable"
+                f"cannot use {self.path} ({error}); check that the disk has room and the directory is writable"
             ) from error
         except sqlite3.DatabaseError as error:
             raise StoreError(
@@ -225,16 +221,8 @@ class Store:
         }
         with self._told(), self._transaction() as connection:
             cursor = connection.execute(
-                "INSERT INTO cell (spec_hash, engine, spec, provenance, created, seconds) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    cell.hash,
-                    self.engine,
-                    canonical_json(cell.spec()),
-                    canonical_json(origin),
-                    _now(),
-                    result.seconds,
-                ),
+                "INSERT INTO cell (spec_hash, engine, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, ?, ?)",
+                (cell.hash, self.engine, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
             )
             for run in result.runs:
                 inserted = connection.execute(
@@ -253,26 +241,21 @@ class Store:
                         for name, array in run.artifacts.items()
                     ],
                 )
-            connection.execute(
-                "DELETE FROM failure WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine)
-            )
+            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine))
 
     def read(self, cell: Cell) -> StoredCell | None:
         """The stored cell of this engine, or None."""
         with self._told():
             row = self._connection.execute(
-                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND engine = ?",
-                (cell.hash, self.engine),
+                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine)
             ).fetchone()
             if row is None:
                 return None
             runs = self._connection.execute(
-                "SELECT id, variant, seed, seconds, curve FROM run WHERE cell = ? ORDER BY variant, seed",
-                (row[0],),
+                "SELECT id, variant, seed, seconds, curve FROM run WHERE cell = ? ORDER BY variant, seed", (row[0],)
             ).fetchall()
             arrays = self._connection.execute(
-                "SELECT a.run, a.name, a.shape, a.data FROM artifact a JOIN run r ON r.id = a.run "
-                "WHERE r.cell = ?",
+                "SELECT a.run, a.name, a.shape, a.data FROM artifact a JOIN run r ON r.id = a.run WHERE r.cell = ?",
                 (row[0],),
             ).fetchall()
         with self._understood(f"cell {cell.hash[:16]}"):
@@ -303,17 +286,13 @@ class Store:
     def engines(self) -> list[str]:
         """Every engine that has rows here, the latest first."""
         with self._told():
-            rows = self._connection.execute(
-                "SELECT engine FROM cell GROUP BY engine ORDER BY MAX(id) DESC"
-            ).fetchall()
+            rows = self._connection.execute("SELECT engine FROM cell GROUP BY engine ORDER BY MAX(id) DESC").fetchall()
         return [str(row[0]) for row in rows]
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         with self._told():
-            row = self._connection.execute(
-                "SELECT COUNT(*) FROM cell WHERE engine <> ?", (self.engine,)
-            ).fetchone()
+            row = self._connection.execute("SELECT COUNT(*) FROM cell WHERE engine <> ?", (self.engine,)).fetchone()
         return int(row[0])
 
     def write_failure(self, cell: Cell, reason: str) -> None:

@@ -24,9 +24,7 @@ def settings(values: Mapping[str, Scalar]) -> Settings:
     """Freeze a mapping: sorted by key, `None` (left at its default) dropped."""
     for key, value in values.items():
         if not isinstance(value, str | int | float | bool | None):
-            raise TypeError(
-                f"setting {key!r} must be text, a number or a bool, got {value!r} ({type(value).__name__})"
-            )
+            raise TypeError(f"setting {key!r} must be text, a number or a bool, got {value!r} ({type(value).__name__})")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"setting {key!r} must be finite, got {value!r}")
     return tuple(sorted((k, v) for k, v in values.items() if v is not None))
@@ -132,9 +130,7 @@ class Cell:
         return len(self.seeds) * len(self.task.variants)
 
     def __str__(self) -> str:
-        return " · ".join(
-            p for p in (self.task.name, self.arm.protocol, self.arm.name, str(self.budget)) if p
-        )
+        return " · ".join(p for p in (self.task.name, self.arm.protocol, self.arm.name, str(self.budget)) if p)
 
 
 @dataclass(frozen=True)
@@ -162,8 +158,7 @@ def grid(
     """The full product arms × tasks × budgets, every cell with the same seeds."""
     arms, budgets, frozen_seeds = tuple(arms), tuple(budgets), tuple(seeds)
     return Study(
-        name,
-        tuple(Cell(arm, task, budget, frozen_seeds) for task in tasks for arm in arms for budget in budgets),
+        name, tuple(Cell(arm, task, budget, frozen_seeds) for task in tasks for arm in arms for budget in budgets)
     )
 
 

@@ -84,13 +84,9 @@ def _problem(cell: Cell, variant: Mapping[str, Scalar], seed: int) -> Problem:
     return Problem(X, y, validation=(X_test, y_test), seed=seed)
 
 
-def _fit(
-    cell: Cell, fleet: list[Problem], tell: Tell, callbacks: list[Callable[[Event], None]]
-) -> list[History]:
+def _fit(cell: Cell, fleet: list[Problem], tell: Tell, callbacks: list[Callable[[Event], None]]) -> list[History]:
     unit = Epochs if cell.budget.unit == "epochs" else Steps
-    given: dict[str, Any] = {
-        name: cell.arm.get(name) for name in ARM_SETTINGS if cell.arm.get(name) is not None
-    }
+    given: dict[str, Any] = {name: cell.arm.get(name) for name in ARM_SETTINGS if cell.arm.get(name) is not None}
     if given.get("batch_size") == "all":
         given["batch_size"] = max(torch.as_tensor(problem.X).shape[0] for problem in fleet)
     metrics = str(cell.task.get("metrics", "mse")).split(",")
@@ -152,9 +148,7 @@ def _keeper(
     return [keep]
 
 
-def _keep_boundary(
-    cell: Cell, histories: list[History], kept: dict[int, dict[str, NDArray[np.float32]]]
-) -> None:
+def _keep_boundary(cell: Cell, histories: list[History], kept: dict[int, dict[str, NDArray[np.float32]]]) -> None:
     """Keep the first seed's class-1 score on a grid over the plane."""
     if cell.task.get("keep") != "boundary":
         return

@@ -69,9 +69,7 @@ def parse_workers(text: str) -> Workers:
         from rlploss.lab.cluster import DaskWorkers
 
         return DaskWorkers(rest)
-    raise ValueError(
-        f'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT", got {text!r}; try "local:2"'
-    )
+    raise ValueError(f'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT", got {text!r}; try "local:2"')
 
 
 def _cores() -> int:
@@ -181,9 +179,7 @@ class LocalProcesses:
             if batch:
                 yield from self._run_batch(train, batch, min(size, len(batch)), tell, say)
 
-    def _run_batch(
-        self, train: Train, cells: Sequence[Cell], size: int, tell: TellOf, say: Say
-    ) -> Generator[Outcome]:
+    def _run_batch(self, train: Train, cells: Sequence[Cell], size: int, tell: TellOf, say: Say) -> Generator[Outcome]:
         waiting = deque(cells)
         retries = Retries(waiting, say)
         team: list[_Worker] = []

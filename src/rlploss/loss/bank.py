@@ -61,9 +61,7 @@ class ProjectionBank(KeptRows):
             value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
         if self.check_finite:
             if torch.compiler.is_compiling():
-                torch._assert_async(
-                    torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf"
-                )
+                torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
             elif not blind and not math.isfinite(value.detach().sum()):
                 _checks.finite(pred=pred, target=target)
         return value
@@ -160,9 +158,7 @@ class ProjectionBank(KeptRows):
             # the rows are made again in the backward pass, so that no more than one chunk of them is ever held;
             # torch.func's transforms do not go with that
             again = not traced()
-            values.append(
-                checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece])
-            )
+            values.append(checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece]))
         return torch.cat(values)
 
     def _dense(self) -> bool:

@@ -157,9 +157,9 @@ def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
         if not all(abs(offset) < 1e3 * abs(pivot) for offset, pivot in zip(offsets, pivots, strict=True)):
             return None
     # one norm for all columns is one call, and is good enough where their scales are alike
-    if not _certain(
-        pivots, [torch.linalg.vector_norm(x).item() / math.sqrt(d)] * d, M * _EPS
-    ) and not _certain(pivots, torch.linalg.vector_norm(x, dim=0).tolist(), M * _EPS):
+    if not _certain(pivots, [torch.linalg.vector_norm(x).item() / math.sqrt(d)] * d, M * _EPS) and not _certain(
+        pivots, torch.linalg.vector_norm(x, dim=0).tolist(), M * _EPS
+    ):
         return None
     basis = torch.linalg.householder_product(reflectors, scales)
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
@@ -206,9 +206,7 @@ class _Problem:
 
     def pick(self, which: Tensor) -> _Problem:
         centre = None if self.centre is None else self.centre[which]
-        return _Problem(
-            self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance, self.solve
-        )
+        return _Problem(self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance, self.solve)
 
 
 def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
@@ -291,9 +289,7 @@ def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) 
             b = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
             keep = torch.nn.functional.pad(keep, (1, 0), value=True)
     # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
-    order = (
-        b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
-    )  # [K, p, q]
+    order = b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])  # [K, p, q]
     q, r = _qr(b.mT.gather(1, order))
     if keep is not None:
         r = r + torch.diag_embed((~keep).to(r.dtype))

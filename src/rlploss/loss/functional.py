@@ -133,18 +133,12 @@ def compute(
             points, moment = probes_for(x, subsets, probe, intercept, probe_points, draw_from, generator)
             inputs = x.unsqueeze(0) if subsets is None else x[subsets]
             values = _subset_values(stack, inputs, probe, intercept, ridge, points, moment, tell)
-    if (
-        check_finite
-        and not blind
-        and not math.isfinite(values.item() if values.ndim == 0 else values.detach().sum())
-    ):
+    if check_finite and not blind and not math.isfinite(values.item() if values.ndim == 0 else values.detach().sum()):
         _checks.finite(pred=pred, target=target, features=x, probe_points=probe_points)
     return reduce(values, reduction)
 
 
-def fresh_value(
-    pred: Tensor, target: Tensor, x: Tensor, intercept: bool, check_finite: bool
-) -> Tensor | None:
+def fresh_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool, check_finite: bool) -> Tensor | None:
     """The subset probe of one small batch in few calls, where it is as simple as that."""
     if torch.is_autocast_enabled(pred.device.type):
         return None
@@ -293,9 +287,7 @@ def rows_outside(subsets: Tensor, n_rows: int) -> Tensor:
     return outside.argsort(dim=1, descending=True, stable=True)[:, : n_rows - M]
 
 
-def _check_points(
-    x: Tensor, subsets: Tensor | None, probe: str, probe_points: Tensor | None, draw_from: str
-) -> None:
+def _check_points(x: Tensor, subsets: Tensor | None, probe: str, probe_points: Tensor | None, draw_from: str) -> None:
     N, d = x.shape
     K, M = (1, N) if subsets is None else subsets.shape
     if probe_points is not None:
@@ -309,8 +301,7 @@ def _check_points(
             )
     elif probe == "draw" and subsets is None:
         raise ValueError(
-            'probe="draw" with the whole batch as one subset needs probe_points, got None; '
-            "pass them, or pass subsets"
+            'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass subsets'
         )
     elif probe in ("draw", "expected"):
         _checks.outside(draw_from, M, N)
@@ -358,12 +349,8 @@ def _values_through_features(
     design, right = lift(x), residual.to(torch.float64)
     right = right.unsqueeze(0) if right.ndim == 2 else right
     if ridge > 0:
-        penalty = torch.nn.functional.pad(
-            torch.diag_embed(ridge**0.5 / scale.squeeze(1)), (0, int(intercept))
-        )
-        gap = torch.linalg.pinv(torch.cat([design, penalty], dim=1)) @ torch.nn.functional.pad(
-            right, (0, 0, 0, d)
-        )
+        penalty = torch.nn.functional.pad(torch.diag_embed(ridge**0.5 / scale.squeeze(1)), (0, int(intercept)))
+        gap = torch.linalg.pinv(torch.cat([design, penalty], dim=1)) @ torch.nn.functional.pad(right, (0, 0, 0, d))
     else:
         gap = torch.linalg.pinv(design) @ right  # [K, p, C]
     C = residual.shape[-1]

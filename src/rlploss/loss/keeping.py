@@ -10,16 +10,7 @@ from torch import Tensor, nn
 from rlploss import _checks
 from rlploss.loss.factors import Factors, chunks, factor
 from rlploss.loss.functional import draw_rows, rows_outside, tell_from_shapes, tell_full_rank
-from rlploss.loss.planes import (
-    PROBES,
-    Moment,
-    complement_of,
-    largest_rows,
-    read_at,
-    reader_of,
-    rows_of,
-    second_moment,
-)
+from rlploss.loss.planes import PROBES, Moment, complement_of, largest_rows, read_at, reader_of, rows_of, second_moment
 
 
 class KeptRows(nn.Module):
@@ -125,9 +116,7 @@ class KeptRows(nn.Module):
     @property
     def nbytes(self) -> int:
         """Bytes of factors held now (the plan and the features themselves not counted)."""
-        return sum(
-            t.numel() * t.element_size() for t in (self.rows, self._reader, self._form) if t is not None
-        )
+        return sum(t.numel() * t.element_size() for t in (self.rows, self._reader, self._form) if t is not None)
 
     @property
     def n_subsets(self) -> int:

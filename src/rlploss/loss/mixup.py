@@ -19,9 +19,7 @@ def mixup(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
         raise ValueError(f"a and b must have the same shape, got {tuple(a.shape)} and {tuple(b.shape)}")
     if isinstance(lam, Tensor) and lam.ndim:
         if lam.ndim != 1 or a.ndim == 0 or lam.shape[0] != a.shape[0]:
-            raise ValueError(
-                f"lam must be a number or have shape ({a.shape[:1].numel()},), got {tuple(lam.shape)}"
-            )
+            raise ValueError(f"lam must be a number or have shape ({a.shape[:1].numel()},), got {tuple(lam.shape)}")
         lam = lam.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
     return lam * a + (1 - lam) * b
 

@@ -51,9 +51,7 @@ class RLPLoss(nn.Module):
         self.subset_size = None if subset_size is None else _checks.count("subset_size", subset_size)
         self.n_subsets = None if n_subsets is None else _checks.count("n_subsets", n_subsets)
         if n_subsets is not None and subset_size is None:
-            raise ValueError(
-                f"n_subsets={n_subsets} needs a subset_size; without one the batch is one subset"
-            )
+            raise ValueError(f"n_subsets={n_subsets} needs a subset_size; without one the batch is one subset")
         self.ridge = _checks.options(probe, ridge, reduction, draw_from, PROBES)
         self.probe, self.intercept, self.reduction, self.draw_from = probe, intercept, reduction, draw_from
         self.features_grad, self.generator, self.check_finite = features_grad, generator, check_finite
@@ -62,9 +60,7 @@ class RLPLoss(nn.Module):
         self._handle = _register(self)
         tell_from_options(probe, intercept, self._tell)
 
-    def forward(
-        self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None) -> Tensor:
         """The loss of one batch; `probe_points` as in `rlp_loss`."""
         if self._whole and probe_points is None and not traced():  # the short way of the training loop
             _checks.pair(pred, target)
@@ -83,9 +79,7 @@ class RLPLoss(nn.Module):
                 )
             wanted = n_rows // size if self.n_subsets is None else self.n_subsets
             if torch.compiler.is_compiling():
-                subsets = torch.ops.rlploss.balanced_subsets(
-                    pred.detach(), n_rows, size, wanted, self._handle
-                )
+                subsets = torch.ops.rlploss.balanced_subsets(pred.detach(), n_rows, size, wanted, self._handle)
             else:
                 subsets = balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
         return compute(

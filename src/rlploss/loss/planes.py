@@ -57,9 +57,7 @@ def probe_rows(
         around = moment
         if moment is not None and moment.rows.ndim == 3:
             around = Moment(moment.rows[part], None if moment.centre is None else moment.centre[part])
-        rows.append(
-            rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=here, moment=around)
-        )
+        rows.append(rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=here, moment=around))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
@@ -80,9 +78,7 @@ def rows_of(
         rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if ridge > 0 else basis.mT
         return rows / math.sqrt(M)
     if probe == "sum":
-        if (
-            intercept
-        ):  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+        if intercept:  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
     reader = reader_of(factors)

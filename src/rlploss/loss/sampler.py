@@ -174,9 +174,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if state["step"] == 0:
             del here["world_size"]  # at the beginning of an epoch the number of processes may change
         differing = [
-            f"{name}={state[name]!r} instead of {value!r}"
-            for name, value in here.items()
-            if state[name] != value
+            f"{name}={state[name]!r} instead of {value!r}" for name, value in here.items() if state[name] != value
         ]
         if differing:
             raise ValueError(

@@ -25,12 +25,7 @@ _SLAB = 1 << 16
 
 
 def balanced_subsets(
-    n_rows: int,
-    subset_size: int,
-    n_subsets: int,
-    *,
-    method: str = "balanced",
-    generator: torch.Generator | None = None,
+    n_rows: int, subset_size: int, n_subsets: int, *, method: str = "balanced", generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Draw K different subsets of M out of N rows, in which every row appears equally often.
 

@@ -35,16 +35,10 @@ _ALL = [
     Artefact("fig-shift", "distribution shift γ, two regions", studies.shift, sections.shift),
     Artefact("fig-noise", "additive noise β", studies.noise, sections.noise),
     Artefact(
-        "fig-reconstructions",
-        "digits after 5, 10, 50 epochs",
-        studies.reconstructions,
-        sections_images.reconstructions,
+        "fig-reconstructions", "digits after 5, 10, 50 epochs", studies.reconstructions, sections_images.reconstructions
     ),
     Artefact(
-        "fig-mnist-classes",
-        "LeNet-5, 5000 and 100 examples",
-        studies.mnist_classes,
-        sections_images.mnist_classes,
+        "fig-mnist-classes", "LeNet-5, 5000 and 100 examples", studies.mnist_classes, sections_images.mnist_classes
     ),
     Artefact("fig-moons", "Moons, with decision boundaries", studies.moons, sections_images.moons),
     Artefact("fig-mixup-curves", "mixup, no ablations", studies.mixup_curves, sections.mixup_curves),
@@ -56,9 +50,7 @@ _ALL = [
     Artefact("fig-planes", "functions and their planes", studies.nothing, sections_static.planes),
     Artefact("fig-networks", "the four networks", studies.nothing, sections_static.networks),
     Artefact("tables-hyperparameters", "hyperparameters", studies.nothing, sections_static.hyperparameters),
-    Artefact(
-        "propositions", "the propositions, measured", studies.propositions, sections_static.propositions
-    ),
+    Artefact("propositions", "the propositions, measured", studies.propositions, sections_static.propositions),
 ]
 CATALOG = {artefact.name: artefact for artefact in _ALL}
 
@@ -69,9 +61,7 @@ def choose(names: Iterable[str]) -> list[str]:
     for name in wanted:
         _checks.one_of("name", name, (*CATALOG, "all"))
     if not wanted:
-        raise ValueError(
-            'name at least one table or figure, got none; "all" is everything, --list shows them'
-        )
+        raise ValueError('name at least one table or figure, got none; "all" is everything, --list shows them')
     return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
 
 

@@ -42,9 +42,7 @@ def all_claims(evidence: Evidence) -> list[Claim]:
     for name, text in published.claims():
         verdict = RULES[name](evidence)
         folded = verdict.word == NOT_TESTED
-        made.append(
-            Claim(name, text, verdict.word, TONES[verdict.word], verdict.scope, verdict.evidence, folded)
-        )
+        made.append(Claim(name, text, verdict.word, TONES[verdict.word], verdict.scope, verdict.evidence, folded))
     # Judged claims first; within a verdict the paper's order.
     return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
 

@@ -48,9 +48,7 @@ def mnist_ten_epochs(evidence: Evidence) -> Verdict:
     stored = grid.stored(task, "released", "rlp")
     enough = stored is not None and stored.axis("epoch")[-1] >= 10
     held = _ahead(at, "released")
-    words = "; ".join(
-        f"{p} {'RLP' if a == 'rlp' else 'cross entropy'} {mean_sd(v)}" for (p, a), v in at.items()
-    )
+    words = "; ".join(f"{p} {'RLP' if a == 'rlp' else 'cross entropy'} {mean_sd(v)}" for (p, a), v in at.items())
     against = _ahead(at, "corrected")
     scope = ""
     if held and against is False:
@@ -168,9 +166,7 @@ RULES: dict[str, Rule] = {
     "mnist-classification": mnist_ten_epochs,
     "moons": _classes("fig-moons", studies.moons, ("moons", "moons-small")),
     "mnist-classification-sizes": _classes(
-        "fig-mnist-classes",
-        studies.mnist_classes,
-        ("mnist_classes", "mnist_classes-small"),
+        "fig-mnist-classes", studies.mnist_classes, ("mnist_classes", "mnist_classes-small")
     ),
     "elapsed-time": elapsed_time,
     "reconstructions": reconstructions,

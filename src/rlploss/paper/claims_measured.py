@@ -91,11 +91,7 @@ def _empirical(cell: Cell, stored: StoredCell) -> tuple[bool, str, str]:
     words = "Relative error by training size: " + ", ".join(
         f"N = {n}: {number(e)}" for n, e in zip(sizes, errors, strict=True)
     )
-    return (
-        falling,
-        words + ". At M = d + 1 the definition is infinite and nothing converges.",
-        "for M > d + 1",
-    )
+    return (falling, words + ". At M = d + 1 the definition is infinite and nothing converges.", "for M > d + 1")
 
 
 def _planes(cell: Cell, stored: StoredCell) -> tuple[bool, str, str]:

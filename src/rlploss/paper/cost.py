@@ -13,11 +13,7 @@ MIXUP_NETWORK = 4e-5
 PRINTED_ROW, PRINTED_MIXUP_ROW = 1e-7, 5.5e-7
 STEP = {"autoencoder": 3e-4, "lenet5": 1e-3}
 STEP_ROW = {"autoencoder": 8e-6, "lenet5": 6e-5}
-FACTORS = {
-    "mnist": 0.4,
-    "cifar10": 0.2,
-    "cifar10-released": 0.3,
-}  # per subset, once: images have many columns
+FACTORS = {"mnist": 0.4, "cifar10": 0.2, "cifar10-released": 0.3}  # per subset, once: images have many columns
 EVALUATION = {"autoencoder": 2e-2, "lenet5": 5e-1, "moons": 5e-4, "regression": 5e-4}
 START = 0.5
 

@@ -64,9 +64,7 @@ def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Arr
             for pair in itertools.combinations(points, 2):
                 slope = (f(np.array(pair[1:])) - f(np.array(pair[:1]))) / (pair[1] - pair[0])
                 x = np.array([pair[0] - 0.3, pair[1] + 0.3])
-                axes.plot(
-                    x, f(np.array(pair[:1])) + slope * (x - pair[0]), color=colour, linewidth=0.7, alpha=0.7
-                )
+                axes.plot(x, f(np.array(pair[:1])) + slope * (x - pair[0]), color=colour, linewidth=0.7, alpha=0.7)
             axes.plot(points, f(points), "o", color=colour, markersize=5 if width > 2 else 3)
         axes.set_xlabel("feature")
         axes.set_ylabel("label (blue), prediction (red)")
@@ -100,9 +98,7 @@ def layer_words(name: str, layer: nn.Module) -> str:
     if isinstance(layer, nn.Linear):
         return f"{name}: linear {layer.in_features} → {layer.out_features}"
     if isinstance(layer, nn.Conv2d):
-        return (
-            f"{name}: convolution {layer.kernel_size[0]}×{layer.kernel_size[1]}, {layer.out_channels} filters"
-        )
+        return f"{name}: convolution {layer.kernel_size[0]}×{layer.kernel_size[1]}, {layer.out_channels} filters"
     if isinstance(layer, nn.AvgPool2d):
         return f"{name}: average pooling by {layer.kernel_size}"
     return f"{name}: {type(layer).__name__.lower()}"
@@ -151,11 +147,7 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
     stack = np.concatenate([original, *images])
     count = len(original)
     side = int(np.sqrt(stack.shape[1]))
-    sheet = (
-        stack.reshape(len(rows), count, side, side)
-        .transpose(0, 2, 1, 3)
-        .reshape(len(rows) * side, count * side)
-    )
+    sheet = stack.reshape(len(rows), count, side, side).transpose(0, 2, 1, 3).reshape(len(rows) * side, count * side)
 
     def draw(axes: Axes) -> None:
         axes.imshow(sheet, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
@@ -163,9 +155,7 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
         axes.set_yticks([side * (k + 0.5) for k in range(len(rows))], rows)
         axes.grid(False)
 
-    squares = {
-        ARMS[arm]: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)
-    }
+    squares = {ARMS[arm]: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)}
     errors = "; ".join(f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items())
     return Drawing(
         f"After {epoch} epochs ({protocol})",
@@ -173,9 +163,7 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
         f"{count} test digits and their reconstructions, {errors}.",
         size=(3.8, 0.45 + 0.47 * len(rows)),
         data=tuple(
-            (f"squared error, {name}", float(k), float(v))
-            for name, vs in squares.items()
-            for k, v in enumerate(vs)
+            (f"squared error, {name}", float(k), float(v)) for name, vs in squares.items() for k, v in enumerate(vs)
         ),
     )
 
@@ -190,24 +178,15 @@ def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Arr
             axes.scatter(X[mine, 0], X[mine, 1], s=5, marker=marker, color=MUTED, alpha=0.5, linewidths=0)
         for arm, values in grids.items():
             if values is not None and values.min() < 0 < values.max():
-                x_axis, y_axis = (
-                    np.linspace(-1.8, 2.8, values.shape[1]),
-                    np.linspace(-1.4, 1.9, values.shape[0]),
-                )
+                x_axis, y_axis = (np.linspace(-1.8, 2.8, values.shape[1]), np.linspace(-1.4, 1.9, values.shape[0]))
                 colour, _, dash = STYLES[ARM_STYLES[arm]]
-                axes.contour(
-                    x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash]
-                )
+                axes.contour(x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash])
         axes.set_xlabel("first feature")
         axes.set_ylabel("second feature")
 
     accuracies = ", ".join(
-        f"{ARMS[arm]} {cell.matrix('accuracy')[0, -1]:.3f}"
-        for arm, cell in stored.items()
-        if cell.has("accuracy")
+        f"{ARMS[arm]} {cell.matrix('accuracy')[0, -1]:.3f}" for arm, cell in stored.items() if cell.has("accuracy")
     )
     words = f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {accuracies}."
-    data = tuple(
-        (f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True)
-    )
+    data = tuple((f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True))
     return Drawing(title, draw, words, data=data)

@@ -44,9 +44,7 @@ def cells(request: Request) -> list[Cell]:
     return [
         Cell(
             arm,
-            Task(
-                name, settings({"measure": name, "draws": draws}), tuple(settings(v) for v in variants[name])
-            ),
+            Task(name, settings({"measure": name, "draws": draws}), tuple(settings(v) for v in variants[name])),
             Budget("steps", 1),
             request.seeds_for("regression")[:3],
         )
@@ -79,12 +77,7 @@ def _one(name: str, v: Mapping[str, Scalar], draws: int, generator: torch.Genera
         method = str(v["method"])
         plan = balanced_subsets(whole("N"), whole("M"), whole("K"), method=method, generator=generator)
         seen = theory.coverage(plan, whole("N"))
-        return {
-            "missing": seen.missing_rows,
-            "equal": seen.equal_pairs,
-            "least": seen.least,
-            "most": seen.most,
-        }
+        return {"missing": seen.missing_rows, "equal": seen.equal_pairs, "least": seen.least, "most": seen.most}
     d, M = whole("d"), whole("M")
     if name == "floor":
         floor = theory.measure_noise_floor(d, M, n_subsets=draws, generator=generator)
@@ -93,9 +86,7 @@ def _one(name: str, v: Mapping[str, Scalar], draws: int, generator: torch.Genera
         atom = _checks.number("atom", v["atom"], 0.0, 1.0)
         found: dict[str, float] = {}
         for key, deviation in (("bent", _bent), ("at_zero", _at_zero)):
-            excess = theory.measure_excess(
-                deviation, d, M, zero_share=atom, n_subsets=draws, generator=generator
-            )
+            excess = theory.measure_excess(deviation, d, M, zero_share=atom, n_subsets=draws, generator=generator)
             found |= {key: excess.mean, f"{key}_error": excess.error}
         return found
     if name == "condition":

@@ -17,13 +17,7 @@ STYLES = {
     "mse": "blue", "mae": "blue", "ce": "blue", "mse_l2": "green", "rlp": "vermillion",
     "mse_mixup": "purple", "ce_mixup": "purple", "rlp_mixup": "ochre",
 }  # fmt: skip
-METRICS = {
-    "mse": "test MSE",
-    "mae": "test MAE",
-    "rlp": "test RLP",
-    "accuracy": "test accuracy",
-    "f1": "test F1",
-}
+METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
 TASKS = {
     **published.DATASETS,
     "wine-500": "Wine, 500 epochs",
@@ -87,12 +81,7 @@ def curve_figures(
 ) -> tuple[Figure, ...]:
     """The same comparison on every axis: epochs (released), steps (equal steps), and as printed."""
     shown = [
-        (
-            "epochs",
-            "released",
-            "epoch",
-            "by epoch, released loop: an RLP epoch has K steps, an MSE epoch N/100",
-        ),
+        ("epochs", "released", "epoch", "by epoch, released loop: an RLP epoch has K steps, an MSE epoch N/100"),
         ("steps", "steps", "step", "by optimiser step, every arm with the same number of steps"),
         ("paper", "paper", "epoch", "as printed: one step per epoch for every arm"),
         ("corrected", "corrected-steps", "step", "corrected baseline, by optimiser step"),
@@ -105,8 +94,7 @@ def curve_figures(
         names = [t for t in tasks or grid.tasks() if t in planned]
         marks = levels if protocol == "released" and levels else {}
         panels = tuple(
-            curve_panel(grid, t, protocol, arms, metric=metric, axis=axis, levels=marks.get(t, ()))
-            for t in names
+            curve_panel(grid, t, protocol, arms, metric=metric, axis=axis, levels=marks.get(t, ())) for t in names
         )
         figures.append(Figure(f"{name}-{suffix}", f"{title}, {words}", BAND, panels))
     return tuple(figures)

@@ -93,12 +93,7 @@ class Maker:
         if arm.endswith("_l2"):
             decay = self.hyper.weight_decay
         mixup = self.hyper.psi if arm.endswith("_mixup") else None
-        return {
-            "optimizer": self.hyper.optimizer,
-            "lr": self.hyper.lr,
-            "weight_decay": decay,
-            "mixup_alpha": mixup,
-        }
+        return {"optimizer": self.hyper.optimizer, "lr": self.hyper.lr, "weight_decay": decay, "mixup_alpha": mixup}
 
     def cell(self, arm: str, protocol: str, task: Task, values: dict[str, Scalar], budget: Budget) -> Cell:
         """One cell with this maker's seeds."""
@@ -168,9 +163,7 @@ class Maker:
         return cells
 
 
-def regression_sizes(
-    request: Request, dataset: str, experiment: str, full_epochs: int | None = None
-) -> Sizes:
+def regression_sizes(request: Request, dataset: str, experiment: str, full_epochs: int | None = None) -> Sizes:
     """K, M, batch and epochs of a regression experiment at the request's scale; `full_epochs` overrides the paper's."""
     scale = request.at
     n_subsets = min(published.subsets(experiment), scale.most_subsets)
@@ -222,12 +215,7 @@ def regression_cells(
         # Raw features handicap every arm; RLP on centred features needs its intercept (it cannot see an
         # offset).
         standard = replace(task, settings=settings(base | {"scaling": "standard"}))
-        affine: dict[str, Scalar] = {
-            "probe": "subset",
-            "subsets_per_step": 1,
-            "plan": "once",
-            "intercept": True,
-        }
+        affine: dict[str, Scalar] = {"probe": "subset", "subsets_per_step": 1, "plan": "once", "intercept": True}
         cells += maker.corrected([a for a in arms if a != "mse_l2"], standard, rlp=affine)
     return cells
 
@@ -242,9 +230,7 @@ def time_cells(request: Request, dataset: str) -> list[Cell]:
     n_subsets = min(published.subsets("time"), request.at.most_subsets)
     sizes = Sizes(n_subsets, common["subset_size"], common["batch_size"], epochs, full_rlp)
     maker = Maker(request, sizes, published.hyper(dataset, "time"), request.seeds_for("time"), points=50)
-    task = Task(
-        dataset, settings({"dataset": dataset, "model": "regression", "metrics": "mse", "timed": True})
-    )
+    task = Task(dataset, settings({"dataset": dataset, "model": "regression", "metrics": "mse", "timed": True}))
     cells = []
     for arm in request.pick_arms(("mse", "rlp")):
         values = maker.optimiser(arm)
@@ -258,9 +244,7 @@ def time_cells(request: Request, dataset: str) -> list[Cell]:
     return cells
 
 
-def autoencoder_cells(
-    request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None
-) -> list[Cell]:
+def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
     arms = request.pick_arms(arms)
     scale = request.at
@@ -280,15 +264,10 @@ def autoencoder_cells(
         Sizes(n_subsets, size, size, epochs, full),
         published.hyper(dataset, "full" if n_train is None else "small"),
         request.seeds_for("images"),
-        points=20
-        if n_train is None
-        else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
+        points=20 if n_train is None else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
     )
     tests = min(given["test_images"], scale.most_rows)
-    kept: dict[str, Scalar] = {
-        "model": "autoencoder",
-        "metrics": "mse,rlp",
-    }
+    kept: dict[str, Scalar] = {"model": "autoencoder", "metrics": "mse,rlp"}
     if dataset == "mnist" and n_train == 50:
         kept["keep"] = "reconstructions"
     first = Task(
@@ -304,8 +283,7 @@ def autoencoder_cells(
     cells = maker.released(arms, first, extra=by_arm, preset="released-autoencoder")
     if n_train is None:
         random = Task(
-            dataset,
-            settings({**kept, "dataset": dataset, "n_train": rows, "n_test": min(5000, scale.most_rows)}),
+            dataset, settings({**kept, "dataset": dataset, "n_train": rows, "n_test": min(5000, scale.most_rows)})
         )
         # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
         printed = replace(maker, sizes=replace(maker.sizes, n_subsets=min(n_subsets, 10)))
@@ -362,9 +340,6 @@ def classifier_cells(
     cells += maker.paper(arms, printed, extra=heads)
     # Cross entropy on logits instead of on a soft-max; RLP with the paper's sigmoid.
     cells += maker.corrected(
-        arms,
-        released,
-        extra=heads,
-        rlp={"probe": "subset", "subsets_per_step": 1, "plan": "once", "intercept": False},
+        arms, released, extra=heads, rlp={"probe": "subset", "subsets_per_step": 1, "plan": "once", "intercept": False}
     )
     return cells

@@ -34,9 +34,7 @@ def open_store(out: Path, *, create: bool = True) -> Store:
     return Store(out, engine=provenance.engine(training.ROOT), create=create)
 
 
-def reproduce(
-    names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console
-) -> None:
+def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
     chosen = choose(names)
     check_narrowing(request)
@@ -64,9 +62,7 @@ def reproduce(
             done = execute(todo, store, train=training.train, workers=workers, console=console)
         except KeyboardInterrupt:
             stored = sum(store.has(cell) for cell in ready)
-            raise Stopped(
-                f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}"
-            ) from None
+            raise Stopped(f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}") from None
         if done.trained:
             _say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
         render(store, out, console=console, show=chosen)
@@ -82,9 +78,7 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
             seconds = sum(expected_seconds(cell) for cell in cells) / workers.count
             costs.append(duration(seconds) if cells else "nothing to train")
         rows.append((name, artefact.what, *costs))
-    _show_table(
-        Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console
-    )
+    _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
 
 
 def render_again(out: Path, *, console: Console) -> None:
@@ -129,18 +123,14 @@ def build(store: Store, out: Path) -> Report:
 
     for name, options in store.requests().items():
         if name in CATALOG:
-            views[name] = View(
-                Request.from_options(options), read, lambda cell: store.failure(cell) or "not run yet"
-            )
+            views[name] = View(Request.from_options(options), read, lambda cell: store.failure(cell) or "not run yet")
     evidence = Evidence(views)
     judged = tuple(claims.all_claims(evidence))
     shown: list[Section] = []
     for name in CATALOG:
         if name in views:
             section = CATALOG[name].section(views[name])
-            words = (
-                f"rlploss reproduce {name} {views[name].request.arguments()} --out {shlex.quote(str(out))}"
-            )
+            words = f"rlploss reproduce {name} {views[name].request.arguments()} --out {shlex.quote(str(out))}"
             shown.append(replace(section, command=words))
     scales = sorted({v.request.scale for v in views.values()}, key=list(SCALES).index)
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]

@@ -119,9 +119,7 @@ class Request:
     def from_options(cls, options: dict[str, Any]) -> Request:
         """From the store."""
         try:
-            lists = {
-                k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")
-            }
+            lists = {k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")}
             return cls(options["scale"], options["budget"], options["seeds"], **lists)
         except (KeyError, TypeError) as error:
             raise ValueError(

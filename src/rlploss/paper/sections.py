@@ -95,9 +95,7 @@ def table2(view: View) -> Section:
 def _small(view: View, cells: list[Cell], name: str, n_train: int) -> Section:
     grid = view.grid(cells)
     figures = curve_figures(grid, name, f"Test MSE, {n_train} training examples", studies.MAIN)
-    ratios = ratio_table(
-        grid, f"{name}-ratios", f"RLP against the baselines, {n_train} examples", studies.MAIN
-    )
+    ratios = ratio_table(grid, f"{name}-ratios", f"RLP against the baselines, {n_train} examples", studies.MAIN)
     title = f"{n_train} training examples"
     return build(grid, name, title, f"|J| = {n_train}", (), (ratios,), figures)
 
@@ -120,8 +118,7 @@ def _sweep(
     figures = []
     for protocol in [p for p in PROTOCOLS if p in grid.protocols()]:
         panels = tuple(
-            sweep_panel(grid, task, protocol, arms, x_label, key, title=_sweep_title(task))
-            for task in grid.tasks()
+            sweep_panel(grid, task, protocol, arms, x_label, key, title=_sweep_title(task)) for task in grid.tasks()
         )
         figures.append(Figure(f"{name}-{protocol}", f"{title}, {PROTOCOLS[protocol]}", BAND, panels))
     return build(grid, name, title, short, lead, tables, tuple(figures))
@@ -169,9 +166,7 @@ def shift(view: View) -> Section:
 
 def noise(view: View) -> Section:
     """β on the training features."""
-    return _sweep(
-        view, studies.noise(view.request), "fig-noise", "Additive noise", "Noise", studies.MAIN, "β", "noise"
-    )
+    return _sweep(view, studies.noise(view.request), "fig-noise", "Additive noise", "Noise", studies.MAIN, "β", "noise")
 
 
 def mixup_curves(view: View) -> Section:
@@ -189,8 +184,7 @@ def mixup_small(view: View) -> Section:
     for protocol, axis in (("released", "epoch"), ("steps", "step"), ("paper", "epoch")):
         if protocol in grid.protocols():
             panels = tuple(
-                curve_panel(grid, t, protocol, studies.MIXUP, axis=axis, title=_small_title(t))
-                for t in grid.tasks()
+                curve_panel(grid, t, protocol, studies.MIXUP, axis=axis, title=_small_title(t)) for t in grid.tasks()
             )
             title = f"Test MSE with mixup, few examples, {PROTOCOLS[protocol]}"
             figures.append(Figure(f"fig-mixup-small-{protocol}", title, BAND, panels))

@@ -19,12 +19,7 @@ def _classifiers(view: View, cells: list[Cell], name: str, title: str, tasks: tu
     grid = view.grid(cells)
     figures = []
     plain, mixed = ("ce", "rlp"), ("ce_mixup", "rlp_mixup")
-    for protocol, axis in (
-        ("released", "epoch"),
-        ("steps", "step"),
-        ("paper", "epoch"),
-        ("corrected-steps", "step"),
-    ):
+    for protocol, axis in (("released", "epoch"), ("steps", "step"), ("paper", "epoch"), ("corrected-steps", "step")):
         if protocol not in grid.protocols():
             continue
         panels = tuple(
@@ -36,9 +31,7 @@ def _classifiers(view: View, cells: list[Cell], name: str, title: str, tasks: tu
             for arms in (plain, mixed)
             for metric in ("accuracy", "f1")
         )  # fmt: skip
-        figures.append(
-            Figure(f"{name}-{protocol}", f"{title}, {PROTOCOLS[protocol]}", BAND, panels, columns=2)
-        )
+        figures.append(Figure(f"{name}-{protocol}", f"{title}, {PROTOCOLS[protocol]}", BAND, panels, columns=2))
     tables = tuple(
         ratio_table(
             grid, f"{name}-{metric}-{kind}", f"{metric} of RLP minus cross entropy{words}", arms,
@@ -75,12 +68,8 @@ def moons(view: View) -> Section:
                 split = problems.split(cell.task, {}, cell.seeds[0])
                 drawings.append(boundary_drawing(TASKS[task] + words, stored, split.X_test, split.y_test))
     if drawings:
-        caption = (
-            "Test points of the first seed and each arm's decision boundary (solid RLP or cross entropy)."
-        )
-        boundaries = Figure(
-            "fig-moons-boundaries", "Decision boundaries, released loop", caption, tuple(drawings), 2
-        )
+        caption = "Test points of the first seed and each arm's decision boundary (solid RLP or cross entropy)."
+        boundaries = Figure("fig-moons-boundaries", "Decision boundaries, released loop", caption, tuple(drawings), 2)
         section = Section(**{**section.__dict__, "figures": (*section.figures, boundaries)})
     return section
 
@@ -95,13 +84,9 @@ def reconstructions(view: View) -> Section:
             drawing = reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) if len(stored) == 2 else None
             if drawing is not None:
                 drawings.append(drawing)
-    caption = (
-        "Test digits of the first seed. At equal steps MSE's “epochs” are RLP's: the same number of steps."
-    )
+    caption = "Test digits of the first seed. At equal steps MSE's “epochs” are RLP's: the same number of steps."
     figures = curve_figures(grid, "fig-reconstructions", "Test MSE, MNIST, 50 examples", ("mse", "rlp"))
     if drawings:
-        digits = Figure(
-            "fig-reconstructions", "Reconstructed digits, 50 training examples", caption, tuple(drawings)
-        )
+        digits = Figure("fig-reconstructions", "Reconstructed digits, 50 training examples", caption, tuple(drawings))
         figures = (digits, *figures)
     return build(grid, "fig-reconstructions", "Reconstructed digits", "Digits", (), (), figures)

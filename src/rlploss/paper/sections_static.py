@@ -19,10 +19,7 @@ def planes(view: View) -> Section:
     caption = "Lines through every pair of four points, of the true function (thick blue) and of a prediction (red)."
     figure = Figure("fig-planes", "A function and its planes", caption, plane_drawings(), 2)
     return Section(
-        "fig-planes",
-        "Why planes: two functions are equal if all their planes are",
-        "Planes",
-        figures=(figure,),
+        "fig-planes", "Why planes: two functions are equal if all their planes are", "Planes", figures=(figure,)
     )
 
 
@@ -76,9 +73,7 @@ def propositions(view: View) -> Section:
         data: list[tuple[Value, ...]] = []
         for index, variant in enumerate(by_name[task].task.variants):
             values = [_measured(grid, task, key, index) for key in keys]
-            rows.append(
-                (variant_words(variant), *(_shown(key, v) for key, v in zip(keys, values, strict=True)))
-            )
+            rows.append((variant_words(variant), *(_shown(key, v) for key, v in zip(keys, values, strict=True))))
             data.append((variant_words(variant), *values))
         return Table(
             f"propositions-{task}", title, ("setting", *header), tuple(rows),
@@ -125,9 +120,7 @@ def propositions(view: View) -> Section:
         ),
     )  # fmt: skip
     lead = ("Measured with the library's own loss on freshly drawn features; means over seeds.",)
-    return Section(
-        "propositions", "The propositions, measured", "Propositions", lead, tables, (), grid.facts()
-    )
+    return Section("propositions", "The propositions, measured", "Propositions", lead, tables, (), grid.facts())
 
 
 def _shown(key: str, value: float) -> Text:

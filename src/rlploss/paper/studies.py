@@ -65,9 +65,7 @@ def small_100(request: Request) -> list[Cell]:
     return small(request, 100, (*THREE, *IMAGES))
 
 
-def shift(
-    request: Request, arms: tuple[str, ...] = MAIN, regions: tuple[str, ...] = tuple(REGIONS)
-) -> list[Cell]:
+def shift(request: Request, arms: tuple[str, ...] = MAIN, regions: tuple[str, ...] = tuple(REGIONS)) -> list[Cell]:
     """Distribution shift γ, by the paper's region and by one that holds half of the rows."""
     cells = []
     for dataset in request.pick_datasets(THREE):

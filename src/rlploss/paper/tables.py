@@ -77,12 +77,7 @@ def error_table(
 
 
 def against_published(
-    grid: Grid,
-    task: str,
-    arm: str,
-    metric: str,
-    value: published.Value | None,
-    full: Callable[[str], int],
+    grid: Grid, task: str, arm: str, metric: str, value: published.Value | None, full: Callable[[str], int]
 ) -> Text:
     """Same as published (within its standard deviation), different, or why that cannot be said."""
     ours = grid.final(task, "released", arm, metric)
@@ -130,9 +125,7 @@ def ratio_table(
             c = next(corrected) if found[pair] is not None else None
             row.append(Text(effect(c), "" if c is None else TONES[c.word]))
             if c is not None:
-                data.append(
-                    (*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.p_holm, c.n, c.word)
-                )
+                data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.p_holm, c.n, c.word))
     scale = "difference" if metric in ("accuracy", "f1") else "ratio"
     words = "RLP − baseline" if scale == "difference" else "RLP / baseline; below 1 RLP is ahead"
     return Table(
@@ -190,10 +183,7 @@ def _used(cells: list[Cell], paper: published.Hyper) -> tuple[str, ...]:
 
     def values(key: str, arms: Callable[[str], bool]) -> str:
         found = dict.fromkeys(cell.arm.get(key) for cell in cells if arms(cell.arm.name))
-        return (
-            ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in found if v is not None)
-            or "–"
-        )
+        return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in found if v is not None) or "–"
 
     optimizer = values("optimizer", lambda arm: True)
     if optimizer != paper.optimizer:

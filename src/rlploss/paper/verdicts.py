@@ -87,9 +87,7 @@ def pairs(
     return found
 
 
-def judge(
-    held: bool | None, at_steps: bool | None, evidence: str, scope: str = "", *, judged: bool = True
-) -> Verdict:
+def judge(held: bool | None, at_steps: bool | None, evidence: str, scope: str = "", *, judged: bool = True) -> Verdict:
     """One of the five words: `held` in the released loop, `at_steps` at equal steps (None: not run)."""
     if held is None:
         return Verdict(NOT_TESTED, evidence, scope)
@@ -142,9 +140,7 @@ def tally(comparisons: Sequence[stats.Comparison], names: Sequence[str]) -> str:
         mine = Counter(name for c, name in zip(comparisons, names, strict=True) if c.word == word)
         if mine and n > 1:
             whole = Counter(names)
-            parts = [
-                f"{name} ({k} of {whole[name]})" if k < whole[name] else name for name, k in mine.items()
-            ]
+            parts = [f"{name} ({k} of {whole[name]})" if k < whole[name] else name for name, k in mine.items()]
             text += f"; {word} on {', '.join(parts)}"
     return text
 

@@ -51,9 +51,7 @@ class Grid:
         """Whether the runs are there."""
         return self.stored(task, protocol, arm) is not None
 
-    def final(
-        self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0
-    ) -> Array | None:
+    def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
         """[seeds]: the last value of a metric."""
         stored = self.stored(task, protocol, arm)
         return None if stored is None or not stored.has(metric) else stored.final(metric, variant)
@@ -100,15 +98,9 @@ class Grid:
             ("Seeds", _joined(_seeds(cell.seeds) for cell, _ in found)),
             ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
             ("Training time", f"{duration(seconds)} of one core"),
-            (
-                "Path",
-                _joined(f"{o['path']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins),
-            ),
+            ("Path", _joined(f"{o['path']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins)),
             ("Versions", _joined(", ".join(f"{k} {v}" for k, v in o["versions"].items()) for o in origins)),
-            (
-                "Machine",
-                _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins),
-            ),
+            ("Machine", _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins)),
         ]
         if notes:
             facts.append(("Remarks", " · ".join(notes)))

@@ -99,9 +99,7 @@ def load(path: Path, spec: dict[str, Any], where: dict[str, str]) -> dict[str, A
         _check_state(content["state"])
     differences = _differences(content["spec"], _plain(spec))
     if differences:
-        raise ValueError(
-            f"checkpoint {path} must belong to this run, but it differs: {differences}; {remedy}"
-        )
+        raise ValueError(f"checkpoint {path} must belong to this run, but it differs: {differences}; {remedy}")
     drift = _differences(content["environment"], where)
     if drift:
         warnings.warn(
@@ -130,11 +128,7 @@ def refusing(path: Path) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
-    return (
-        f"{type(error).__name__} {text}"
-        if isinstance(error, KeyError)
-        else _short(text) or type(error).__name__
-    )
+    return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else _short(text) or type(error).__name__
 
 
 def _short(text: str) -> str:
@@ -144,13 +138,7 @@ def _short(text: str) -> str:
 
 def _check_state(state: dict[str, Any]) -> None:
     """What the loop counts with must be numbers, and curves lists of numbers."""
-    for name, kind in {
-        "step": int,
-        "loss_count": int,
-        "seconds": float,
-        "loss_sum": float,
-        "stopped": str,
-    }.items():
+    for name, kind in {"step": int, "loss_count": int, "seconds": float, "loss_sum": float, "stopped": str}.items():
         if name in state and type(state[name]) is not kind:
             raise ValueError(f"{name} is not of type {kind.__name__}")
     if "columns" in state:
@@ -170,9 +158,7 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     parts = []
     for key in sorted(set(theirs) | set(ours)):
         if theirs.get(key) != ours.get(key):
-            parts.append(
-                f"{key} is {_short(repr(theirs.get(key)))} in the file and {_short(repr(ours.get(key)))} here"
-            )
+            parts.append(f"{key} is {_short(repr(theirs.get(key)))} in the file and {_short(repr(ours.get(key)))} here")
     return ", ".join(parts)
 
 

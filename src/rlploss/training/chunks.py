@@ -180,9 +180,7 @@ class Chunk:
             done, per_epoch = 0, feed.recipe.steps_per_epoch
             while done < n_steps:
                 position = (start + done) % per_epoch
-                if position == 0 and not (
-                    start + done == 0 and feed.draws
-                ):  # the first epoch may be drawn already
+                if position == 0 and not (start + done == 0 and feed.draws):  # the first epoch may be drawn already
                     feed.begin_epoch()
                 n = min(per_epoch - position, n_steps - done)
                 self._write(s, done, feed, position, n)

@@ -33,9 +33,7 @@ class Feed(Draws):
             self.root = rows.weight.sqrt()
             if recipe.loss == "rlp":
                 centre = weighted_centre(rows)
-                self.features = weighted_columns(
-                    rows.features, self.root, centre, recipe.intercept, recipe.ridge
-                )
+                self.features = weighted_columns(rows.features, self.root, centre, recipe.intercept, recipe.ridge)
                 self.intercept = False
         self.bank: ProjectionBank | None = None
         self.sight: Tensor | None = None  # W of every subset [K, q, M], or the quadratic form [N, N]
@@ -46,9 +44,7 @@ class Feed(Draws):
         per_row = (self.x[0].numel() + n_outputs) * self.x.element_size()
         self._window_steps = max(1, window_bytes // (per_row * recipe.rows_per_step))
         self._window: tuple[int, Tensor, Tensor] | None = None  # first step, x, y
-        self._blend: Tensor | None = (
-            None  # mixed inputs of the whole epoch, where the planes are fitted to them too
-        )
+        self._blend: Tensor | None = None  # mixed inputs of the whole epoch, where the planes are fitted to them too
         self._short = recipe.subsets_per_step == 1 and recipe.preset != "released-autoencoder"
         # whether a step runs the network on all N rows once, because its subsets hold at least as many
         several = recipe.subsets_per_step not in (None, 1) and not recipe.mixup
@@ -243,9 +239,7 @@ def weighted_centre(rows: Rows) -> Tensor:
     return (weight * rows.features.double()).sum(0) / weight.sum()
 
 
-def weighted_columns(
-    features: Tensor, root: Tensor, centre: Tensor | None, intercept: bool, ridge: float
-) -> Tensor:
+def weighted_columns(features: Tensor, root: Tensor, centre: Tensor | None, intercept: bool, ridge: float) -> Tensor:
     """√w·[x, 1] of features [n, d] and √w [n, 1]: least squares on them and √w·residual is weighted least squares.
 
     With an intercept x is centred first, which the planes do not see, for the sake of precision. A ridge must not

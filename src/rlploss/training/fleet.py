@@ -125,9 +125,7 @@ def fit_fleet(
     """
     problems = list(problems)
     if callable(optimizer):
-        raise TypeError(
-            "fit_fleet takes an optimizer by name, got a function; use fit for a factory of your own"
-        )
+        raise TypeError("fit_fleet takes an optimizer by name, got a function; use fit for a factory of your own")
     shared: dict[str, Any] = {
         "budget": budget,
         "preset": preset,
@@ -188,7 +186,6 @@ def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> tup
         idle |= {"batch_size"} if mine.startswith("rlp") else set(_RLP_ONLY)
         idle |= set() if mine.endswith("+mixup") else {"mixup_alpha"}
     chosen = {
-        name: own[name] if own[name] is not None else None if name in idle else value
-        for name, value in shared.items()
+        name: own[name] if own[name] is not None else None if name in idle else value for name, value in shared.items()
     }
     return chosen, mine

@@ -166,15 +166,11 @@ def compiled_run(
     model, recipe = task.model, task.recipe
     if current().world > 1 or needs_windows(recipe, task.rows):
         if compile is True:
-            raise not_compiled(
-                "rows that are spread over processes, or read in windows, are not laid out beforehand"
-            )
+            raise not_compiled("rows that are spread over processes, or read in windows, are not laid out beforehand")
         return None
     reason = why_not_stackable(model)
     if not all(type(module).forward.__module__.startswith("torch.nn") for module in model.modules()):
-        reason = (
-            "only networks made of torch's own modules are compiled, since others would have to be traced"
-        )
+        reason = "only networks made of torch's own modules are compiled, since others would have to be traced"
     elif recipe.lr is None:
         reason = "the optimizer is a function"
     made = None
@@ -210,14 +206,7 @@ def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Membe
     for mode, member in found:
         recipe, rows = member.task.recipe, member.task.rows
         loss = "mse" if recipe.loss == "rlp" else recipe.loss
-        key = (
-            mode,
-            loss,
-            recipe.optimizer,
-            tuple(rows.row_shape),
-            rows.n_outputs,
-            cells_of(member.feed, mode)[0],
-        )
+        key = (mode, loss, recipe.optimizer, tuple(rows.row_shape), rows.n_outputs, cells_of(member.feed, mode)[0])
         kinds.setdefault(key, []).append(member)
     groups = []
     for key, members in kinds.items():
@@ -235,9 +224,7 @@ def group_members(found: list[tuple[str, Member]]) -> list[tuple[str, list[Membe
     return groups
 
 
-def stack_width(
-    architecture: Architecture, mode: str, members: list[Member], *, compiled: bool
-) -> tuple[int, int]:
+def stack_width(architecture: Architecture, mode: str, members: list[Member], *, compiled: bool) -> tuple[int, int]:
     """Replicas per stack, and how many stacks, evenly spread.
 
     Compiled steps are bound by arithmetic: few enough replicas that activations stay near the processor. Plain steps
@@ -254,12 +241,7 @@ def stack_width(
 
 
 def _compiles(
-    architecture: Architecture,
-    mode: str,
-    members: list[Member],
-    width: int,
-    n_stacks: int,
-    compile: bool | str,
+    architecture: Architecture, mode: str, members: list[Member], width: int, n_stacks: int, compile: bool | str
 ) -> bool:
     """Whether a compiled call is possible and predicted to pay for its compilation."""
     missing = compiler_missing()
@@ -267,9 +249,7 @@ def _compiles(
     if compile is True:
         if architecture.layers is None or missing is not None or not on_cpu:
             reason = missing or "only chains of linear layers and activations on a CPU are compiled"
-            raise ValueError(
-                f'compile=True is not possible here: {reason}; use compile="auto" or compile=False'
-            )
+            raise ValueError(f'compile=True is not possible here: {reason}; use compile="auto" or compile=False')
         return True
     if compile is False or architecture.layers is None or missing is not None or not on_cpu:
         return False
@@ -287,9 +267,7 @@ def _worth_stacking(task: Task, architecture: Architecture, stack: bool | str) -
     if isinstance(stack, bool):
         return stack
     # Larger networks, and convolutions at any size, are faster one after another on a processor's few cores.
-    return (
-        architecture.layers is not None and architecture.products(task.recipe.rows_per_step) <= STACK_PRODUCTS
-    )
+    return architecture.layers is not None and architecture.products(task.recipe.rows_per_step) <= STACK_PRODUCTS
 
 
 def _check_stackable(task: Task, stack: bool | str) -> None:

@@ -53,9 +53,7 @@ def as_budget(name: str, value: object) -> Budget:
     if isinstance(value, tuple) and len(value) == 2:
         n, unit = value
         return Epochs(n) if one_of(f"the unit of {name}", unit, ("epochs", "steps")) == "epochs" else Steps(n)
-    raise TypeError(
-        f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}"
-    )
+    raise TypeError(f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}")
 
 
 @dataclass(frozen=True)

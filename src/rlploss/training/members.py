@@ -14,9 +14,7 @@ from rlploss.training.monitors import Stopper
 from rlploss.training.stacking import Architecture
 from rlploss.training.tasks import Task
 
-_EVALUATION_NUMBERS = (
-    2**19
-)  # activations of a layer in one forward pass: more rows go in parts that stay in the cache
+_EVALUATION_NUMBERS = 2**19  # activations of a layer in one forward pass: more rows go in parts that stay in the cache
 
 
 @dataclass
@@ -77,9 +75,7 @@ class Gauge:
 
     def __init__(self, architecture: Architecture) -> None:
         self.architecture = architecture
-        self._held: dict[
-            tuple[int, ...], tuple[Tensor, Tensor, Tensor | None]
-        ] = {}  # x, y, rows of the metric
+        self._held: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor | None]] = {}  # x, y, rows of the metric
 
     @torch.no_grad()
     def measure(self, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:
@@ -93,9 +89,7 @@ class Gauge:
             else:
                 groups.setdefault(held.x.shape, []).append(i)
         for group in groups.values():
-            results.update(
-                zip(group, self._measure_alike(flat[group], [members[i] for i in group]), strict=True)
-            )
+            results.update(zip(group, self._measure_alike(flat[group], [members[i] for i in group]), strict=True))
         return [results[i] for i in range(len(members))]
 
     def _measure_alike(self, flat: Tensor, members: list[Member]) -> list[dict[str, float]]:

@@ -96,9 +96,7 @@ class Metrics:
         """Whether `rlp_rows` of the validation features are wanted."""
         return "rlp" in self._functions
 
-    def measure(
-        self, pred: Tensor, target: Tensor, features: Tensor, rows: Tensor | None
-    ) -> dict[str, float]:
+    def measure(self, pred: Tensor, target: Tensor, features: Tensor, rows: Tensor | None) -> dict[str, float]:
         """All metrics of one network: pred and target [n, C]."""
         return self.measure_stack(pred.unsqueeze(0), target, [features], rows)[0]
 

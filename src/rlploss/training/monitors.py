@@ -90,9 +90,7 @@ def make_stopper(early_stopping: EarlyStopping | int | None, metrics: tuple[str,
     if early_stopping is None:
         return None
     if not metrics:
-        raise ValueError(
-            "early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)"
-        )
+        raise ValueError("early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)")
     if not isinstance(early_stopping, EarlyStopping):
         early_stopping = EarlyStopping(metrics[0], patience=count("early_stopping", early_stopping))
     one_of("the metric of early_stopping", early_stopping.metric, metrics)

@@ -15,16 +15,7 @@ from rlploss._checks import DRAW_FROM, count, number, one_of
 from rlploss.loss.planes import PROBES
 from rlploss.training.history import Budget, as_budget
 
-OBJECTIVES = (
-    "mse",
-    "mae",
-    "huber",
-    "cross_entropy",
-    "rlp",
-    "mse+mixup",
-    "cross_entropy+mixup",
-    "rlp+mixup",
-)
+OBJECTIVES = ("mse", "mae", "huber", "cross_entropy", "rlp", "mse+mixup", "cross_entropy+mixup", "rlp+mixup")
 OPTIMIZERS = ("adam", "adamw", "sgd", "sgd_nesterov")
 METHODS = ("balanced", "paper")
 PLANS = ("once", "each-epoch")
@@ -40,10 +31,7 @@ _PAPER = {"draw_from": "train", "method": "paper", "plan": "once", "subsets_per_
 _RELEASED = {"probe": "subset", "plan": "once", "subsets_per_step": 1}
 _PLAIN = {"intercept": False, "ridge": 0.0}  # the paper's formulas have neither
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "paper": {
-        "rlp": {"probe": "draw", **_PAPER, **_PLAIN},
-        "rlp+mixup": {"probe": "sum", **_PAPER, **_PLAIN},
-    },
+    "paper": {"rlp": {"probe": "draw", **_PAPER, **_PLAIN}, "rlp+mixup": {"probe": "sum", **_PAPER, **_PLAIN}},
     "released": {"rlp": {**_RELEASED, **_PLAIN}, "rlp+mixup": {**_RELEASED, **_PLAIN}},
     "released-autoencoder": {"rlp": {**_RELEASED, **_PLAIN}},
 }
@@ -254,9 +242,7 @@ def positive(name: str, value: object) -> float:
 def _no_meaning(objective: str, **settings: object) -> None:
     for name, value in settings.items():
         if value is not None:
-            raise ValueError(
-                f'{name} has no meaning for objective="{objective}", got {value!r}; leave it out'
-            )
+            raise ValueError(f'{name} has no meaning for objective="{objective}", got {value!r}; leave it out')
 
 
 def _with_preset(objective: str, preset: str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -313,9 +299,7 @@ def _optimiser_part(
         return {"optimizer": f"factory {name}", "lr": None, "weight_decay": 0.0, "momentum": 0.0}
     one_of("optimizer", optimizer, OPTIMIZERS)
     if optimizer.startswith("adam") and momentum is not None:
-        raise ValueError(
-            f'momentum has no meaning for optimizer="{optimizer}", got {momentum!r}; leave it out'
-        )
+        raise ValueError(f'momentum has no meaning for optimizer="{optimizer}", got {momentum!r}; leave it out')
     default = 0.9 if optimizer == "sgd_nesterov" else 0.0
     momentum = default if momentum is None else number("momentum", momentum, 0.0, 1.0)
     if optimizer == "sgd_nesterov" and momentum == 0:

@@ -163,13 +163,7 @@ def read_dataset(
 
 
 def read_rows(
-    model: nn.Module,
-    X: Array | Dataset[Any],
-    y: Array | None,
-    *,
-    loss: str,
-    device: torch.device,
-    name: str = "",
+    model: nn.Module, X: Array | Dataset[Any], y: Array | None, *, loss: str, device: torch.device, name: str = ""
 ) -> AnyRows:
     """Read X and y for `model`; `y=None` makes the input its own target.
 
@@ -219,9 +213,7 @@ def weigh(rows: AnyRows, sample_weight: Array | None) -> AnyRows:
     if sample_weight is None:
         return rows
     if isinstance(rows, DatasetRows):
-        raise ValueError(
-            "sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays"
-        )
+        raise ValueError("sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays")
     weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
     n = rows.x.shape[0]
     if weight.shape != (n,):
@@ -269,9 +261,7 @@ def output_width(model: nn.Module, x: Tensor) -> int:
         model.train(training)
     if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(
-            f"the model must give one row of output per row of input, got {got} for {len(sample)} rows"
-        )
+        raise ValueError(f"the model must give one row of output per row of input, got {got} for {len(sample)} rows")
     return out[0].numel()
 
 
@@ -314,9 +304,7 @@ def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
         )
     if low < 0 or high >= width:
         worst = low if low < 0 else high
-        raise ValueError(
-            f"{name}y must hold class numbers from 0 to {width - 1}, one per model output, got {worst}"
-        )
+        raise ValueError(f"{name}y must hold class numbers from 0 to {width - 1}, one per model output, got {worst}")
     return nn.functional.one_hot(labels, width)
 
 

@@ -19,13 +19,7 @@ from rlploss.training import checkpoints
 from rlploss.training.draws import stream
 from rlploss.training.feeds import Feed
 from rlploss.training.history import Budget, Event, History, as_budget
-from rlploss.training.monitors import (
-    DivergenceError,
-    EarlyStopping,
-    Reporter,
-    divergence_message,
-    make_stopper,
-)
+from rlploss.training.monitors import DivergenceError, EarlyStopping, Reporter, divergence_message, make_stopper
 from rlploss.training.recipes import Schedule, learning_rate_factor
 from rlploss.training.rows import Rows
 from rlploss.training.tasks import Task, evaluation_interval
@@ -54,13 +48,7 @@ class Run:
         checkpoint_every: Budget | tuple[int, str] | None,
     ) -> None:
         model, recipe, evaluator = task.model, task.recipe, task.evaluator
-        self.task, self.model, self.rows, self.recipe, self.evaluator = (
-            task,
-            model,
-            task.rows,
-            recipe,
-            evaluator,
-        )
+        self.task, self.model, self.rows, self.recipe, self.evaluator = (task, model, task.rows, recipe, evaluator)
         self.optimizer, self.schedule, self.callbacks = optimizer, schedule, callbacks
         self.stepper = Stepper(optimizer, recipe)
         self.share = distributed.current()
@@ -244,12 +232,7 @@ class Run:
     def _describe(self) -> dict[str, Any]:
         """What makes this run this run."""
         rule = None if self.stopper is None else str(self.stopper.rule)
-        return {
-            **self.task.describe(),
-            "evaluate_every": self._evaluate_every,
-            "early_stopping": rule,
-            "path": "plain",
-        }
+        return {**self.task.describe(), "evaluate_every": self._evaluate_every, "early_stopping": rule, "path": "plain"}
 
     def _save(self, path: Path) -> None:
         state = {

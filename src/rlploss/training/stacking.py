@@ -23,15 +23,7 @@ _FUNCTIONS: dict[Any, str] = {
     torch.tanh: "tanh",
     torch.sigmoid: "sigmoid",
 }
-_RANDOM = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-    nn.RReLU,
-)
+_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
 _RUNNING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
@@ -217,9 +209,7 @@ def _activate(name: str, z: Tensor) -> Tensor:
 def _deactivate(name: str, h: Tensor, back: Tensor) -> Tensor:
     """Gradient before the activation from the gradient after it; h is the activation's output."""
     if name == "relu":
-        masked: Tensor = torch.ops.aten.threshold_backward(
-            back, h, 0
-        )  # a product with a mask takes four times as long
+        masked: Tensor = torch.ops.aten.threshold_backward(back, h, 0)  # a product with a mask takes four times as long
         return masked
     if name == "tanh":
         return back * (1 - h * h)
@@ -233,9 +223,7 @@ def _deactivate(name: str, h: Tensor, back: Tensor) -> Tensor:
 def _chain(model: nn.Module, starts: dict[str, int], input_dims: int) -> tuple[Dense, ...] | None:
     """The network as linear layers with activations, or None if it is anything else."""
     modules = dict(model.named_modules())
-    if any(
-        m._forward_hooks or m._forward_pre_hooks or hasattr(m, "parametrizations") for m in modules.values()
-    ):
+    if any(m._forward_hooks or m._forward_pre_hooks or hasattr(m, "parametrizations") for m in modules.values()):
         return None
     try:
         graph = fx.symbolic_trace(model).graph

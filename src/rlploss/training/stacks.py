@@ -59,12 +59,7 @@ class Stack:
         reuse: Chunk | None = None,
     ) -> None:
         self.architecture, self.members, self.mode, self.compiled = architecture, members, mode, compiled
-        self.schedule, self.callbacks, self.on_divergence, self.tell = (
-            schedule,
-            callbacks,
-            on_divergence,
-            tell,
-        )
+        self.schedule, self.callbacks, self.on_divergence, self.tell = (schedule, callbacks, on_divergence, tell)
         self.gauge = Gauge(architecture)
         self.rows = [min(s, len(members) - 1) for s in range(width)]  # which member each row of the stack is
         recipe = members[0].task.recipe
@@ -105,9 +100,7 @@ class Stack:
     def go(self) -> None:
         """Train every member to its end; histories and networks are filled in."""
         if self._path is not None:
-            self._spec = {
-                f"replica {m.number}: {k}": v for m in self.members for k, v in self._describe(m).items()
-            }
+            self._spec = {f"replica {m.number}: {k}": v for m in self.members for k, v in self._describe(m).items()}
             self._spec["path"] = self.path_name
             self._environment = checkpoints.environment(self.flat.device, torch.get_num_threads())
             with checkpoints.refusing(self._path):
@@ -158,11 +151,7 @@ class Stack:
             table = rate_table(self.recipes, self.schedule, self.step, n + UNROLL, self.flat.dtype)
             table = table.to(self.flat.device)
             batch = self.chunk.batch()
-            losses = (
-                self._calls(batch, place, n, table)
-                if self.compiled
-                else self._singles(batch, place, n, table)
-            )
+            losses = self._calls(batch, place, n, table) if self.compiled else self._singles(batch, place, n, table)
             self._check(losses)
             sums += losses.to(torch.float64).sum(0).cpu()
             self.step += n
@@ -216,9 +205,7 @@ class Stack:
                 self.stepper.step()
                 continue
             state = (self.first, self.second)
-            fresh, renewed = update_stack(
-                self.kind.optimizer, self.flat, state, gradient, table[i], self.rates
-            )
+            fresh, renewed = update_stack(self.kind.optimizer, self.flat, state, gradient, table[i], self.rates)
             use = self.alive.unsqueeze(1)
             self.flat = torch.where(use, fresh, self.flat)
             self.first, self.second = renewed

@@ -173,9 +173,7 @@ def unrolled(architecture: Architecture, kind: StepKind) -> Callable[..., Tensor
         losses = []
         for i in range(UNROLL):
             batch = chunk.at(i)
-            values, gradient = architecture.run(
-                now, batch.x, partial(score_stack, kind.mode, kind.loss, batch)
-            )
+            values, gradient = architecture.run(now, batch.x, partial(score_stack, kind.mode, kind.loss, batch))
             if kind.clips:
                 gradient = clip_stack(gradient, rates.clip)
             fresh, renewed = update_stack(kind.optimizer, now, state, gradient, table[i], rates)
@@ -213,12 +211,8 @@ def compiled_steps(
             plain.__defaults__,
             plain.__closure__,
         )
-        call: Callable[..., Tensor] = torch.compile(
-            own, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
-        )
-        state = tuple(
-            t.clone() for t in arguments[:4] if t is not None
-        )  # compiling runs it: not on the real ones
+        call: Callable[..., Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+        state = tuple(t.clone() for t in arguments[:4] if t is not None)  # compiling runs it: not on the real ones
         call(*state, *arguments[4:])
         _COMPILED[key] = call
     return _COMPILED[key]

@@ -24,12 +24,7 @@ ChosenMetrics = Sequence[str | MetricFunction] | str | MetricFunction | None
 class Evaluator:
     """The metrics of a run on its validation rows; without rows there is nothing to measure."""
 
-    def __init__(
-        self,
-        metrics: ChosenMetrics,
-        held: Rows | None,
-        classes: bool,
-    ) -> None:
+    def __init__(self, metrics: ChosenMetrics, held: Rows | None, classes: bool) -> None:
         if metrics is not None and held is None:
             raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
         default = "accuracy" if classes else "mse"

@@ -84,9 +84,7 @@ class Stepper:
         if isinstance(self._optimizer, SGD):
             self._call = _sgd(parameters, state, group)
         elif all(s for s in state):
-            self._call = _adam(
-                parameters, state, group, adamw if isinstance(self._optimizer, AdamW) else adam
-            )
+            self._call = _adam(parameters, state, group, adamw if isinstance(self._optimizer, AdamW) else adam)
 
 
 def _adam(

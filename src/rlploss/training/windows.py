@@ -38,12 +38,7 @@ def needs_windows(recipe: Recipe, rows: AnyRows) -> bool:
         return False  # one quadratic form
     columns, size = rows.n_columns, rows.dtype.itemsize
     kept = ProjectionBank.bytes_for(
-        r.n_subsets,
-        r.subset_size,
-        columns,
-        probe=str(r.probe),
-        intercept=r.intercept,
-        dtype=rows.dtype,
+        r.n_subsets, r.subset_size, columns, probe=str(r.probe), intercept=r.intercept, dtype=rows.dtype
     )
     if r.mixup:
         kept += r.rows_per_epoch * columns * size
@@ -95,9 +90,7 @@ class WindowFeed(Draws):
         mine = -(-self._per_step // self.share.world) * self._unit
         self._window_steps = max(1, WINDOW_BYTES // (per_row * mine))
         # where a step reads at least N rows, the network is run on all rows once: subsets share them
-        self._all_rows = (
-            self._unit > 1 and not recipe.mixup and isinstance(rows, Rows) and mine >= recipe.n_rows
-        )
+        self._all_rows = self._unit > 1 and not recipe.mixup and isinstance(rows, Rows) and mine >= recipe.n_rows
         self._root: Tensor | None = None
         self._centre: Tensor | None = None
         if isinstance(rows, Rows) and rows.weight is not None:
@@ -218,9 +211,7 @@ class WindowFeed(Draws):
         value, back = self._score(window, slice(first, last), slice(low, high), n_all, pred[index])
         return value, torch.zeros_like(pred).index_add_(0, index, back)
 
-    def _score(
-        self, window: _Window, units: slice, rows: slice, n_all: int, pred: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _score(self, window: _Window, units: slice, rows: slice, n_all: int, pred: Tensor) -> tuple[Tensor, Tensor]:
         loss, C = self.recipe.loss, self.rows.n_outputs
         target, root = window.y[rows], None if window.root is None else window.root[rows]
         if loss != "rlp" or window.sight is None:  # without rows of its own a subset is seen whole: MSE
