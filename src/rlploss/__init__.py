@@ -9,14 +9,25 @@ from rlploss.loss.module import RLPLoss
 from rlploss.loss.sampler import BalancedBatchSampler
 from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
+from rlploss.training.budget import Epochs, Steps
 from rlploss.training.fit import fit
 from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.history import Epochs, Event, History, Steps
+from rlploss.training.history import Event, History
 from rlploss.training.monitors import DivergenceError, EarlyStopping, Progress
+from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
+from rlploss.training.optimizers import SGD, Adam, AdamW
 
 __all__ = [
+    "MAE",
+    "MSE",
+    "RLP",
+    "SGD",
+    "Adam",
+    "AdamW",
     "Autoencoder",
     "BalancedBatchSampler",
+    "BatchLoss",
+    "CrossEntropy",
     "DegenerateLossWarning",
     "DivergenceError",
     "EarlyStopping",
@@ -24,10 +35,12 @@ __all__ = [
     "Event",
     "HeavyTailWarning",
     "History",
+    "Huber",
     "LeNet5",
     "MSEEquivalentWarning",
     "MeanOnlyWarning",
     "MoonsNet",
+    "Pointwise",
     "Problem",
     "Progress",
     "ProjectionBank",

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from rlploss import _checks
-from rlploss.estimators.base import BATCH, subset_settings
+from rlploss.estimators.base import BATCH, batch_objective, subset_objective
 from rlploss.estimators.folds import AUTO, Dial
+from rlploss.training.objectives import Objective
+from rlploss.training.optimizers import Adam
 
 HIDDEN = (100,)
 RATES = (1e-3, 3e-3)
@@ -98,18 +100,17 @@ class Setting:
 
     def problem(self, arm: Arm, n_rows: int, n_features: int) -> dict[str, Any]:
         """The settings of `fit` for so many rows. A subset size up to the number of columns is MSE."""
-        settings: dict[str, Any] = {"lr": self.rate, "weight_decay": self.decay, "objective": arm.objective}
-        if self.shape is not None:
-            settings["mixup_alpha"] = self.shape
         size = self.subset_size(n_rows, n_features)
+        objective: Objective
         if size is None:
-            settings["objective"] = arm.objective.replace("rlp", "mse")
-            settings["batch_size"] = min(self.batch, n_rows)
-            return settings
-        plan = min(max(20, min(200, 100_000 // size)), math.comb(n_rows, size))  # no more than there are
-        return settings | subset_settings(
-            n_rows, n_features, size, n_subsets=plan, probe="subset", intercept=True, ridge=0.0
-        )
+            loss = arm.objective.replace("rlp", "mse").partition("+")[0]
+            objective = batch_objective(loss, min(self.batch, n_rows), self.shape)
+        else:
+            plan = min(max(20, min(200, 100_000 // size)), math.comb(n_rows, size))  # no more than there are
+            objective = subset_objective(
+                n_rows, n_features, size, n_subsets=plan, probe="subset", intercept=True, ridge=0.0, mixup=self.shape
+            )
+        return {"objective": objective, "optimizer": Adam(self.rate, self.decay)}
 
     def subset_size(self, n_rows: int, n_features: int) -> int | None:
         """M for so many rows; None for arms without subsets, and where RLP is MSE."""

@@ -25,8 +25,8 @@ from rlploss.estimators.base import BATCH, steps_per_iteration
 from rlploss.estimators.predictor import Scaling, build_network
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell
+from rlploss.training.budget import Steps
 from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.history import Steps
 from rlploss.training.monitors import Progress
 
 Array = NDArray[np.float64]

@@ -23,6 +23,7 @@ except ImportError:  # pragma: no cover - the extra is installed where tests run
 
 from rlploss._checks import count, one_of
 from rlploss.estimators.predictor import Array, Predictor, Scaling, predict_rows
+from rlploss.training.objectives import NAMES, RLP, Objective
 
 BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
 FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
@@ -55,20 +56,36 @@ def auto_subsets_per_step(n_rows: int, subset_size: int) -> int:
     return max(1, min(BATCH, n_rows // 5) // subset_size)
 
 
-def subset_settings(
-    n_rows: int, n_features: int, subset_size: int, *, n_subsets: int | None, probe: str, intercept: bool, ridge: float
-) -> dict[str, Any]:
-    """What `fit` needs to know about subsets of this size; `n_subsets=None` leaves their number to the rule."""
+def subset_objective(
+    n_rows: int,
+    n_features: int,
+    subset_size: int,
+    *,
+    n_subsets: int | None,
+    probe: str,
+    intercept: bool,
+    ridge: float,
+    mixup: float | None = None,
+) -> RLP:
+    """RLP with subsets of this size; `n_subsets=None` leaves their number to the rule."""
     if n_subsets is None:
         n_subsets = auto_n_subsets(n_rows, n_features + int(intercept), subset_size)
-    return {
-        "probe": probe,
-        "intercept": bool(intercept),
-        "ridge": ridge,
-        "subset_size": subset_size,
-        "n_subsets": n_subsets,
-        "subsets_per_step": min(n_subsets, auto_subsets_per_step(n_rows, subset_size)),
-    }
+    per_step = min(n_subsets, auto_subsets_per_step(n_rows, subset_size))
+    return RLP(
+        subset_size,
+        n_subsets,
+        subsets_per_step=per_step,
+        probe=probe,
+        intercept=bool(intercept),
+        ridge=ridge,
+        mixup=mixup,
+    )
+
+
+def batch_objective(loss: str, batch_size: int, mixup: float | None = None) -> Objective:
+    """The pointwise objective of this name."""
+    made: Any = NAMES[loss]
+    return made(batch_size, mixup=mixup)  # type: ignore[no-any-return]  # one of the pointwise classes
 
 
 def known_frame(X: Any) -> Any:

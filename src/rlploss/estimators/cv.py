@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rlploss._checks import count, number, one_of
-from rlploss.estimators.base import RegressionTarget, RowReader, auto_n_subsets, steps_per_iteration, subset_settings
+from rlploss.estimators.base import (
+    RegressionTarget,
+    RowReader,
+    auto_n_subsets,
+    batch_objective,
+    steps_per_iteration,
+    subset_objective,
+)
 from rlploss.estimators.folds import AUTO, LINEAR_END, MSE_END, Dial, Keeper, Rows, Split
 from rlploss.estimators.predictor import Array, MeanNetwork, Scaling, build_network
+from rlploss.training.budget import Steps
 from rlploss.training.fit import fit
 from rlploss.training.fleet import fit_fleet
-from rlploss.training.history import Steps
+from rlploss.training.objectives import Objective
+from rlploss.training.optimizers import Adam
 
 # isort: split
 from sklearn.base import RegressorMixin
@@ -132,7 +141,11 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         candidates = [(dial, alpha) for dial in self._distinct(dials, fewest) for alpha in alphas]
         fleet = [
             rows.problem(
-                train, test, (seed + fold) % 2**31, weight_decay=alpha, **self._settings(dial, len(train), PLAN)
+                train,
+                test,
+                (seed + fold) % 2**31,
+                self._objective(dial, len(train), PLAN),
+                Adam(self.learning_rate_init, alpha),
             )
             for dial, alpha in candidates
             for fold, (train, test) in enumerate(splits)
@@ -146,7 +159,6 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
             evaluate_every=Steps(every),
             metrics="mse",
             callbacks=[keeper],
-            lr=self.learning_rate_init,
             on_divergence="record",
             progress=bool(self.verbose),
             device=self.device,
@@ -216,17 +228,16 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
         p = self._columns()
         return list({max(dial.subset_size(n_rows, p), p): dial for dial in reversed(dials)}.values())[::-1]
 
-    def _settings(self, dial: Dial, n_rows: int, n_subsets: int) -> dict[str, Any]:
-        """The settings of `fit` for one place on the dial: MSE, or subsets."""
+    def _objective(self, dial: Dial, n_rows: int, n_subsets: int) -> Objective:
+        """What is made small at one place on the dial: MSE, or RLP with subsets."""
         p, d = self._columns(), self.n_features_in_
         size = dial.subset_size(n_rows, p)
         if size <= p:
-            return {"objective": "mse", "batch_size": self._batch(n_rows)}
+            return batch_objective("mse", self._batch(n_rows))
         plan = min(n_subsets, auto_n_subsets(n_rows, p, size))
-        chosen = subset_settings(
+        return subset_objective(
             n_rows, d, size, n_subsets=plan, probe=self.probe, intercept=self.intercept, ridge=self.ridge
         )
-        return {"objective": "rlp", **chosen}
 
     def _splits(self, X: Array, y: NDArray[Any], weight: Array | None, seed: int) -> list[Split]:
         """Folds as places among the rows of weight above 0; the caller's own splits count all rows."""
@@ -308,12 +319,11 @@ class RLPRegressorCV(RegressionTarget, RegressorMixin, RowReader):
             network,
             rows.x,
             rows.y,
+            self._objective(dial, len(rows.x), 1000),
             budget=Steps(int(self.best_params_["n_steps"])),
-            lr=self.learning_rate_init,
-            weight_decay=alpha,
+            optimizer=Adam(self.learning_rate_init, alpha),
             seed=seed,
             sample_weight=rows.weight,
             device=self.device,
-            **self._settings(dial, len(rows.x), 1000),
         )
         return network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,8 @@ from torch import nn
 from rlploss.estimators.predictor import Array
 from rlploss.training.fleet import Problem
 from rlploss.training.history import Event
+from rlploss.training.objectives import Objective
+from rlploss.training.optimizers import Adam
 
 Split = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -57,7 +58,9 @@ class Rows:
         """How much some rows count together."""
         return float(len(which) if self.weight is None else self.weight[which].sum())
 
-    def problem(self, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, **settings: Any) -> Problem:
+    def problem(
+        self, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, objective: Objective, optimizer: Adam
+    ) -> Problem:
         """One network of the fleet."""
         return Problem(
             self.x[train],
@@ -65,7 +68,8 @@ class Rows:
             validation=(self.x[test], self.y[test]),
             seed=seed,
             sample_weight=None if self.weight is None else self.weight[train],
-            **settings,
+            objective=objective,
+            optimizer=optimizer,
         )
 
 

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss._checks import count, number, one_of
-from rlploss.estimators.base import RowReader, auto_subset_size, steps_per_iteration, subset_settings
+from rlploss.estimators.base import RowReader, auto_subset_size, batch_objective, steps_per_iteration, subset_objective
 from rlploss.estimators.predictor import Array, Scaling, build_network
+from rlploss.training.budget import Steps
 from rlploss.training.fit import fit
-from rlploss.training.history import Event, History, Steps
+from rlploss.training.history import Event, History
 from rlploss.training.monitors import EarlyStopping
+from rlploss.training.objectives import RLP, Objective
 
 
 class Watch:
@@ -144,7 +146,7 @@ class RLPBase(RowReader):
             )
         else:  # a copy: training that fails leaves the estimator as it was
             scaling, network = self.scaling_, copy.deepcopy(self.network_).float()
-        settings = self._settings(len(X), X.shape[1])
+        objective = self._objective(len(X), X.shape[1])
         steps = steps_per_iteration(len(X), self._batch(len(X)))
         watch = Watch(self.tol, self.n_iter_no_change, stops=held is None and not partial, verbose=bool(self.verbose))
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
@@ -153,6 +155,7 @@ class RLPBase(RowReader):
         history = fit(
             network,
             *scaled(scaling, X, target),
+            objective,
             budget=Steps(iterations * steps),
             evaluate_every=Steps(steps),
             optimizer=self._optimizer(made, None if restart else self._optimizer_state),
@@ -163,14 +166,13 @@ class RLPBase(RowReader):
             early_stopping=None if held is None else EarlyStopping(metric, self.n_iter_no_change, self.tol),
             callbacks=[watch],
             device=self.device,
-            **settings,
         )
         self.scaling_, self.network_, self._trained = scaling, network.to("cpu").double(), kind
         self._optimizer_state = {
             key: {name: value.cpu() for name, value in moments.items()}
             for key, moments in made[0].state_dict()["state"].items()
         }
-        self._note(history, watch, settings, None if held is None else held[1], more=not restart)
+        self._note(history, watch, objective, None if held is None else held[1], more=not restart)
 
     def _hold_out(
         self, X: Array, target: NDArray[Any], weight: Array | None, seed: int
@@ -201,18 +203,17 @@ class RLPBase(RowReader):
 
         return factory
 
-    def _settings(self, n_rows: int, n_features: int) -> dict[str, Any]:
-        """The settings of `fit` that the loss decides. Too few rows for "auto" to give subsets are MSE."""
-        batch = {"batch_size": self._batch(n_rows)}
-        loss, plus, mix = self.loss.partition("+")
-        mixed = {"mixup_alpha": self.mixup_alpha} if plus else {}
+    def _objective(self, n_rows: int, n_features: int) -> Objective:
+        """What `fit` makes small. Too few rows for "auto" to give subsets are MSE."""
+        loss, plus, _ = self.loss.partition("+")
+        mixup = self.mixup_alpha if plus else None
         if loss != "rlp":
-            return {"objective": self.loss, **batch, **mixed}
+            return batch_objective(loss, self._batch(n_rows), mixup)
         columns = n_features + int(self.intercept)
         size = self._subset_size(n_rows, columns)
         if self.subset_size == "auto" and size < columns + 2 and self.ridge == 0:
-            return {"objective": f"mse{plus}{mix}", **batch, **mixed}
-        chosen = subset_settings(
+            return batch_objective("mse", self._batch(n_rows), mixup)
+        return subset_objective(
             n_rows,
             n_features,
             size,
@@ -220,8 +221,8 @@ class RLPBase(RowReader):
             probe=self.probe,
             intercept=self.intercept,
             ridge=self.ridge,
+            mixup=mixup,
         )
-        return {"objective": self.loss, **chosen, **mixed}
 
     def _subset_size(self, n_rows: int, n_columns: int) -> int:
         size = self.subset_size
@@ -240,7 +241,7 @@ class RLPBase(RowReader):
         return int(size)
 
     def _note(
-        self, history: History, watch: Watch, settings: dict[str, Any], held: NDArray[Any] | None, *, more: bool
+        self, history: History, watch: Watch, objective: Objective, held: NDArray[Any] | None, *, more: bool
     ) -> None:
         """Set what a fitted estimator tells about its training."""
         before = self.loss_curve_ if more else []
@@ -248,8 +249,8 @@ class RLPBase(RowReader):
         self.n_iter_ = len(self.loss_curve_)
         self.loss_ = self.loss_curve_[-1]
         self.best_loss_ = min(self.loss_curve_) if held is None else None
-        self.subset_size_ = settings.get("subset_size")
-        self.n_subsets_ = settings.get("n_subsets")
+        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
+        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
         if held is not None:

@@ -17,9 +17,12 @@ from rlploss import _checks, models
 from rlploss.lab import problems
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell, Scalar
+from rlploss.training.budget import Epochs, Steps
 from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.history import Epochs, Event, History, Steps
+from rlploss.training.history import Event, History
 from rlploss.training.monitors import Progress
+from rlploss.training.objectives import NAMES, RLP, Objective
+from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue
 
 ARM_SETTINGS = (
     "preset",
@@ -39,6 +42,7 @@ ARM_SETTINGS = (
     "momentum",
     "batch_size",
 )
+OPTIMISER = ("optimizer", "lr", "weight_decay", "momentum")
 KEPT_EPOCHS = (5, 10, 50)  # of reconstructions
 KEPT_IMAGES = 8
 GRID = 60  # points along each side of a decision boundary
@@ -86,9 +90,7 @@ def _problem(cell: Cell, variant: Mapping[str, Scalar], seed: int) -> Problem:
 
 def _fit(cell: Cell, fleet: list[Problem], tell: Tell, callbacks: list[Callable[[Event], None]]) -> list[History]:
     unit = Epochs if cell.budget.unit == "epochs" else Steps
-    given: dict[str, Any] = {name: cell.arm.get(name) for name in ARM_SETTINGS if cell.arm.get(name) is not None}
-    if given.get("batch_size") == "all":
-        given["batch_size"] = max(torch.as_tensor(problem.X).shape[0] for problem in fleet)
+    n_rows = max(torch.as_tensor(problem.X).shape[0] for problem in fleet)
     metrics = str(cell.task.get("metrics", "mse")).split(",")
 
     def progress(state: Progress) -> None:
@@ -97,15 +99,43 @@ def _fit(cell: Cell, fleet: list[Problem], tell: Tell, callbacks: list[Callable[
     return fit_fleet(
         builder(cell),
         fleet,
-        cell.arm.objective,
+        objective_of(cell, n_rows),
+        optimizer=optimizer_of(cell),
         budget=unit(cell.budget.n),
         evaluate_every=unit(cell.budget.every),
         metrics=metrics,
         callbacks=callbacks,
         progress=progress,
         on_divergence="record",
-        **given,
     )
+
+
+def objective_of(cell: Cell, n_rows: int) -> Objective:
+    """The objective of an arm; a batch of "all" rows is one of `n_rows`."""
+    given: dict[str, Any] = {
+        name: cell.arm.get(name) for name in ARM_SETTINGS if cell.arm.get(name) is not None and name not in OPTIMISER
+    }
+    name, plus, _ = cell.arm.objective.partition("+")
+    mixup = given.pop("mixup_alpha", 0.25) if plus else None
+    preset = given.pop("preset", None)
+    if preset == "released-autoencoder":
+        return RLP.released(**given, mixup=mixup, float32_cutoff=True)
+    if preset is not None:
+        return RLP.released(**given, mixup=mixup) if preset == "released" else RLP.paper(**given, mixup=mixup)
+    if given.get("batch_size") == "all":
+        given["batch_size"] = n_rows
+    made: Any = NAMES[name]
+    return made(**given, mixup=mixup)  # type: ignore[no-any-return]  # a subclass of Objective
+
+
+def optimizer_of(cell: Cell) -> OptimizerValue:
+    """The optimiser of an arm."""
+    name = str(cell.arm.get("optimizer", "adam"))
+    given: dict[str, Any] = {key: cell.arm.get(key) for key in OPTIMISER[1:] if cell.arm.get(key) is not None}
+    if name.startswith("sgd"):
+        nesterov = name == "sgd_nesterov"
+        return SGD(**{"lr": 1e-3, "momentum": 0.9 if nesterov else 0.0} | given, nesterov=nesterov)
+    return (Adam if name == "adam" else AdamW)(**{"weight_decay": 0.0} | given)
 
 
 def builder(cell: Cell) -> Callable[[int], nn.Module]:

@@ -29,7 +29,7 @@ def mode_of(feed: Feed) -> str | None:
     r = feed.recipe
     if r.loss != "rlp":
         return "pointwise"
-    if r.preset == "released-autoencoder":
+    if r.cutoff:
         return None
     if not feed.all_rows and keeps_rows(feed):
         return "rows"
@@ -63,8 +63,8 @@ def is_static(feed: Feed) -> bool:
     if r.mixup:
         return False
     if r.loss == "rlp":
-        return r.plan == "once" and r.probe != "draw"
-    return r.batch_size == r.n_rows
+        return bool(r.plan == "once" and r.probe != "draw")
+    return bool(r.batch_size == r.n_rows)
 
 
 class Chunk:
@@ -290,7 +290,7 @@ def sight_height(feed: Feed) -> int:
         return 1
     if feed.kind == "complement" and is_static(feed) and feed.sight is not None:
         return int(feed.sight.shape[1])
-    return min(r.subset_size, feed.features.shape[1] + int(feed.intercept))
+    return int(min(r.subset_size, feed.features.shape[1] + int(feed.intercept)))
 
 
 def rows_of(feed: Feed, mode: str, which: slice) -> Tensor:

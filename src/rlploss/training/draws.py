@@ -92,7 +92,7 @@ class Draws(ABC):
     @property
     def _n_subsets(self) -> int:
         assert self.recipe.n_subsets is not None
-        return self.recipe.n_subsets
+        return int(self.recipe.n_subsets)
 
     # For checkpoints
 

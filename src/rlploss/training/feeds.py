@@ -45,7 +45,7 @@ class Feed(Draws):
         self._window_steps = max(1, window_bytes // (per_row * recipe.rows_per_step))
         self._window: tuple[int, Tensor, Tensor] | None = None  # first step, x, y
         self._blend: Tensor | None = None  # mixed inputs of the whole epoch, where the planes are fitted to them too
-        self._short = recipe.subsets_per_step == 1 and recipe.preset != "released-autoencoder"
+        self._short = recipe.subsets_per_step == 1 and not recipe.cutoff
         # whether a step runs the network on all N rows once, because its subsets hold at least as many
         several = recipe.subsets_per_step not in (None, 1) and not recipe.mixup
         self.all_rows = several and recipe.rows_per_step >= recipe.n_rows
@@ -62,7 +62,7 @@ class Feed(Draws):
 
     def _prepare(self) -> None:
         """Build what the steps of this epoch use from what was drawn."""
-        if self.recipe.preset == "released-autoencoder":
+        if self.recipe.cutoff:
             if self.sight is None:
                 self.sight, self.offset = cut_off_rows(self.rows, self.draws["plan"])
         elif self.recipe.loss == "rlp":

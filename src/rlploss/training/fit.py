@@ -12,10 +12,13 @@ from torch.utils.data import Dataset
 
 from rlploss import distributed
 from rlploss._checks import one_of
+from rlploss.training.budget import Budget
 from rlploss.training.grouping import Common, compiled_run
-from rlploss.training.history import Budget, History
+from rlploss.training.history import History
 from rlploss.training.monitors import EarlyStopping, ProgressFunction, Reporter
-from rlploss.training.recipes import OptimizerFactory, Schedule
+from rlploss.training.objectives import RLP, Objective, as_objective
+from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue, as_optimizer
+from rlploss.training.recipes import Schedule
 from rlploss.training.rows import Array
 from rlploss.training.runs import Callback, Run
 from rlploss.training.tasks import ChosenMetrics, make_task
@@ -26,25 +29,10 @@ def fit(
     model: nn.Module,
     X: Array | Dataset[Any],
     y: Array | None,
-    objective: str = "rlp",
+    objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
     budget: Budget | tuple[int, str],
-    preset: str | None = None,
-    probe: str | None = None,
-    draw_from: str | None = None,
-    method: str | None = None,
-    plan: str | None = None,
-    intercept: bool | None = None,
-    ridge: float | None = None,
-    subset_size: int | None = None,
-    n_subsets: int | None = None,
-    subsets_per_step: int | str | None = None,
-    mixup_alpha: float | None = None,
-    optimizer: str | OptimizerFactory = "adam",
-    lr: float | None = None,
-    weight_decay: float | None = None,
-    momentum: float | None = None,
-    batch_size: int | None = None,
+    optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
     seed: int = 0,
     sample_weight: Array | None = None,
     validation: tuple[Array, Array | None] | None = None,
@@ -69,22 +57,12 @@ def fit(
             (input, target), beside y=None: its rows are read, and its subsets factored, a window of steps at a time.
         y: targets. Floating: regression, [N] or [N, C]. Whole numbers: class numbers [N], one-hot for every
             objective but cross entropy. None: the input is the target (reconstruction).
-        objective: `"rlp"`, `"mse"`, `"mae"`, `"huber"`, `"cross_entropy"` (on logits), or `"mse+mixup"`,
-            `"cross_entropy+mixup"`, `"rlp+mixup"`. L2 is `weight_decay`.
+        objective: a value: `RLP(...)`, `MSE(...)`, `MAE(...)`, `Huber(...)`, `CrossEntropy(...)` (on logits),
+            `Pointwise(function)`, `BatchLoss(function)`. A name, `"rlp"` or `"mse"`, stands for the value with its
+            defaults. `RLP.paper(...)` is Algorithm 2 (with mixup Algorithm 3) as printed, `RLP.released(...)` the loop
+            behind the published numbers.
         budget: `Epochs(n)` or `Steps(n)`. An epoch is a pass over the N rows, or over the K subsets for RLP.
-        preset: `"paper"` is Algorithm 2 (with mixup Algorithm 3) as printed: one step per epoch; `"released"` is the
-            loop behind the published numbers: one step per subset; `"released-autoencoder"` adds its float32
-            cut-off. A preset fixes what it names: a different value beside it is an error.
-        probe, draw_from, intercept, ridge: the form of RLP, see `rlp_loss`. Default: the subset probe with an
-            intercept, because planes through points are affine (off with probe="sum" and in every preset).
-        method, plan: how subsets are drawn (`balanced_subsets`), and whether `"once"` or `"each-epoch"`.
-        subset_size: M. Default min(100, N // 2), raised to p + 2 where N allows.
-        n_subsets: K. Default 1000, capped at the number of distinct subsets.
-        subsets_per_step: 1 (default; the released code), `"all"` (Algorithm 2), or a mini-batch of subsets.
-        mixup_alpha: ψ of Beta(ψ, ψ), default 0.25. λ is drawn anew per pair of subsets, or per batch.
-        optimizer: `"adam"`, `"adamw"`, `"sgd"`, `"sgd_nesterov"`, or a function of the parameters.
-        lr, weight_decay, momentum: defaults 1e-3, 0, and 0 for sgd or 0.9 for sgd_nesterov.
-        batch_size: rows per step of pointwise objectives, default min(100, N); reshuffled every epoch.
+        optimizer: `Adam(...)`, `AdamW(...)`, `SGD(...)`, or a function of the parameters. L2 is `weight_decay`.
         seed: decides plan, order and draws. Initial weights are the model's own; see `seeded`.
         sample_weight: [N], at least 0; only ratios count. A row of weight w counts w times in a pointwise loss, and
             planes are fitted by weighted least squares: x and residual are multiplied by √w. Rows of weight 0 are
@@ -119,45 +97,28 @@ def fit(
     Example:
         >>> from rlploss import RegressionNet, Steps
         >>> X = torch.linspace(-1, 1, 60).view(20, 3)
-        >>> history = fit(RegressionNet(3), X, X.sum(1), budget=Steps(5), subset_size=8, n_subsets=4)
+        >>> history = fit(RegressionNet(3), X, X.sum(1), RLP(8, 4), budget=Steps(5))
         >>> history.last("step"), history.last("samples")
         (5.0, 40.0)
     """
     share = distributed.current()
-    if share.world > 1 and subsets_per_step is None and preset is None and objective.startswith("rlp"):
-        subsets_per_step = share.world if n_subsets is None else min(share.world, n_subsets)
-    settings: dict[str, Any] = {
-        "budget": budget,
-        "preset": preset,
-        "probe": probe,
-        "draw_from": draw_from,
-        "method": method,
-        "plan": plan,
-        "intercept": intercept,
-        "ridge": ridge,
-        "subset_size": subset_size,
-        "n_subsets": n_subsets,
-        "subsets_per_step": subsets_per_step,
-        "mixup_alpha": mixup_alpha,
-        "optimizer": optimizer,
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "momentum": momentum,
-        "batch_size": batch_size,
-        "seed": seed,
-        "schedule": schedule,
-        "clip_grad": clip_grad,
-    }
     task = make_task(
         model,
         X,
         y,
-        objective,
+        as_objective(objective),
+        optimizer=as_optimizer(optimizer),
         sample_weight=sample_weight,
         validation=validation,
         metrics=metrics,
         device=device,
-        settings=settings,
+        settings={
+            "budget": budget,
+            "seed": seed,
+            "schedule": schedule,
+            "clip_grad": clip_grad,
+            "n_processes": share.world,
+        },
     )
     common = Common(
         schedule=schedule,
@@ -179,7 +140,7 @@ def fit(
         return stack.members[0].history
     run = Run(
         task,
-        optimizer=make_optimizer(task.recipe, optimizer, model),
+        optimizer=make_optimizer(task.recipe, model),
         schedule=schedule,
         evaluate_every=evaluate_every,
         callbacks=tuple(callbacks),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,82 +11,43 @@ import torch
 from torch import nn
 
 from rlploss._checks import one_of
+from rlploss.training.budget import Budget
 from rlploss.training.grouping import Common, train_fleet
-from rlploss.training.history import Budget, History
+from rlploss.training.history import History
 from rlploss.training.monitors import EarlyStopping, ProgressFunction, Reporter
-from rlploss.training.recipes import OBJECTIVES, Schedule
+from rlploss.training.objectives import RLP, Objective, as_objective
+from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue, as_optimizer
+from rlploss.training.recipes import Schedule
 from rlploss.training.rows import Array
 from rlploss.training.runs import Callback
 from rlploss.training.tasks import ChosenMetrics, make_task
-
-_RLP_ONLY = (
-    "preset",
-    "probe",
-    "draw_from",
-    "method",
-    "plan",
-    "intercept",
-    "ridge",
-    "subset_size",
-    "n_subsets",
-    "subsets_per_step",
-)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """One replica: its data, its seed, and whatever it does differently from the rest of the fleet.
 
-    Every field from `objective` on overrides the argument of `fit_fleet` of the same name; None leaves it.
+    objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
     """
 
     X: Array
     y: Array | None
-    validation: tuple[Array, Array | None] | None = None
+    _: KW_ONLY
     seed: int = 0
+    validation: tuple[Array, Array | None] | None = None
     sample_weight: Array | None = None
-    objective: str | None = None
+    objective: Objective | str | None = None
+    optimizer: OptimizerValue | OptimizerFunction | str | None = None
     budget: Budget | tuple[int, str] | None = None
-    preset: str | None = None
-    probe: str | None = None
-    draw_from: str | None = None
-    method: str | None = None
-    plan: str | None = None
-    intercept: bool | None = None
-    ridge: float | None = None
-    subset_size: int | None = None
-    n_subsets: int | None = None
-    subsets_per_step: int | str | None = None
-    mixup_alpha: float | None = None
-    lr: float | None = None
-    weight_decay: float | None = None
-    momentum: float | None = None
-    batch_size: int | None = None
-    clip_grad: float | None = None
 
 
 def fit_fleet(
     build_model: Callable[[int], nn.Module],
     problems: Iterable[Problem],
-    objective: str = "rlp",
+    objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
     budget: Budget | tuple[int, str],
-    preset: str | None = None,
-    probe: str | None = None,
-    draw_from: str | None = None,
-    method: str | None = None,
-    plan: str | None = None,
-    intercept: bool | None = None,
-    ridge: float | None = None,
-    subset_size: int | None = None,
-    n_subsets: int | None = None,
-    subsets_per_step: int | str | None = None,
-    mixup_alpha: float | None = None,
-    optimizer: str = "adam",
-    lr: float | None = None,
-    weight_decay: float | None = None,
-    momentum: float | None = None,
-    batch_size: int | None = None,
+    optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
     metrics: ChosenMetrics = None,
     evaluate_every: Budget | tuple[int, str] | None = None,
     callbacks: Iterable[Callback] = (),
@@ -108,7 +69,7 @@ def fit_fleet(
     Args:
         build_model: called with the seed of each problem; the same architecture each time, see `seeded`.
         problems: the replicas; what a `Problem` does not set is shared and comes from the arguments below.
-        objective, budget, ...: as in `fit`. An optimiser by name; rates may differ between replicas.
+        objective, budget, ...: see `fit`.
         on_divergence: `"record"` ends the replica whose loss is not finite and lets the others go on.
         checkpoint: a folder, with one file per stack.
         stack: `"auto"` trains small chains of linear layers as one tensor and everything else one after another,
@@ -116,50 +77,34 @@ def fit_fleet(
         compile: `"auto"` compiles five steps into one call where that is predicted to pay for the compiling.
 
     Example:
-        >>> from rlploss import RegressionNet, Steps, seeded
+        >>> from rlploss import Adam, RegressionNet, Steps, seeded
         >>> X = torch.linspace(-1, 1, 60).view(20, 3)
-        >>> fleet = [Problem(X, X.sum(1), seed=s, lr=lr) for s in range(2) for lr in (1e-3, 1e-2)]
+        >>> fleet = [Problem(X, X.sum(1), seed=s, optimizer=Adam(lr)) for s in range(2) for lr in (1e-3, 1e-2)]
         >>> done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(3), seed), fleet, "mse", budget=Steps(4))
         >>> [int(h.last("step")) for h in done]
         [4, 4, 4, 4]
     """
     problems = list(problems)
-    if callable(optimizer):
-        raise TypeError("fit_fleet takes an optimizer by name, got a function; use fit for a factory of your own")
-    shared: dict[str, Any] = {
-        "budget": budget,
-        "preset": preset,
-        "probe": probe,
-        "draw_from": draw_from,
-        "method": method,
-        "plan": plan,
-        "intercept": intercept,
-        "ridge": ridge,
-        "subset_size": subset_size,
-        "n_subsets": n_subsets,
-        "subsets_per_step": subsets_per_step,
-        "mixup_alpha": mixup_alpha,
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "momentum": momentum,
-        "batch_size": batch_size,
-        "clip_grad": clip_grad,
-    }
     one_of("on_divergence", on_divergence, ("raise", "record"))
     tasks = []
     known: dict[Any, Any] = {}
     for problem in problems:
-        chosen, mine = settings_of(problem, objective, shared)
         task = make_task(
             build_model(problem.seed),
             problem.X,
             problem.y,
-            mine,
+            as_objective(objective if problem.objective is None else problem.objective),
+            optimizer=as_optimizer(optimizer if problem.optimizer is None else problem.optimizer),
             sample_weight=problem.sample_weight,
             validation=problem.validation,
             metrics=metrics,
             device=device,
-            settings={**chosen, "optimizer": optimizer, "seed": problem.seed, "schedule": schedule},
+            settings={
+                "budget": budget if problem.budget is None else problem.budget,
+                "seed": problem.seed,
+                "schedule": schedule,
+                "clip_grad": clip_grad,
+            },
             known=known,
         )
         tasks.append(task)
@@ -174,18 +119,3 @@ def fit_fleet(
     )
     reporter = Reporter(progress, sum(task.recipe.total_steps for task in tasks))
     return train_fleet(tasks, common, stack=stack, compile=compile, reporter=reporter)
-
-
-def settings_of(problem: Problem, objective: str, shared: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Settings and objective of one replica: its own, then the shared ones as far as they mean something to it."""
-    one_of("objective", objective, OBJECTIVES)
-    own = {f.name: getattr(problem, f.name) for f in fields(problem) if f.name in shared}
-    mine = objective if problem.objective is None else one_of("objective", problem.objective, OBJECTIVES)
-    idle: set[str] = set()
-    if mine != objective:  # a shared setting may be there for the others
-        idle |= {"batch_size"} if mine.startswith("rlp") else set(_RLP_ONLY)
-        idle |= set() if mine.endswith("+mixup") else {"mixup_alpha"}
-    chosen = {
-        name: own[name] if own[name] is not None else None if name in idle else value for name, value in shared.items()
-    }
-    return chosen, mine

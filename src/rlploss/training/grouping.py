@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rlploss.distributed import current
+from rlploss.training.budget import Budget, as_budget
 from rlploss.training.checkpoints import describe_model
 from rlploss.training.chunks import Chunk, cells_of, mode_of
 from rlploss.training.feeds import Feed
-from rlploss.training.history import Budget, History, as_budget
+from rlploss.training.history import History
 from rlploss.training.members import Member
 from rlploss.training.monitors import EarlyStopping, Progress, Reporter, make_stopper
 from rlploss.training.recipes import Schedule
@@ -310,7 +311,7 @@ def _train_alone(number: int, task: Task, common: Common, tell: Callable[[int], 
 
     run = Run(
         task,
-        optimizer=make_optimizer(task.recipe, task.recipe.optimizer, task.model),
+        optimizer=make_optimizer(task.recipe, task.model),
         schedule=common.schedule,
         evaluate_every=common.evaluate_every,
         callbacks=tuple(numbered(callback) for callback in common.callbacks),

@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from rlploss import distributed
 from rlploss.training import checkpoints
+from rlploss.training.budget import Budget, as_budget
 from rlploss.training.draws import stream
 from rlploss.training.feeds import Feed
-from rlploss.training.history import Budget, Event, History, as_budget
+from rlploss.training.history import Event, History
 from rlploss.training.monitors import DivergenceError, EarlyStopping, Reporter, divergence_message, make_stopper
 from rlploss.training.recipes import Schedule, learning_rate_factor
 from rlploss.training.rows import Rows

@@ -32,7 +32,7 @@ from rlploss.training.stepping import (
     score_stack,
     update_stack,
 )
-from rlploss.training.updates import Stepper, named_optimizer
+from rlploss.training.updates import Stepper, made
 
 STRETCH = 8192  # steps after which progress is told and a checkpoint may be written, evaluation or not
 COMPILE_SECONDS = 12.0  # measured, like the next: they decide how a stack is run, never what it computes
@@ -76,7 +76,7 @@ class Stack:
         shared = {(r.lr, r.weight_decay, r.momentum) for r in self.recipes}
         if not compiled and len(shared) == 1 and schedule is None:
             self.flat = nn.Parameter(self.flat)
-            self.optimizer = named_optimizer(recipe, [self.flat])
+            self.optimizer = made(recipe.how, self.flat)
             self.stepper = Stepper(self.optimizer, recipe)
         self.step, self.seconds = 0, 0.0
         self.path_name = "compiled" if compiled else "stacked"
@@ -305,7 +305,7 @@ class Stack:
                 for name, tensor in kept.items():
                     kept[name] = tensor[which] if isinstance(tensor, Tensor) and tensor.ndim == 2 else tensor
             self.flat = nn.Parameter(self.flat)
-            self.optimizer = named_optimizer(self.recipes[0], [self.flat])
+            self.optimizer = made(self.recipes[0].how, self.flat)
             self.optimizer.load_state_dict(state)
             self.stepper = Stepper(self.optimizer, self.recipes[0])
 

@@ -11,9 +11,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from rlploss.training import checkpoints
-from rlploss.training.history import Budget, Epochs, Steps, as_budget
+from rlploss.training.budget import Budget, Epochs, Steps, as_budget
 from rlploss.training.metrics import MetricFunction, Metrics, rlp_rows
-from rlploss.training.recipes import Recipe, make_recipe
+from rlploss.training.objectives import Objective
+from rlploss.training.optimizers import OptimizerFunction, OptimizerValue
+from rlploss.training.recipes import LOSSES, Recipe, make_recipe
 from rlploss.training.rows import AnyRows, Array, Rows, read_rows, weigh
 
 _EVALUATION_ROWS = 16384  # rows per forward pass of an evaluation
@@ -83,8 +85,9 @@ def make_task(
     model: nn.Module,
     X: Array | Dataset[Any],
     y: Array | None,
-    objective: str,
+    objective: Objective,
     *,
+    optimizer: OptimizerValue | OptimizerFunction,
     sample_weight: Array | None,
     validation: tuple[Array, Array | None] | None,
     metrics: ChosenMetrics,
@@ -98,13 +101,13 @@ def make_task(
     """
     where = next(model.parameters()).device if device is None else torch.device(device)
     model.to(where)
-    loss = objective.removesuffix("+mixup")
+    loss = LOSSES[type(objective)]
     rows = weigh(read_rows(model, X, y, loss=loss, device=where), sample_weight)
-    preset = settings["preset"]
-    if rows.weight is not None and (objective.endswith("+mixup") or preset == "released-autoencoder"):
-        what = "mixup" if objective.endswith("+mixup") else f'preset="{preset}"'
+    cutoff = getattr(objective, "float32_cutoff", False)
+    if rows.weight is not None and (objective.mixup is not None or cutoff):
+        what = "float32_cutoff=True" if cutoff else "mixup"
         raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
-    recipe = make_recipe(objective, rows.n_rows, rows.n_columns, **settings)
+    recipe = make_recipe(objective, optimizer, rows.n_rows, rows.n_columns, **settings)
     key = (loss, rows.classes, None if validation is None else tuple(id(part) for part in validation))
     if known is not None and key in known:
         return Task(model, rows, recipe, known[key])

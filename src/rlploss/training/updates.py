@@ -7,40 +7,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from rlploss.training.recipes import OptimizerFactory, Recipe
+from rlploss.training.optimizers import OptimizerValue
+from rlploss.training.recipes import Recipe
 
 
-def make_optimizer(recipe: Recipe, optimizer: str | OptimizerFactory, model: nn.Module) -> Optimizer:
-    """The optimiser of a run, with torch's fused kernels where there are any."""
+def make_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
+    """The optimiser of a run, with torch's fused update where there is one."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if callable(optimizer):
-        made = optimizer(parameters)
-        if not isinstance(made, Optimizer):
-            raise TypeError(f"an optimizer factory must return a torch Optimizer, got {type(made).__name__}")
-        return made
-    return named_optimizer(recipe, parameters)
+    if isinstance(recipe.how, OptimizerValue):
+        return recipe.how.make(parameters)
+    made = recipe.how(parameters)
+    if not isinstance(made, Optimizer):
+        raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(made).__name__}")
+    return made
 
 
-def named_optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> Optimizer:
-    """Adam, AdamW or SGD with the settings of the recipe."""
-    assert recipe.lr is not None
-    fused = parameters[0].device.type in ("cpu", "cuda", "mps")
-    if recipe.optimizer in ("adam", "adamw"):
-        kind = Adam if recipe.optimizer == "adam" else AdamW
-        return kind(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
-    return SGD(
-        parameters,
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.optimizer == "sgd_nesterov",
-        fused=fused,
-    )
+def made(optimizer: object, flat: Tensor) -> Optimizer:
+    """The optimiser of a stack."""
+    assert isinstance(optimizer, OptimizerValue)
+    return optimizer.make([flat])  # type: ignore[list-item]  # a parameter, as torch sees it
 
 
 class Stepper:

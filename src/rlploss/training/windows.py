@@ -49,8 +49,8 @@ def needs_windows(recipe: Recipe, rows: AnyRows) -> bool:
 
 def _fixed(recipe: Recipe) -> str | None:
     """Why a recipe needs all its factors at once, or None."""
-    if recipe.preset == "released-autoencoder":
-        return f'preset="{recipe.preset}"'
+    if recipe.cutoff:
+        return "float32_cutoff=True"
     if recipe.probe == "expected" and recipe.draw_from == "outside":
         return 'probe="expected" with draw_from="outside"'
     return None

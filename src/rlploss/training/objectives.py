@@ -1,0 +1,353 @@
+"""Objectives as values: what a network is trained to make small."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlploss._checks import DRAW_FROM, count, n_different, number, one_of
+from rlploss.loss.planes import PROBES
+from rlploss.loss.subsets import METHODS
+from rlploss.training.values import Value, positive
+
+PLANS = ("once", "each-epoch")
+
+
+class Objective(Value):
+    """What a network is trained to make small.
+
+    `resolve` fills in what depends on the table. The numbers that follow (rows and steps of an epoch) belong to the
+    resolved value.
+    """
+
+    mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
+
+    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
+        """The same objective with every default filled in for N rows of d features."""
+        raise NotImplementedError
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows read in one step (the last step of an epoch may have fewer)."""
+        raise NotImplementedError
+
+    def rows_per_epoch(self, n_rows: int) -> int:
+        """Rows read in one epoch."""
+        raise NotImplementedError
+
+    def steps_per_epoch(self, n_rows: int) -> int:
+        """Optimiser steps in one epoch."""
+        return -(-self.rows_per_epoch(n_rows) // self.rows_per_step)
+
+    def samples(self, step: int, n_rows: int) -> int:
+        """Rows read in the first `step` steps."""
+        epochs, rest = divmod(step, self.steps_per_epoch(n_rows))
+        return epochs * self.rows_per_epoch(n_rows) + rest * self.rows_per_step
+
+
+@dataclass(frozen=True, repr=False)
+class RLP(Objective):
+    """The Random Linear Projections loss: planes through subsets of the rows.
+
+    Args:
+        subset_size: M, rows per subset. Default min(100, N // 2), raised to p + 2 where N allows.
+        n_subsets: K, subsets in a plan. Default 1000, capped at the number of different subsets.
+        subsets_per_step: a number of subsets, or "all" (Algorithm 2). Default 1, under torchrun one per process.
+        probe: where the planes are compared: "subset", "draw", "expected" or "sum"; see `rlp_loss`.
+        intercept: whether planes have an offset. Default True, because planes through points are affine, except
+            for probe="sum", where the column of ones would leave nothing but the mean residual.
+        ridge: λ ≥ 0 of the planes' own penalty.
+        draw_from: rows that a drawn point comes from: "train" is all rows, "outside" those not in the subset.
+        method: how subsets are drawn, "balanced" or "paper" (Algorithm 1 to the letter); see `balanced_subsets`.
+        plan: "once" keeps one plan for the whole run, "each-epoch" draws a new one.
+        mixup: ψ of Beta(ψ, ψ), from which λ is drawn for each pair of subsets (Algorithm 3). Default: no mixup.
+        float32_cutoff: the loss of the paper's released autoencoder, whose pseudo-inverse in float32 drops directions;
+            see `RLP.released`.
+    """
+
+    subset_size: int | None = None
+    n_subsets: int | None = None
+    _: KW_ONLY
+    subsets_per_step: int | str | None = None
+    probe: str = "subset"
+    intercept: bool | None = None
+    ridge: float = 0.0
+    draw_from: str = "train"
+    method: str = "balanced"
+    plan: str = "once"
+    mixup: float | None = None
+    float32_cutoff: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("subset_size", "n_subsets"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, count(name, getattr(self, name)))
+        if self.subsets_per_step is not None and self.subsets_per_step != "all":
+            object.__setattr__(self, "subsets_per_step", count("subsets_per_step", self.subsets_per_step))
+        for name, options in (("probe", PROBES), ("draw_from", DRAW_FROM), ("method", METHODS), ("plan", PLANS)):
+            one_of(name, getattr(self, name), options)
+        if self.intercept is not None:
+            object.__setattr__(self, "intercept", bool(self.intercept))
+        object.__setattr__(self, "ridge", number("ridge", self.ridge, minimum=0.0))
+        if self.mixup is not None:
+            object.__setattr__(self, "mixup", positive("mixup", self.mixup))
+            if self.draw_from == "outside":
+                raise ValueError(
+                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use draw_from="train"'
+                )
+        plain = self.probe == "subset" and not self.has_offset and self.ridge == 0 and self.plan == "once"
+        if self.float32_cutoff and not (plain and self.mixup is None):
+            raise ValueError(
+                'float32_cutoff=True is the loss of one released program, which has probe="subset", intercept=False, '
+                f'ridge=0, plan="once" and no mixup, got {self!r}; use RLP.released(..., float32_cutoff=True)'
+            )
+
+    @classmethod
+    def paper(cls, subset_size: int | None = None, n_subsets: int | None = None, *, mixup: float | None = None) -> RLP:
+        """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of one plan."""
+        return cls(
+            subset_size,
+            n_subsets,
+            subsets_per_step="all",
+            probe="draw" if mixup is None else "sum",
+            intercept=False,
+            method="paper",
+            mixup=mixup,
+        )
+
+    @classmethod
+    def released(
+        cls,
+        subset_size: int | None = None,
+        n_subsets: int | None = None,
+        *,
+        mixup: float | None = None,
+        float32_cutoff: bool = False,
+    ) -> RLP:
+        """The loop behind the published numbers: one step per subset, planes without an offset.
+
+        NOTE[DIFF]: the released batch generator loses a block when M divides N and may never return; subsets here are
+        drawn by method="balanced", which keeps what that generator promises.
+        """
+        return cls(
+            subset_size, n_subsets, subsets_per_step=1, intercept=False, mixup=mixup, float32_cutoff=float32_cutoff
+        )
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether planes have an offset. NOTE[DIFF]: in the paper's formulas they have none, by default they do."""
+        return self.probe != "sum" if self.intercept is None else self.intercept
+
+    @property
+    def outside(self) -> bool:
+        """Whether the loss reads rows that are not in the subset."""
+        return self.draw_from == "outside" and self.probe in ("draw", "expected")
+
+    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> RLP:
+        """Fill in M, K and the subsets per step.
+
+        M = min(100, N // 2), the paper's size where the rows allow it and half of them otherwise, raised to p + 2
+        where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
+        K = 1000 as in the paper, capped at the number of different subsets.
+        """
+        size, n_subsets = self.subset_size, self.n_subsets
+        if size is None:
+            size = max(1, min(100, n_rows // 2))
+            smallest = n_features + int(self.has_offset) + 2
+            if size < smallest <= n_rows - int(self.outside):
+                size = smallest
+        elif size > n_rows:
+            raise ValueError(f"subset_size must be at most the number of rows {n_rows}, got {size}")
+        different = n_different(n_rows, size)
+        if n_subsets is None:
+            n_subsets = min(1000, different)
+        elif n_subsets > different:
+            raise ValueError(
+                f"n_subsets must be at most {different}, the number of different subsets of {size} of {n_rows} rows, "
+                f"got {n_subsets}; lower it or change subset_size"
+            )
+        per_step: int | str | None = self.subsets_per_step
+        if per_step is None:
+            per_step = min(n_processes, n_subsets)
+        elif per_step == "all":
+            per_step = n_subsets
+        assert isinstance(per_step, int)  # a number or "all", as checked
+        if per_step > n_subsets:
+            raise ValueError(
+                f'subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; "all" takes every subset '
+                "in each step"
+            )
+        return replace(
+            self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=self.has_offset
+        )
+
+    def shape(self) -> tuple[int, int, int]:
+        """M, K and the subsets per step of a resolved value."""
+        sizes = (self.subset_size, self.n_subsets, self.subsets_per_step)
+        M, K, k = (size if isinstance(size, int) else 0 for size in sizes)
+        if not M * K * k:
+            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
+        return M, K, k
+
+    @property
+    def rows_per_step(self) -> int:
+        """k·M rows of the k subsets of a step."""
+        M, _, k = self.shape()
+        return k * M
+
+    def rows_per_epoch(self, n_rows: int) -> int:
+        """K·M rows of all subsets, whatever N is."""
+        M, K, _ = self.shape()
+        return K * M
+
+
+class _Batches(Objective):
+    """An objective on batches of rows, reshuffled every epoch: batch_size rows per step, default min(100, N)."""
+
+    batch_size: int | None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
+        if self.mixup is not None:
+            object.__setattr__(self, "mixup", positive("mixup", self.mixup))
+
+    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
+        """Fill in the batch size."""
+        size = min(100 if self.batch_size is None else self.batch_size, n_rows)
+        return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
+
+    @property
+    def rows_per_step(self) -> int:
+        """The batch size."""
+        if self.batch_size is None:
+            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
+        return self.batch_size
+
+    def rows_per_epoch(self, n_rows: int) -> int:
+        """All N rows, once each."""
+        return n_rows
+
+
+@dataclass(frozen=True, repr=False)
+class MSE(_Batches):
+    """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
+
+    batch_size: int | None = None
+    _: KW_ONLY
+    mixup: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class MAE(_Batches):
+    """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
+
+    batch_size: int | None = None
+    _: KW_ONLY
+    mixup: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Huber(_Batches):
+    """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
+
+    batch_size: int | None = None
+    _: KW_ONLY
+    delta: float = 1.0
+    mixup: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "delta", positive("delta", self.delta))
+
+
+@dataclass(frozen=True, repr=False)
+class CrossEntropy(_Batches):
+    """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ)."""
+
+    batch_size: int | None = None
+    _: KW_ONLY
+    mixup: float | None = None
+
+
+PointwiseFunction = Callable[[Tensor, Tensor], Tensor]
+BatchFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, repr=False)
+class Pointwise(_Batches):
+    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+
+    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
+    objectives get: class numbers are one-hot rows.
+    """
+
+    function: PointwiseFunction
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_function(self.function, ("pred", "target"), "Pointwise")
+
+
+@dataclass(frozen=True, repr=False)
+class BatchLoss(_Batches):
+    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
+
+    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
+    """
+
+    function: BatchFunction
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_function(self.function, ("pred", "target", "features"), "BatchLoss")
+        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+            raise ValueError(
+                f"a loss must have no parameters of its own to train, got {type(self.function).__name__} with some; "
+                "put them into the model"
+            )
+
+    @property
+    def has_generator(self) -> bool:
+        """Whether the function draws from a generator of its own, which no checkpoint could keep."""
+        found = vars(self.function).values() if hasattr(self.function, "__dict__") else ()
+        return any(isinstance(value, torch.Generator) for value in found)
+
+
+def _check_function(function: object, arguments: tuple[str, ...], name: str) -> None:
+    """Refuse what cannot be called with these arguments; where nothing is known of them, the first step tells."""
+    wanted = f"{name} takes a function of ({', '.join(arguments)})"
+    if not callable(function) or isinstance(function, type):
+        made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
+        raise TypeError(f"{wanted}, got {function!r}{made}")
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        inspect.signature(called).bind(*arguments)
+    except TypeError as error:
+        other = "BatchLoss" if name == "Pointwise" else "Pointwise"
+        raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
+    except ValueError:  # a built-in function without a signature
+        return
+
+
+NAMES: dict[str, type[Objective]] = {"rlp": RLP, "mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy}
+
+
+def as_objective(value: object) -> Objective:
+    """Read an objective: a value, or a name that stands for the value with its defaults."""
+    if isinstance(value, Objective):
+        return value
+    if isinstance(value, str):
+        made: Any = NAMES[one_of("objective", value, NAMES)]
+        return made()  # type: ignore[no-any-return]  # a subclass of Objective
+    if isinstance(value, type) and issubclass(value, Objective):
+        raise TypeError(f"objective must be a value, got the class {value.__name__}; write {value.__name__}()")
+    hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
+    raise TypeError(f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}")
