@@ -1,1 +1,1 @@
-"""The loss: its mathematics once, and thin skins over it."""
+"""The mathematics of the loss, once: subsets, factors, planes, and the function, module and bank on top of them."""

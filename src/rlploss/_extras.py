@@ -1,0 +1,15 @@
+"""One guard for packages that only some rooms need."""
+
+from __future__ import annotations
+
+import importlib.util
+
+
+def need(extra: str, what: str, *modules: str) -> None:
+    """Refuse with the remedy where a package that `what` needs is missing. Call it before the first import of one.
+
+    >>> need("lab", "this example", "math")
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ImportError(f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'")

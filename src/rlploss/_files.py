@@ -1,0 +1,88 @@
+"""Files that are there whole or not at all, and locks that die with their holder. The same for every room."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+PART = ".part"  # ends the names of files that are being written
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends well: a reader sees the old one or the new one.
+
+    What processes that were killed in the middle have left beside it is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if os.name == "posix":  # make the new name itself durable
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write the whole file, or leave what was there."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """As `write_bytes`, for text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
+    """Take the lock of this name, waiting so long at most; None if another process holds it. `release()` gives it back.
+
+    The system releases it when its holder dies; the file stays.
+    """
+    held = FileLock(path)
+    try:
+        held.acquire(timeout=seconds)
+    except Timeout:
+        return None
+    return held
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed while they wrote this file have left."""
+    if os.name != "posix":  # elsewhere a process cannot be asked whether it lives
+        return
+    start = f".{path.name}."
+    for name in os.listdir(path.parent):
+        if name.startswith(start) and name.endswith(PART):
+            writer = name[len(start) :].partition("-")[0]
+            if writer.isdecimal() and not _alive(int(writer)):
+                (path.parent / name).unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,92 @@
+"""Progress with time left: one line that is rewritten on a terminal, plain lines now and then when piped."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `remaining` is the time left in seconds as the pace so far predicts."""
+
+    step: int
+    total_steps: int
+    elapsed: float
+    remaining: float
+
+
+ProgressFunction = Callable[[Progress], None]
+
+
+class ProgressLine:
+    """Shows how much of `total` is done, and the time left; `label` says what it is.
+
+    On a terminal the line is rewritten a few times a second, elsewhere a line is written every `every` seconds.
+    """
+
+    def __init__(self, total: float, *, stream: TextIO | None = None, every: float = 10.0, done: float = 0.0) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self.terminal = self._stream.isatty()
+        self.every = 0.25 if self.terminal else every
+        self._total, self._from = total, done
+        self._started = time.perf_counter()
+        self.due = self._started + (0.0 if self.terminal else self.every)
+        self._open = False  # whether the cursor stands at the end of a line that may be rewritten
+
+    def remaining(self, done: float) -> float:
+        """Seconds left as the pace so far predicts."""
+        fresh = done - self._from
+        elapsed = time.perf_counter() - self._started
+        return elapsed / fresh * (self._total - done) if fresh > 0 else math.inf
+
+    def tell(self, done: float, label: str, *, remaining: float | None = None, now: bool = False) -> None:
+        """Show the state if it is time to, or `now`; `remaining` replaces the prediction from the pace."""
+        if not now and time.perf_counter() < self.due:
+            return
+        self.due = time.perf_counter() + self.every
+        left = self.remaining(done) if remaining is None else remaining
+        share = f"{done / self._total:4.0%}" if self._total else "    "
+        ending = "done" if done >= self._total else f"{duration(left)} left" if math.isfinite(left) else ""
+        self._write(", ".join(part for part in (f"{share} {label}", ending) if part))
+
+    def say(self, text: str) -> None:
+        """Write a sentence on a line of its own."""
+        self.close()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the line, so that others can write below it."""
+        if self._open:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._open = False
+
+    def _write(self, text: str) -> None:
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r" + text[:width].ljust(width))
+            self._open = True
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 8 s, 3 min, 1 h 20 min.
+
+    >>> duration(75)
+    '1 min 15 s'
+    """
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
