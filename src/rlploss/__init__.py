@@ -9,13 +9,28 @@ from rlploss.loss.module import RLPLoss
 from rlploss.loss.sampler import BalancedBatchSampler
 from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
-from rlploss.training.budget import Epochs, Steps
-from rlploss.training.fit import fit
-from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.history import Event, History
-from rlploss.training.monitors import DivergenceError, EarlyStopping, Progress
-from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
-from rlploss.training.optimizers import SGD, Adam, AdamW
+from rlploss.training import (
+    MAE,
+    MSE,
+    RLP,
+    SGD,
+    Adam,
+    AdamW,
+    BatchLoss,
+    CrossEntropy,
+    DivergenceError,
+    EarlyStopping,
+    Epochs,
+    Event,
+    History,
+    Huber,
+    Pointwise,
+    Problem,
+    Progress,
+    Steps,
+    fit,
+    fit_fleet,
+)
 
 __all__ = [
     "MAE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Objective(Value):
     resolved value.
     """
 
+    loss: ClassVar[str]  # the name of its formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
 
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
@@ -70,6 +71,7 @@ class RLP(Objective):
             see `RLP.released`.
     """
 
+    loss: ClassVar[str] = "rlp"
     subset_size: int | None = None
     n_subsets: int | None = None
     _: KW_ONLY
@@ -207,25 +209,25 @@ class RLP(Objective):
 
 
 class _Batches(Objective):
-    """An objective on batches of rows, reshuffled every epoch: batch_size rows per step, default min(100, N)."""
+    """An objective on batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
 
-    batch_size: int | None
+    batch_size: int | str | None
 
     def __post_init__(self) -> None:
-        if self.batch_size is not None:
+        if self.batch_size is not None and self.batch_size != "all":
             object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
         if self.mixup is not None:
             object.__setattr__(self, "mixup", positive("mixup", self.mixup))
 
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
         """Fill in the batch size."""
-        size = min(100 if self.batch_size is None else self.batch_size, n_rows)
+        size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
 
     @property
     def rows_per_step(self) -> int:
         """The batch size."""
-        if self.batch_size is None:
+        if not isinstance(self.batch_size, int):
             raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
         return self.batch_size
 
@@ -238,7 +240,8 @@ class _Batches(Objective):
 class MSE(_Batches):
     """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "mse"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -247,7 +250,8 @@ class MSE(_Batches):
 class MAE(_Batches):
     """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "mae"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -256,7 +260,8 @@ class MAE(_Batches):
 class Huber(_Batches):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "huber"
+    batch_size: int | str | None = None
     _: KW_ONLY
     delta: float = 1.0
     mixup: float | None = None
@@ -270,7 +275,8 @@ class Huber(_Batches):
 class CrossEntropy(_Batches):
     """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "cross_entropy"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -287,8 +293,9 @@ class Pointwise(_Batches):
     objectives get: class numbers are one-hot rows.
     """
 
+    loss: ClassVar[str] = "pointwise"
     function: PointwiseFunction
-    batch_size: int | None = None
+    batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,8 +309,9 @@ class BatchLoss(_Batches):
     Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
     """
 
+    loss: ClassVar[str] = "batch"
     function: BatchFunction
-    batch_size: int | None = None
+    batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

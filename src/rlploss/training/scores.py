@@ -1,60 +1,119 @@
-"""Value and gradient of an objective with respect to the predictions, in closed form.
+"""Value and gradient of an objective with respect to the predictions of one step, in torch.
 
-Every objective of `fit` is a short formula in the predictions, so its gradient is written down here and handed to
-the network's backward pass. A step then has no graph of its own for the loss, and the same lines serve one network
-([B, C]) and a stack of them ([S, B, C]).
+Every built-in objective is a short formula in the predictions, so its gradient is written down and handed to the
+network's backward pass. Anyone's own function goes through autograd, up to the predictions and no further.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-POINTWISE = ("mse", "mae", "huber", "cross_entropy")
-HUBER_DELTA = 1.0
+from rlploss.training.feed import Window
+from rlploss.training.objectives import RLP, BatchLoss, Huber, Objective, Pointwise
 
 
-def row_weight(loss: str, n_rows: int, n_outputs: int) -> float:
-    """Weight of one row: values are means over rows and outputs, cross entropy over rows alone."""
-    return 1.0 / n_rows if loss == "cross_entropy" else 1.0 / (n_rows * n_outputs)
+def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """This process's part of the value of the i-th step, and its gradient, for predictions and targets [b, C]."""
+    block, total = window.block, int(window.totals[i])
+    low, high = (int(end) for end in window.spans[i])
+    if not isinstance(objective, RLP):
+        weight = None if block.weight is None else block.weight[block.rows[low:high].to(pred.device)].unsqueeze(1)
+        return of_rows(objective, pred, target, total, weight, lambda: window.inputs(i)[0])
+    residual = pred - target
+    root = None
+    if block.weight is not None:
+        rows = slice(None) if block.every_row else block.rows[low:high].to(pred.device)
+        root = block.weight[rows].unsqueeze(1)
+        residual = residual * root
+    M = objective.shape()[0]
+    if block.form is not None:
+        back = block.form.to(residual.dtype) @ residual * (2 / residual.shape[1])
+        value = (residual * back).sum() / 2
+    elif block.bank is not None:
+        value, back = _by_autograd(lambda leaf: block.bank.loss(leaf, torch.zeros_like(leaf)), residual)  # type: ignore[union-attr]  # as looked at
+    elif block.every_row:
+        index = block.rows[low:high].to(pred.device)
+        value, part = of_subsets(window, low // M, residual[index].view(-1, M, residual.shape[1]), total)
+        back = torch.zeros_like(residual).index_add_(0, index, part.view(-1, residual.shape[1]))
+    else:
+        value, part = of_subsets(window, low // M, residual.view(-1, M, residual.shape[1]), total)
+        back = part.view(residual.shape)
+    return value, back if root is None else back * root
 
 
-def pointwise(loss: str, pred: Tensor, target: Tensor, weight: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return Σ weight·loss over rows and outputs, and its gradient.
-
-    pred, target [..., B, C]; weight a number or [..., B, 1] (zero for rows that only fill up a stack). Value [...].
-    Huber: e²/2 up to |e| = 1, |e| − 1/2 beyond. Cross entropy: −Σ target·log softmax(pred), target sums to 1.
-    """
-    if loss == "cross_entropy":
-        logs = pred.log_softmax(-1)
-        return -(weight * target * logs).sum((-2, -1)), weight * (logs.exp() - target)
-    gap = pred - target
-    if loss == "mse":
-        back = gap * (2 * weight)
-        return (back * gap).sum((-2, -1)) / 2, back
-    if loss == "mae":
-        return (gap.abs() * weight).sum((-2, -1)), gap.sign() * weight
-    clipped = gap.clamp(-HUBER_DELTA, HUBER_DELTA)
-    scaled = clipped * weight
-    return (scaled * (gap - clipped / 2)).sum((-2, -1)), scaled
-
-
-def projected(residual: Tensor, rows: Tensor, scale: float, whole: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return scale·‖rows·R‖² per subset, or scale·(whole·‖R‖² − ‖rows·R‖²) if `whole` is set, and its gradient.
-
-    residual [..., M, C], rows [..., q, M]; value [...]. `whole` is 1/M where `rows` span what the planes do not
-    see, which is the shorter way when the planes see most of the residual.
-    """
-    seen = rows @ residual
-    value, back = (seen * seen).sum((-2, -1)), rows.mT @ (seen * (2 * scale))
-    if scale != 1:  # every operation counts: a step of a small network is little else
-        value = value * scale
-    if whole:
-        rest = residual * (2 * scale * whole)
-        return (residual * rest).sum((-2, -1)) / 2 - value, rest - back
+def of_subsets(window: Window, first: int, residual: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """Σ (a·‖R‖² + b·‖W R‖²) / (total·C) over the subsets from `first` on, residuals [k, M, C], and its gradient."""
+    block = window.block
+    k, _, C = residual.shape
+    scale, a = 1 / (total * C), block.residual_weight
+    if block.projector is None:
+        back = residual * (2 * scale * a)
+        return (residual * back).sum() / 2, back
+    W = block.projector[first : first + k]
+    seen = W @ residual
+    if a == 0:
+        value, back = seen.square().sum() * scale, W.mT @ (seen * (2 * scale))
+    else:  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
+        left = residual * a - W.mT @ seen
+        value, back = left.square().sum() * (scale / a), left * (2 * scale)
+    if block.offset is not None:
+        value = value + block.offset[first : first + k].sum() / total
     return value, back
 
 
-def quadratic(residual: Tensor, form: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return scale·tr(RᵀQR) for a symmetric Q, and its gradient: residual [..., N, C], form [..., N, N]."""
-    back = form @ residual
-    return (residual * back).sum((-2, -1)) * scale, back * (2 * scale)
+def of_rows(
+    objective: Objective, pred: Tensor, target: Tensor, total: int, weight: Tensor | None, features: object
+) -> tuple[Tensor, Tensor]:
+    """The value of a loss of rows, as a mean over `total` rows and over outputs, and its gradient; weight [b, 1]."""
+    C = pred.shape[1]
+    if isinstance(objective, BatchLoss):
+        x = features() if callable(features) else features
+        x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, x)), pred)
+    if isinstance(objective, Pointwise):
+
+        def mean(leaf: Tensor) -> Tensor:
+            values = objective.function(leaf, target)
+            if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
+                got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                raise ValueError(
+                    f"a Pointwise function must return one value per row ({pred.shape[0]},) or per output "
+                    f"{tuple(pred.shape)}, got {got}; leave out the mean"
+                )
+            values = values.unsqueeze(1) if values.ndim == 1 else values
+            return (values if weight is None else values * weight).sum() / (total * values.shape[1])
+
+        return _by_autograd(mean, pred)
+    if objective.loss == "cross_entropy":
+        each = 1 / total if weight is None else weight / total
+        logs = pred.log_softmax(-1)
+        return -(each * target * logs).sum(), each * (logs.exp() - target)
+    each = 1 / (total * C) if weight is None else weight / (total * C)
+    gap = pred - target
+    if objective.loss == "mse":
+        back = gap * (2 * each)
+        return (back * gap).sum() / 2, back
+    if objective.loss == "mae":
+        return (gap.abs() * each).sum(), gap.sign() * each
+    assert isinstance(objective, Huber)
+    clipped = gap.clamp(-objective.delta, objective.delta)
+    return (clipped * (gap - clipped / 2) * each).sum(), clipped * each
+
+
+def _one_number(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"a BatchLoss function must return one number, got {got}; take the mean")
+    return value.reshape(())
+
+
+def _by_autograd(function: object, at: Tensor) -> tuple[Tensor, Tensor]:
+    assert callable(function)
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        value: Tensor = function(leaf)
+        if not value.requires_grad:
+            raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
+        (back,) = torch.autograd.grad(value, leaf)
+    return value.detach(), back
