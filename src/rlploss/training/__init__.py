@@ -7,7 +7,17 @@ from rlploss.training.fit import fit, fit_fleet
 from rlploss.training.history import Event, History
 from rlploss.training.job import Problem
 from rlploss.training.loop import DivergenceError
-from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Objective, Pointwise, as_objective
+from rlploss.training.objectives import (
+    MAE,
+    MSE,
+    RLP,
+    BatchLoss,
+    CrossEntropy,
+    Huber,
+    Objective,
+    Pointwise,
+    as_objective,
+)
 from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue, as_optimizer
 from rlploss.training.values import Value, from_json
 

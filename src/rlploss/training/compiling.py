@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+_njit: Any = numba.njit  # its types do not know all of its options
+_config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
@@ -22,7 +24,7 @@ _LOCK = threading.Lock()
 
 def compiled(function: F) -> F:
     """Compile a function that other compiled functions call."""
-    made: F = numba.njit(no_cpython_wrapper=True, **_RULES)(function)
+    made: F = _njit(no_cpython_wrapper=True, **_RULES)(function)
     return made
 
 
@@ -31,14 +33,14 @@ def cached(function: F) -> F:
 
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
     """
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder() / f"kernel-{_digest()}")
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(cache_folder() / f"kernel-{_digest()}")
     try:
-        made: F = numba.njit(cache=True, **_RULES)(function)
+        made: F = _njit(cache=True, **_RULES)(function)
     except RuntimeError:  # no place that can be written to
-        made = numba.njit(**_RULES)(function)
+        made = _njit(**_RULES)(function)
     finally:
-        numba.config.CACHE_DIR = before
+        _config.CACHE_DIR = before
     return made
 
 
@@ -73,6 +75,6 @@ def _tell() -> None:
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    for name in ("compiling", "kernel", "kernel_losses"):
+    for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]

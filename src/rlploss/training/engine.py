@@ -52,11 +52,13 @@ class Engine(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with such a state."""
 
+    @abstractmethod
     def begin(self) -> None:
-        """The run begins."""
+        """Begin the run."""
 
+    @abstractmethod
     def end(self) -> None:
-        """The run has ended: the module owns its weights."""
+        """End it: the module owns its weights."""
 
 
 class ModuleEngine(Engine):
@@ -84,6 +86,9 @@ class ModuleEngine(Engine):
             generator.manual_seed(source)
         if self.job.engine_state is not None:
             self.load_state_dict(self.job.engine_state)
+
+    def end(self) -> None:
+        """Nothing was lent."""
 
     def reset_total(self, total: float = 0.0) -> None:
         """Set the running sum of losses."""

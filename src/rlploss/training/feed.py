@@ -7,7 +7,6 @@ or cut into other pieces reads the same. Every process of a distributed run draw
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,13 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlploss._checks import warn
 from rlploss.distributed import Share
 from rlploss.loss.bank import ProjectionBank
-from rlploss.loss.factors import factor, ranks
-from rlploss.loss.functional import draw_rows
+from rlploss.loss.factors import ranks
+from rlploss.loss.functional import draw_rows, tell_from_options
 from rlploss.loss.mixup import mixup, mixup_lambdas
 from rlploss.loss.moments import same_moments
 from rlploss.loss.subsets import balanced_subsets
+from rlploss.loss.variants import cut_off_planes, weighted_columns, weighted_sums
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP
 from rlploss.training.rows import Table
@@ -43,8 +44,8 @@ def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
 class Block:
     """What a number of steps read. Step i has the rows numbered rows[spans[i, 0]:spans[i, 1]] of the table x, y.
 
-    For RLP these are whole subsets, and subset j of the block has rows j·M to (j + 1)·M and the projector W_j, with
-    value (a·‖R‖² + b·‖W_j R‖²)/C: a is `residual_weight`, b is 1 where a is 0, else -1.
+    For RLP these are whole subsets; subset j of the block has entries j·M to (j + 1)·M of `rows` and the projector W_j,
+    with value (a·‖R‖² + b·‖W_j R‖²)/C: a is `residual_weight`, b is 1 where a is 0, else -1.
     """
 
     first: int  # step of the run
@@ -58,12 +59,19 @@ class Block:
     weight: Tensor | None = None  # [N] of the rows, or √ of it for RLP
     partner: Tensor | None = None  # [n] the row that each row is mixed with
     lam: Tensor | None = None  # [n]
-    projector: Tensor | None = None  # [n / M, q, M]
+    projector: Tensor | None = None  # [n / M, q, M]; None: the residual is seen whole
     residual_weight: float = 0.0
     offset: Tensor | None = None  # [n / M] added to the values
     form: Tensor | None = None  # [N, N]
     bank: ProjectionBank | None = None  # where no projector can be held
     fits_planes: bool = False  # the engine fits the planes to the rows by itself
+
+    def mixed(self, table: Tensor, low: int, high: int) -> Tensor:
+        """Entries low..high of `rows`, taken from a table and mixed with their partners."""
+        here = table[self.rows[low:high].to(table.device)]
+        if self.partner is None or self.lam is None:
+            return here
+        return mixup(here, table[self.partner[low:high].to(table.device)], self.lam[low:high].to(table))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +95,7 @@ class Window:
         if block.every_row:
             return block.x, block.y
         low, high = (int(end) for end in self.spans[i])
-        index = block.rows[low:high].to(block.x.device)
-        x, y = block.x[index], block.y[index]
-        if block.partner is None or block.lam is None:
-            return x, y
-        other, lam = block.partner[low:high].to(block.x.device), block.lam[low:high].to(x)
-        return mixup(x, block.x[other], lam), mixup(y, block.y[other], lam)
+        return block.mixed(block.x, low, high), block.mixed(block.y, low, high)
 
 
 class Feed:
@@ -104,33 +107,43 @@ class Feed:
 
     def __init__(self, job: Job, share: Share | None = None, *, fits_planes: bool = False) -> None:
         self.job, self.table, self.share = job, job.table, Share() if share is None else share
-        self._rlp = job.objective if isinstance(job.objective, RLP) else None
-        n = self.table.n_rows
-        self._unit = 1 if self._rlp is None else self._rlp.shape()[0]
-        self._n_units = job.objective.rows_per_epoch(n) // self._unit
-        self._per_step = job.objective.rows_per_step // self._unit
-        mine = -(-self._per_step // self.share.world) * self._unit
-        alone = isinstance(self.table, Table) and self.share.world == 1
+        rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
+        self._unit = 1 if rlp is None else rlp.shape()[0]
+        n_units, per_step = (
+            n // self._unit for n in (job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step)
+        )
+        first = np.arange(job.steps_per_epoch) * per_step
+        self._totals = np.minimum(per_step, n_units - first)
+        self._begin = first + self.share.rank * self._totals // self.share.world
+        self._sizes = first + (self.share.rank + 1) * self._totals // self.share.world - self._begin
+        mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
+        in_memory = isinstance(self.table, Table)
+        alone = in_memory and self.share.world == 1
         # where a step reads at least N rows, the network is run on all rows once: subsets share them
-        self._every_row = isinstance(self.table, Table) and job.objective.mixup is None and mine >= n
-        self._every_row &= self._rlp is not None or alone
-        self._root: Tensor | None = None
-        self._centre: Tensor | None = None
-        if isinstance(self.table, Table) and self.table.weight is not None:
-            self._root = self.table.weight.sqrt()
-            self._centre = _weighted_centre(self.table)
+        self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
+        self._every_row &= rlp is not None or alone
+        self._as_form = self._every_row and alone and job.steps_per_epoch == 1
+        self._weight = self._centre = None
+        if isinstance(self.table, Table) and self.table.weight is not None:  # [N, 1], with mean 1
+            self._weight = self.table.weight.squeeze(1)
+            self._centre = (self.table.weight * self.table.features).mean(0, dtype=torch.float64)
+        # how long a block lasts: for the run, for whole epochs, or for some steps
         self._constant, self._at_once, self._fresh = self._every_row, alone, False
-        if self._rlp is not None:
-            self._constant = self._rlp.plan == "once" and self._rlp.mixup is None and self._rlp.probe != "draw"
-            self._at_once = alone and (self._held_bytes() <= HELD_BYTES or self._form_wanted() or self._needs_all())
-            if self._needs_all() and not alone:
-                raise ValueError(f"{self._needs_all()} needs all rows in one process and in memory, got a part of them")
-            self._fresh = fits_planes and alone and self._can_be_fresh(self._rlp)
-        per_row = (self.table.n_columns * (1 + (self._rlp is not None)) + self.table.n_outputs + 1) * 8
-        self._block_steps = max(1, BLOCK_BYTES // (per_row * mine))
+        if rlp is not None:
+            all_needed = "float32_cutoff=True" if rlp.float32_cutoff else ""
+            if rlp.probe == "expected" and rlp.draw_from == "outside":
+                all_needed = 'probe="expected" with draw_from="outside"'
+            if all_needed and not alone:
+                raise ValueError(f"{all_needed} needs all rows in one process and in memory, got a part of them")
+            self._constant = rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw"
+            fits = self._as_form or self._held_bytes(rlp) <= HELD_BYTES
+            self._at_once = alone and (bool(all_needed) or fits)
+            self._fresh = fits_planes and alone and not all_needed and self._can_be_fresh(rlp)
+        numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
+        self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
         self._block: Block | None = None
         self._bank: ProjectionBank | None = None
-        self._plans: tuple[int, Tensor, Tensor | None] | None = None
+        self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
         self._told = False
 
@@ -141,194 +154,147 @@ class Feed:
             self._block = self._make_block(step)
         return Window(self._block, step, min(stop, self._block.last))
 
-    # What can be held, and for how long
-
-    def _columns_of_planes(self) -> int:
-        assert self._rlp is not None
-        return self.table.n_columns + int(self._rlp.has_offset)
-
-    def _held_bytes(self) -> int:
-        r = self._rlp
-        assert r is not None
+    def _held_bytes(self, r: RLP) -> int:
+        """Bytes that factors of a whole plan take."""
         M, K, _ = r.shape()
         columns, dtype = self.table.n_columns, self.table.dtype
         kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.has_offset, dtype=dtype)
-        if r.mixup is not None:
-            kept += K * M * columns * dtype.itemsize
-        return kept + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
-
-    def _form_wanted(self) -> bool:
-        """Whether all subsets in one step may be one quadratic form of the N residuals."""
-        return self._every_row and self.job.steps_per_epoch == 1
-
-    def _needs_all(self) -> str:
-        """Why all factors are needed at once; empty where they are not."""
-        assert self._rlp is not None
-        if self._rlp.float32_cutoff:
-            return "float32_cutoff=True"
-        if self._rlp.probe == "expected" and self._rlp.draw_from == "outside":
-            return 'probe="expected" with draw_from="outside"'
-        return ""
+        mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
+        return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
     def _can_be_fresh(self, r: RLP) -> bool:
         """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
-        assert isinstance(self.table, Table)
-        p = self._columns_of_planes()
-        plain = r.probe in ("subset", "sum") and r.ridge == 0 and self._root is None and self._unit > p
-        if not plain or self._every_row or self._needs_all() or (self._constant and self._at_once):
+        p = self.table.n_columns + int(r.has_offset)
+        plain = r.probe in ("subset", "sum") and r.ridge == 0 and self._weight is None and self._unit > p
+        if not plain or self._every_row or (self._constant and self._at_once) or not isinstance(self.table, Table):
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
-        return some.shape[1] > p and int(ranks(some, intercept=r.has_offset)) == p
+        if some.shape[1] <= p or int(ranks(some, intercept=r.has_offset)) < p:
+            return False
+        tell_from_options(r.probe, r.has_offset, warn)  # as a bank of factors would
+        return True
 
     # Draws
 
-    def _plan(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """The subsets of an epoch [K, M], and their partners with mixup."""
+    def _plan(self, epoch: int) -> list[Tensor]:
+        """The subsets of an epoch [K, M], and with mixup their partners."""
         r = self._rlp
         assert r is not None
         source = epoch if r.plan == "each-epoch" else 0
         if self._plans is None or self._plans[0] != source:
-            M, K, _ = r.shape()
-            generator = stream(self.job.seed, "plan", source)
-            plans = [
-                balanced_subsets(self.table.n_rows, M, K, method=r.method, generator=generator)
-                for _ in range(1 if r.mixup is None else 2)
-            ]
-            self._plans = (source, plans[0], None if r.mixup is None else plans[1])
-        return self._plans[1], self._plans[2]
+            (M, K, _), n, generator = r.shape(), self.table.n_rows, stream(self.job.seed, "plan", source)
+            n_plans = 1 if r.mixup is None else 2
+            plans = [balanced_subsets(n, M, K, method=r.method, generator=generator) for _ in range(n_plans)]
+            self._plans = source, plans
+        return self._plans[1]
 
-    def _orders(self, epoch: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Row numbers of an epoch of a pointwise objective; with mixup their partners, and λ of each step."""
-        n, seed, alpha = self.table.n_rows, self.job.seed, self.job.objective.mixup
-        full = self._per_step == n  # the order of rows means nothing then
-        order = torch.arange(n) if full else torch.randperm(n, generator=stream(seed, "shuffle", epoch))
+    def _draw(self, epoch: int, low: int, high: int, units: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Row numbers of some units, those of their partners, and λ, in steps low..high of an epoch."""
+        job, n, alpha = self.job, self.table.n_rows, self.job.objective.mixup
+        mixed = stream(job.seed, "mixup", epoch)
+        if self._rlp is not None:
+            plan, *other = self._plan(epoch)
+            rows = plan[units].flatten()
+            if alpha is None:
+                return rows, None, None
+            lam = mixup_lambdas(len(plan), alpha, generator=mixed)[units].repeat_interleave(self._unit)
+            return rows, other[0][units].flatten(), lam
+        rows = units
+        if self._totals[0] < n:  # with all rows in one step their order means nothing
+            rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
+            rows = rows if len(units) == n else rows[units]
         if alpha is None:
-            return order, None, None
-        mixed = stream(seed, "mixup", epoch)
-        partner = torch.randperm(n, generator=mixed)
-        return order, partner, mixup_lambdas(self.job.steps_per_epoch, alpha, generator=mixed)
+            return rows, None, None
+        partner = torch.randperm(n, generator=mixed)[units]
+        lam = mixup_lambdas(job.steps_per_epoch, alpha, generator=mixed)
+        return rows, partner, lam[torch.from_numpy(np.repeat(np.arange(low, high), self._sizes[low:high]))]
 
     # Blocks
 
     def _make_block(self, step: int) -> Block:
         per_epoch = self.job.steps_per_epoch
         epoch, position = divmod(step, per_epoch)
+        low, high, epochs = 0, per_epoch, 1
         if self._constant and self._at_once:
-            return replace(self._build(0, 0, per_epoch), last=self.job.total_steps)
-        if self._at_once or self._fresh:
-            if self._rlp is None:
-                several = max(1, BLOCK_ROWS // self.table.n_rows)
-                return self._join([self._build(e, 0, per_epoch) for e in range(epoch, epoch + several)])
-            return self._build(epoch, 0, per_epoch)
-        first = position // self._block_steps * self._block_steps
-        return self._build(epoch, first, min(first + self._block_steps, per_epoch))
-
-    @staticmethod
-    def _join(blocks: list[Block]) -> Block:
-        """Blocks of one table, one after another."""
-        if len(blocks) == 1:
-            return blocks[0]
-        before = np.cumsum([0] + [len(block.rows) for block in blocks[:-1]])
-
-        def together(name: str) -> Tensor | None:
-            return None if getattr(blocks[0], name) is None else torch.cat([getattr(b, name) for b in blocks])
-
-        return replace(
-            blocks[0],
-            last=blocks[-1].last,
-            rows=torch.cat([block.rows for block in blocks]),
-            spans=np.concatenate([block.spans + start for block, start in zip(blocks, before, strict=True)]),
-            totals=np.concatenate([block.totals for block in blocks]),
-            partner=together("partner"),
-            lam=together("lam"),
-        )
-
-    def _build(self, epoch: int, low: int, high: int) -> Block:
-        """Steps low..high of an epoch."""
-        steps = np.arange(low, high)
-        first = steps * self._per_step
-        totals = np.minimum(self._per_step, self._n_units - first)
-        rank, world = self.share.rank, self.share.world
-        begin, end = first + rank * totals // world, first + (rank + 1) * totals // world
-        sizes = end - begin
-        units = torch.from_numpy(np.repeat(begin - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum()))
-        ends = np.cumsum(sizes) * self._unit
-        spans = np.stack([ends - sizes * self._unit, ends], axis=1)
-        if self._rlp is None:
-            rows, partner, lam = self._orders(epoch)
-            rows, partner = rows[units], None if partner is None else partner[units]
-            lam = None if lam is None else lam[torch.from_numpy(np.repeat(steps, sizes))]
-        else:
-            plan, other = self._plan(epoch)
-            rows, partner, lam = plan[units].flatten(), None if other is None else other[units].flatten(), None
-            if self._rlp.mixup is not None:
-                drawn = mixup_lambdas(len(plan), self._rlp.mixup, generator=stream(self.job.seed, "mixup", epoch))
-                lam = drawn[units].repeat_interleave(self._unit)
-        base = epoch * self.job.steps_per_epoch
+            epoch = 0
+        elif not self._at_once and not self._fresh:
+            low = position // self._block_steps * self._block_steps
+            high = min(low + self._block_steps, per_epoch)
+        elif self._rlp is None:
+            left = -(-self.job.total_steps // per_epoch) - epoch
+            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows))
+        sizes = self._sizes[low:high]
+        units = torch.from_numpy(np.repeat(self._begin[low:high] - np.cumsum(sizes) + sizes, sizes))
+        units += torch.arange(len(units))
+        drawn = [self._draw(e, low, high, units) for e in range(epoch, epoch + epochs)]
+        rows, partner, lam = (None if part[0] is None else torch.cat(part) for part in zip(*drawn, strict=True))
+        assert rows is not None
+        ends = np.cumsum(np.tile(sizes, epochs)) * self._unit
+        spans = np.stack([ends - np.tile(sizes, epochs) * self._unit, ends], axis=1)
         if isinstance(self.table, Table):
             x, y = self.table.x, self.table.y
-        else:
+        else:  # rows are read when they are needed, and no others
             x, y = self.table.read(rows)
             if partner is not None and lam is not None:
                 other_x, other_y = self.table.read(partner)
                 x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
             rows, partner, lam = torch.arange(len(x)), None, None
-        weight = None
-        if isinstance(self.table, Table) and self.table.weight is not None:
-            weight = (self.table.weight if self._rlp is None or self._root is None else self._root).squeeze(1)
+        first = epoch * per_epoch + low
+        last = self.job.total_steps if self._constant and self._at_once else first + len(spans)
         block = Block(
-            base + low, base + high, x, y, rows, spans, totals, self._every_row, weight, partner, lam,
+            first,
+            last,
+            x,
+            y,
+            rows,
+            spans,
+            np.tile(self._totals[low:high], epochs),
+            every_row=self._every_row,
+            weight=self._weight if self._rlp is None or self._weight is None else self._weight.sqrt(),
+            partner=partner,
+            lam=lam,
             fits_planes=self._fresh,
-        )  # fmt: skip
+        )
         if self._rlp is None or self._fresh or not len(rows):
             return block
         return self._with_factors(block, self._rlp, epoch, units)
 
     def _with_factors(self, block: Block, r: RLP, epoch: int, units: Tensor) -> Block:
+        """The block with what the planes of its subsets see."""
+        plan = block.rows.view(-1, self._unit).to(block.x.device)
         if r.float32_cutoff:
-            projector, offset = _cut_off_rows(self.table, block.rows.view(-1, self._unit))
+            assert isinstance(self.table, Table)
+            projector, offset = cut_off_planes(self.table.features, self.table.y, plan)
             return replace(block, projector=projector, offset=offset)
-        bank = self._bank if self._at_once and r.plan == "once" and r.mixup is None else None
+        bank = self._bank
         if bank is None:
             bank = self._make_bank(block, r)
-            self._bank = bank if self._at_once and r.probe == "draw" else None
+            self._bank = bank if self._at_once and r.plan == "once" and r.mixup is None else None
         if r.probe == "draw":
-            points = draw_rows(self._plan(epoch)[0], self.table.n_rows, r.draw_from, stream(self.job.seed, "draw", epoch))
-            index = points[units]
-            x, _ = self.table.read(index)
-            bank.redraw(self._columns(x, None if self._root is None else self._root[index.to(self._root.device)]))
+            generator = stream(self.job.seed, "draw", epoch)
+            index = draw_rows(self._plan(epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
+            bank.redraw(self._columns(self.table.read(index)[0], index))
         N = self.table.n_rows
-        if self._form_wanted() and bank.probe != "draw" and N <= bank.dense_rows:
+        if self._as_form and r.probe != "draw" and N <= bank.dense_rows:
             height = 0 if bank.rows is None else bank.rows.shape[1]
             if N * N <= block.rows.numel() * (height + 4):  # gathering a row costs about as much as four products
                 return replace(block, form=bank.form())
         if bank.kind == "chunks":
             return replace(block, bank=bank)
         rest = 1 / self._unit if bank.kind in ("complement", "mse") else 0.0
-        return replace(block, projector=self._projector(bank, block), residual_weight=rest)
-
-    def _projector(self, bank: ProjectionBank, block: Block) -> Tensor | None:
-        """W of the block's subsets; None where they see the residual whole."""
-        if self._rlp is None or self._rlp.probe != "sum" or self._root is None:
-            return bank.rows
-        # Repeated rows would be summed as often as they are there: the sum of w·x, not of √w·x.
-        found = []
-        for subset, rows in zip(bank.subsets, block.rows.view(-1, self._unit), strict=True):
-            basis = factor(bank.features[subset].unsqueeze(0), ridge=self._rlp.ridge, solve=False).basis[0]
-            found.append((self._root[rows].double().mT @ basis) @ basis.mT)
-        return torch.stack(found).to(self.table.dtype)
+        if r.probe == "sum" and self._weight is not None:
+            sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
+            return replace(block, projector=sums.to(self.table.dtype))
+        return replace(block, projector=bank.rows, residual_weight=rest)
 
     def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
+        n, pool = len(block.rows), None
         own = self._at_once and block.partner is None  # the planes' rows are those of the table
-        rows, pool = block.rows.to(block.x.device), None
         if own:
-            features, plan = self._columns(block.x, self._root), rows.view(-1, self._unit)
+            features, plan = self._columns(block.x, None), block.rows.to(block.x.device)
         else:
-            x = block.x[rows]
-            if block.partner is not None and block.lam is not None:
-                x = mixup(x, block.x[block.partner.to(x.device)], block.lam.to(x))
-            features = self._columns(x, None if self._root is None else self._root[rows])
-            plan = torch.arange(len(features), device=features.device).view(-1, self._unit)
+            features = self._columns(block.mixed(block.x, 0, n), block.rows)
+            plan = torch.arange(n, device=features.device)
         if r.probe == "expected" and not own:
             if self._pool is None:
                 self._pool = same_moments(self._column_parts)
@@ -341,70 +307,26 @@ class Feed:
             self._told = True
             return ProjectionBank(
                 features,
-                plan,
+                plan.view(-1, self._unit),
                 probe=r.probe,
-                intercept=r.has_offset and self._root is None,
+                intercept=r.has_offset and self._weight is None,
                 ridge=r.ridge,
                 draw_from=r.draw_from if own else "train",
                 probe_points=pool,
-                max_bytes=HELD_BYTES if self._form_wanted() else 2**62,
+                max_bytes=HELD_BYTES if self._as_form else 2**62,
                 generator=torch.Generator(),  # its own first points are replaced at once
                 check_finite=False,
             )
 
-    def _columns(self, x: Tensor, root: Tensor | None) -> Tensor:
-        """Rows as the planes see them: flattened, and with weights √w·[x, 1]: least squares on them is weighted.
-
-        With an intercept x is centred first, which the planes do not see, for the sake of precision. A ridge must not
-        reach the column of ones, so that column is made long: its coefficient, and λ with it, all but vanishes.
-        """
+    def _columns(self, x: Tensor, rows: Tensor | None) -> Tensor:
+        """Inputs as the planes see them; `rows` says which they are, None: all."""
         flat = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
-        if root is None:
+        if self._weight is None or self._centre is None or self._rlp is None:
             return flat
-        assert self._rlp is not None
-        wide = flat.double()
-        if self._rlp.has_offset:
-            ones = 1.0 if self._rlp.ridge == 0 else 1e6
-            wide = torch.nn.functional.pad(wide - self._centre, (0, 1), value=ones)
-        return (wide * root.double()).to(flat.dtype)
+        weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
+        return weighted_columns(flat, weight, self._centre, intercept=self._rlp.has_offset, ridge=self._rlp.ridge)
 
     def _column_parts(self) -> Iterator[Tensor]:
         """All rows as the planes see them, a part at a time."""
         for index in torch.split(torch.arange(self.table.n_rows), 2**16):
-            x, _ = self.table.read(index)
-            yield self._columns(x, None if self._root is None else self._root[index])
-
-
-def _weighted_centre(table: Table) -> Tensor:
-    """The weighted mean of the features [d] in float64."""
-    assert table.weight is not None
-    weight = table.weight.double()
-    return (weight * table.features.double()).sum(0) / weight.sum()
-
-
-def _cut_off_rows(table: Table | object, plan: Tensor) -> tuple[Tensor, Tensor]:
-    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows and a constant per subset.
-
-    Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of float32. What is left of
-    xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred − target)‖² + ‖(I − P)target‖².
-
-    NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank does not depend on
-    the rounding of the machine at hand.
-    """
-    assert isinstance(table, Table)
-    features, plan = table.features, plan.to(table.x.device)
-    K, M = plan.shape
-    d = features.shape[1]
-    cut = d * torch.finfo(torch.float32).eps
-    found, offset = [], []
-    for subset in plan:
-        x, target = features[subset].to(torch.float64), table.y[subset]
-        tall = d <= M
-        values, vectors = torch.linalg.eigh(x.mT @ x if tall else x @ x.mT)
-        keep = values > cut * values[-1]
-        basis = x @ vectors[:, keep] / values[keep].sqrt() if tall else vectors[:, keep]
-        found.append((basis.mT / math.sqrt(M)).to(features.dtype))  # [r, M]
-        offset.append(target.square().mean() - (found[-1] @ target).square().sum() / target.shape[1])
-    height = max(part.shape[0] for part in found)
-    padded = [torch.nn.functional.pad(part, (0, 0, 0, height - part.shape[0])) for part in found]
-    return torch.stack(padded), torch.stack(offset)
+            yield self._columns(self.table.read(index)[0], index)

@@ -1,8 +1,7 @@
-"""`fit` and `fit_fleet`: Algorithms 2 and 3 of the paper, the released loop, and every baseline, for any `nn.Module`."""
+"""`fit` and `fit_fleet`: Algorithms 2 and 3 of the paper, the released loop, every baseline, for any `nn.Module`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -190,7 +189,9 @@ def fit_fleet(
     jobs = []
     for number, problem in enumerate(problems):
         if not isinstance(problem, Problem):
-            raise TypeError(f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)")
+            raise TypeError(
+                f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"
+            )
         model = build_model(problem.seed)
         jobs.append(
             make_job(
@@ -250,7 +251,7 @@ def train(
     def start(number: int) -> Loop:
         job, path = jobs[number], paths[number]
         made, reason = _choose_engine(job, engine, path)
-        loop = Loop(job, made, reason, watch, reporter, number=number if numbered else None, path=path)
+        loop = Loop(job, made, watch, reporter, reason=reason, number=number if numbered else None, path=path)
         loops[number] = loop
         return loop
 

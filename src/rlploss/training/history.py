@@ -97,7 +97,10 @@ class History:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the columns to a file, one line per evaluation, numbers exact."""
-        lines = [",".join(self.columns), *(",".join(map(repr, row)) for row in zip(*self.columns.values(), strict=True))]
+        lines = [
+            ",".join(self.columns),
+            *(",".join(map(repr, row)) for row in zip(*self.columns.values(), strict=True)),
+        ]
         write_text(Path(path), "\n".join(lines) + "\n")
 
     def plot(self, *names: str, against: str = "step", ax: Axes | None = None) -> Axes:

@@ -105,7 +105,11 @@ class Job:
     def describe(self) -> dict[str, Any]:
         """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
         plain = {
-            name: value.to_json() if hasattr(value, "to_json") else function_to_json(value) if callable(value) else value
+            name: value.to_json()
+            if hasattr(value, "to_json")
+            else function_to_json(value)
+            if callable(value)
+            else value
             for name, value in self.settings().items()
         }
         validation = self.evaluator.validation

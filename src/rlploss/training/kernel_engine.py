@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from rlploss import distributed
 from rlploss.loss.planes import probe_rows
+from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome
-from rlploss.training.feed import HELD_BYTES, Block, Feed, Window
+from rlploss.training.feed import Block, Feed, Window
 from rlploss.training.job import Job
-from rlploss.training.objectives import RLP, BatchLoss, Huber, Objective, Pointwise
+from rlploss.training.objectives import RLP, Huber, Objective
 from rlploss.training.optimizers import SGD, Adam, AdamW
 from rlploss.training.rows import Table
 from rlploss.training.scores import score
@@ -30,8 +31,11 @@ from rlploss.training.scores import score
 MOST_PRODUCTS, MOST_PARAMETERS = 3e7, 3e5
 CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
 
-_ACTIVATIONS = {nn.Identity: 0, nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3, nn.Softmax: 4}
-_LOSSES = {"mse": 0, "mae": 1, "huber": 2, "cross_entropy": 3}
+_ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
+_LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_NONE = np.zeros(0, np.int64)
+_READY: set[Any] = set()  # floating types that the kernel is compiled for
 
 
 @dataclass(frozen=True)
@@ -51,24 +55,22 @@ def read_chain(model: nn.Module) -> DenseChain | str:
     """The chain that a network is, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    for module in _modules_in_order(model):
+    for module in _in_order(model):
         kind = type(module)
-        if any(getattr(module, name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
+        if any(getattr(module, name) for name in _HOOKS):
             return f"{kind.__name__} has hooks"
-        if kind is nn.Linear:
-            layers.append(module)  # type: ignore[arg-type]  # as its type says
-            activations.append(0)
-        elif kind is nn.Flatten and not layers and (module.start_dim, module.end_dim) == (1, -1):
-            continue
-        elif kind in _ACTIVATIONS and kind is not nn.Identity:
-            if not layers or activations[-1]:
+        if isinstance(module, nn.Linear) and kind is nn.Linear:
+            layers.append(module)
+            activations.append(kt.IDENTITY)
+        elif kind in _ACTIVATIONS:
+            if not layers or activations[-1] != kt.IDENTITY:
                 return f"{kind.__name__} does not follow a linear layer"
-            if kind is nn.Softmax and module.dim not in (-1, 1):
+            if isinstance(module, nn.Softmax) and module.dim not in (-1, 1):
                 return "Softmax is not over the outputs"
             activations[-1] = _ACTIVATIONS[kind]
-        elif kind is not nn.Identity:
+        elif not (isinstance(module, nn.Flatten) and not layers) and kind is not nn.Identity:
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
-    if not layers or 4 in activations[:-1]:
+    if not layers or kt.SOFTMAX in activations[:-1]:
         return "it is no chain of linear layers with a soft-max at the end only"
     own = [p for layer in layers for p in layer.parameters()]
     if len({id(p) for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
@@ -80,13 +82,13 @@ def read_chain(model: nn.Module) -> DenseChain | str:
     return DenseChain(tuple(layers), tuple(activations))
 
 
-def _modules_in_order(model: nn.Module) -> Iterator[nn.Module]:
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        if not any(getattr(model, name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
-            for child in model:
-                yield from _modules_in_order(child)
-            return
-    yield model
+def _in_order(model: nn.Module) -> Iterator[nn.Module]:
+    plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+    if isinstance(model, nn.Sequential) and plain and not any(getattr(model, name) for name in _HOOKS):
+        for child in model:
+            yield from _in_order(child)
+    else:
+        yield model
 
 
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
@@ -138,38 +140,32 @@ class KernelEngine(Engine):
     def __init__(self, job: Job) -> None:
         from rlploss.training import kernel
 
-        chain = read_chain(job.model)
+        chain, table = read_chain(job.model), job.table
         assert isinstance(chain, DenseChain)
-        self.job, self._kernel, self._chain = job, kernel, chain
-        self.feed = Feed(job, fits_planes=True)
-        dtype = np.float64 if job.table.dtype == torch.float64 else np.float32
-        P = chain.n_parameters
-        self._theta = torch.zeros(P, dtype=job.table.dtype)
-        self.state = kernel.State(
-            self._theta.numpy(), np.zeros(P, dtype), np.zeros(P, dtype), np.ones(2), np.zeros(1)
-        )
-        weights, biases = [], []
-        start = 0
-        for layer in chain.layers:
-            weights.append(start)
-            start += layer.weight.numel()
-            biases.append(-1 if layer.bias is None else start)
-            start += 0 if layer.bias is None else layer.bias.numel()
-        widths = [chain.layers[0].in_features, *(layer.out_features for layer in chain.layers)]
-        self._net = kernel.Chain(*(np.array(v, np.int64) for v in (widths, chain.activations, weights, biases)))
-        self._dtype = dtype
-        self._empty = np.zeros(0, dtype)
-        self._block: Block | None = None
-        self._pace = math.inf  # seconds of a step
-        table = job.table
         assert isinstance(table, Table)
+        self.job, self._layers = job, chain.layers
+        self._run: Any = kernel.run
+        self.feed = Feed(job, fits_planes=True)
         self._x, self._y = _numbers(table.features), _numbers(table.y)
+        self._dtype = self._x.dtype
+        self._theta = torch.zeros(chain.n_parameters, dtype=table.dtype)
+        first, second = (np.zeros(chain.n_parameters, self._dtype) for _ in range(2))
+        self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
+        sizes = [0 if p is None else p.numel() for layer in chain.layers for p in (layer.weight, layer.bias)]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
+        widths = [chain.layers[0].in_features, *(layer.out_features for layer in chain.layers)]
+        parts = (widths, chain.activations, starts[::2], biases)
+        self._net = kt.Chain(*(np.array(part, np.int64) for part in parts))
+        self._block: Block | None = None
+        self._work: Any = None
+        self._pace = math.inf  # seconds of a step
 
     # The module's parameters and the vector
 
     def _parameters(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
         start = 0
-        for layer in self._chain.layers:
+        for layer in self._layers:
             for parameter in layer.parameters():
                 yield parameter, self._theta[start : start + parameter.numel()].view(parameter.shape)
                 start += parameter.numel()
@@ -208,11 +204,11 @@ class KernelEngine(Engine):
                 done, status, value = self._steps_outside(window, part, rates, deadline)
             else:
                 done, status, value = self._call(window.spans[part], rates[part])
-            if status == self._kernel.DOUBTFUL:
+            if status == kt.DOUBTFUL:
                 more, status, value = self._careful_step(window, taken + done, rates)
                 done += more
             taken += done
-            if status == self._kernel.NOT_FINITE:
+            if status == kt.NOT_FINITE:
                 bad = value
             now = time.perf_counter()
             self._pace = max((now - begun) / max(done, 1), 1e-9)
@@ -220,44 +216,47 @@ class KernelEngine(Engine):
                 break
         return Outcome(taken, float(self.state.total[0]), time.perf_counter() - started, bad)
 
-    def _call(self, spans: Any, rates: Any, loss: Any = None, rows: Any = None, part: int = 0, value: float = 0.0) -> Any:
+    def _call(
+        self, spans: Any, rates: Any, loss: Any = None, rows: Any = None, part: int = 0, value: float = 0.0
+    ) -> Any:
         """One call of the kernel: steps done, status, last value."""
         data = self._rows if rows is None else rows
         data = data._replace(spans=np.ascontiguousarray(spans))
         update = self._update._replace(rates=np.ascontiguousarray(rates))
-        return self._kernel.run(
+        return self._run(
             self._net, data, self._loss if loss is None else loss, update, self.state, self._work, part, value
         )
 
     def _steps_outside(self, window: Window, part: slice, rates: Any, deadline: float) -> Any:
         """Steps of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
-        kernel, C = self._kernel, self._y.shape[1]
+        C = self._y.shape[1]
         room = self._work.target.size // C
         last = room * (int(self._net.widths.sum()) - C)
         for done, i in enumerate(range(part.start, part.stop)):
             span, rate = window.spans[i : i + 1], rates[i : i + 1]
-            self._call(span, rate, part=kernel.FORWARD)
+            self._call(span, rate, part=kt.FORWARD)
             B = len(self._y) if self._rows.every_row else int(span[0, 1] - span[0, 0])
             pred, target = (
-                torch.from_numpy(a).view(B, C) for a in (self._work.acts[last : last + B * C], self._work.target[: B * C])
+                torch.from_numpy(a).view(B, C)
+                for a in (self._work.acts[last : last + B * C], self._work.target[: B * C])
             )
             value, back = score(self.job.objective, window, i, pred, target)
             self._work.back[last : last + B * C] = back.reshape(-1).numpy()
-            _, status, value = self._call(span, rate, part=kernel.BACKWARD, value=value.item())
-            if status != kernel.DONE:
+            _, status, value = self._call(span, rate, part=kt.BACKWARD, value=value.item())
+            if status != kt.DONE:
                 return done, status, value
             if time.perf_counter() >= deadline:
                 return done + 1, status, value
-        return part.stop - part.start, kernel.DONE, 0.0
+        return part.stop - part.start, kt.DONE, 0.0
 
     def _careful_step(self, window: Window, i: int, rates: Any) -> Any:
-        """A step on a subset whose columns are nearly dependent: its planes are fitted by the loss's own rule of rank."""
+        """A step on subsets with columns that are nearly dependent, whose planes the loss's own rule of rank fits."""
         objective, data = self.job.objective, self._rows
         assert isinstance(objective, RLP)
         x, _ = window.inputs(i)
         subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
         rows = probe_rows(subsets, probe=objective.probe, intercept=objective.has_offset)
-        loss = self._loss._replace(kind=4, projector=_numbers(rows.to(x.dtype)))
+        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows.to(x.dtype)))
         work = self._work
         self._work = work._replace(seen=np.zeros(rows.shape[1] * self._y.shape[1], self._dtype))
         low, high = window.spans[i]
@@ -274,63 +273,66 @@ class KernelEngine(Engine):
         if block is self._block:
             return
         self._block = block
-        kernel, objective, d, C = self._kernel, self.job.objective, self._x.shape[1], self._y.shape[1]
-        none = np.zeros(0, np.int64)
-        self._rows = kernel.Rows(
+        objective, d, C = self.job.objective, self._x.shape[1], self._y.shape[1]
+        empty = np.zeros(0, self._dtype)
+        self._rows = kt.Rows(
             self._x,
             self._y,
-            self._empty if block.weight is None else _numbers(block.weight),
+            empty if block.weight is None else _numbers(block.weight),
             _numbers(block.rows),
-            none if block.partner is None else _numbers(block.partner),
-            self._empty if block.lam is None else _numbers(block.lam.to(self.job.table.dtype)),
-            np.zeros((0, 2), np.int64),
+            _NONE if block.partner is None else _numbers(block.partner),
+            empty if block.lam is None else _numbers(block.lam.to(self.job.table.dtype)),
+            _NONE.reshape(0, 2),
             block.every_row,
         )
         self._loss = self._make_loss(block, objective)
-        self._outside = isinstance(objective, Pointwise | BatchLoss)
+        self._outside = self._loss.kind == kt.OUTSIDE
         self._update = self._make_update()
         M = self._loss.subset_size
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
-        q = self._loss.projector.shape[1]
-        total = B * int(self._net.widths.sum())
-        zeros = (total, total, B * C, B * C, q * C, 2 * M * C, len(self.state.theta))
-        fresh = d if block.fits_planes else 0
-        planes = (M * fresh, 2 * fresh * fresh, 4 * (fresh + M))
-        self._work = kernel.Work(*(np.zeros(n, self._dtype) for n in zeros), *(np.zeros(n) for n in planes))
-        ready(kernel.run, self._net, self._rows, self._loss, self._update, self.state, self._work, 0, 0.0)
+        q, total = self._loss.projector.shape[1], B * int(self._net.widths.sum())
+        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, len(self.state.theta))
+        p = d if block.fits_planes else 0
+        planes = (M * p, 2 * p * p, 4 * (p + M))
+        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes), *(np.zeros(n) for n in planes))
+        self._ready()
 
-    def _make_loss(self, block: Block, objective: Objective) -> Any:
-        kernel, dtype = self._kernel, self._dtype
-        projector, form, rest = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype), block.residual_weight
-        delta = objective.delta if isinstance(objective, Huber) else 1.0
-        if not isinstance(objective, RLP):
-            kind, M, intercept = _LOSSES.get(objective.loss, 8), 1, False
-        else:
-            M, intercept = objective.shape()[0], bool(objective.has_offset)
-            kind = 4
+    def _ready(self) -> None:
+        """Compile, or load from disk, for this floating type: by a call without steps."""
+        from rlploss.training.compiling import warm
+
+        if self._dtype not in _READY:
+            warm(self._run, self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
+            _READY.add(self._dtype)
+
+    def _make_loss(self, block: Block, objective: Objective) -> kt.Loss:
+        dtype, M, kind = self._dtype, 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
+        projector, form = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype)
+        if isinstance(objective, RLP):
+            M, kind = objective.shape()[0], kt.PROJECTED
             if block.form is not None:
-                kind, form = 5, _numbers(block.form)
+                kind, form = kt.FORM, _numbers(block.form)
             elif block.fits_planes:
-                kind = 6 if objective.probe == "subset" else 7
+                kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
             elif block.projector is not None:
                 projector = _numbers(block.projector)
             elif block.every_row or block.weight is not None:  # the residual is seen whole
                 projector = np.zeros((len(block.rows) // M, 1, M), dtype)
             else:
-                kind = 0
-        offset = self._empty if block.offset is None else _numbers(block.offset)
-        from rlploss.training.kernel_losses import Loss
+                kind = kt.MSE
+        offset = np.zeros(0, dtype) if block.offset is None else _numbers(block.offset)
+        delta = objective.delta if isinstance(objective, Huber) else 1.0
+        intercept = isinstance(objective, RLP) and objective.has_offset
+        return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
 
-        return Loss(kind, float(delta), projector, float(rest), offset, form, M, intercept)
-
-    def _make_update(self) -> Any:
-        optimizer, clip = self.job.optimizer, self.job.clip_grad
+    def _make_update(self) -> kt.Update:
+        optimizer = self.job.optimizer
         assert isinstance(optimizer, Adam | AdamW | SGD)
-        kind = {Adam: 0, AdamW: 1, SGD: 2}[type(optimizer)] + int(getattr(optimizer, "nesterov", False))
-        momentum = float(getattr(optimizer, "momentum", 0.0))
-        clipped = 0.0 if clip is None else float(clip)
-        decay = float(optimizer.weight_decay)
-        return self._kernel.Update(kind, np.zeros(0), decay, momentum, clipped, 0.9, 0.999, 1e-8)
+        kind, momentum = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)], 0.0
+        if isinstance(optimizer, SGD):
+            kind, momentum = kt.NESTEROV if optimizer.nesterov else kt.SGD, float(optimizer.momentum)
+        decay, clip = float(optimizer.weight_decay), float(self.job.clip_grad or 0.0)
+        return kt.Update(kind, np.zeros(0), decay, momentum, clip, 0.9, 0.999, 1e-8)
 
     # State
 
@@ -349,16 +351,3 @@ def _numbers(tensor: Tensor) -> NDArray[Any]:
     """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous and writable."""
     array: NDArray[Any] = tensor.detach().contiguous().numpy()
     return array
-
-
-_READY: set[Any] = set()
-
-
-def ready(run: Any, *arguments: Any) -> None:
-    """Compile, or load from disk, for the floating type of these arguments; they hold no steps."""
-    from rlploss.training.compiling import warm
-
-    dtype = arguments[4].theta.dtype
-    if dtype not in _READY:
-        warm(run, *arguments)
-        _READY.add(dtype)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import compiled
-
-MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, FRESH_SUBSET, FRESH_SUM, OUTSIDE = range(9)
 
 CONDITION = 1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
 
 
-class Loss(NamedTuple):
-    """What is made small. value = (a·‖R‖² + b·‖W R‖²)/C with W [K, q, M], or tr(RᵀQR)/C, or a formula by `kind`."""
-
-    kind: int
-    delta: float  # of Huber's loss
-    projector: Any  # W [K, q, M]; its subset is that of the position in `rows`
-    residual_weight: float  # a; b is 1 where it is 0, else -1
-    offset: Any  # [K] added to each subset's value
-    form: Any  # Q [N, N]
-    subset_size: int
-    intercept: bool
+@compiled
+def fill(a, value):
+    """Set every number of a [n]; a loop, because a slice on the left takes long to compile."""
+    for i in range(a.size):
+        a[i] = value
 
 
 @compiled
@@ -44,8 +36,8 @@ def pointwise(loss, data, s, pred, target, back):
     """The value of a loss of single rows, and its gradient: means over rows and outputs, cross entropy over rows."""
     B, C = pred.shape
     one, delta = pred.dtype.type(1), pred.dtype.type(loss.delta)
-    each = one / (B if loss.kind == CROSS_ENTROPY else B * C)
-    if loss.kind != CROSS_ENTROPY and data.weight.size == 0:  # as one long row
+    each = one / (B if loss.kind == kt.CROSS_ENTROPY else B * C)
+    if loss.kind != kt.CROSS_ENTROPY and data.weight.size == 0:  # as one long row
         pred, target, back = pred.reshape(1, B * C), target.reshape(1, B * C), back.reshape(1, B * C)
     value = 0.0
     for i in range(pred.shape[0]):
@@ -54,22 +46,22 @@ def pointwise(loss, data, s, pred, target, back):
             w *= data.weight[data.rows[data.spans[s, 0] + i]]
         here = pred.dtype.type(0)
         p, t, g = pred[i], target[i], back[i]
-        if loss.kind == CROSS_ENTROPY:
+        if loss.kind == kt.CROSS_ENTROPY:
             log_sum = log_sum_exp(p)
             for j in range(p.size):
                 log = p[j] - log_sum
                 here -= t[j] * log
                 g[j] = w * (math.exp(log) - t[j])
-        elif loss.kind == MSE:
+        elif loss.kind == kt.MSE:
             for j in range(p.size):
                 e = p[j] - t[j]
                 here += e * e
                 g[j] = (w + w) * e
-        elif loss.kind == MAE:
+        elif loss.kind == kt.MAE:
             for j in range(p.size):
                 e = p[j] - t[j]
                 here += abs(e)
-                g[j] = w * np.sign(e)
+                g[j] = w if e > 0 else -w if e < 0 else w * e
         else:
             for j in range(p.size):
                 e = p[j] - t[j]
@@ -119,8 +111,8 @@ def factor(x, intercept, columns, triangle, plane):
     Z = columns[: M * d].reshape(M, d)
     G, inverse = triangle[: d * d].reshape(d, d), triangle[d * d : 2 * d * d].reshape(d, d)
     mean, norm = plane[:d], plane[d : 2 * d]
-    mean[:] = 0
-    norm[:] = 0
+    fill(mean, 0.0)
+    fill(norm, 0.0)
     if intercept:
         for i in range(M):
             for j in range(d):
@@ -170,9 +162,13 @@ def fitted(r, intercept, columns, triangle, plane, out):
     Z, inverse = columns[: M * d].reshape(M, d), triangle[d * d : 2 * d * d].reshape(d, d)
     c, half, step = plane[:d], plane[d : 2 * d], plane[2 * d : 3 * d]
     rest = plane[4 * d : 4 * d + M]
-    middle = r.sum() / M if intercept else 0.0
-    rest[:] = r
-    out[:] = middle
+    middle = 0.0
+    if intercept:
+        for i in range(M):
+            middle += r[i] / M
+    fill(out, middle)
+    for i in range(M):
+        rest[i] = r[i]
     for _ in range(2):  # the second time refines: normal equations alone would lose twice the digits
         np.dot(rest, Z, c)
         for j in range(d):
@@ -200,12 +196,9 @@ def fresh(loss, x, residual, back, scale, work):
         return -1.0
     r, out = plane[4 * d + 2 * M : 4 * d + 3 * M], plane[4 * d + 3 * M : 4 * (d + M)]
     value = 0.0
-    if loss.kind == FRESH_SUM:
-        r[:] = 1
-        if loss.intercept:
-            out[:] = 1
-        else:
-            fitted(r, False, work.columns, work.triangle, plane, out)
+    if loss.kind == kt.FRESH_SUM:
+        fill(r, 1.0)
+        fitted(r, loss.intercept, work.columns, work.triangle, plane, out)
         for c in range(C):
             seen = 0.0
             for i in range(M):
@@ -240,7 +233,7 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
     value = 0.0
     k = (high - low) // M
     scale = 1.0 / (k * C)
-    if loss.kind == FORM:
+    if loss.kind == kt.FORM:
         np.dot(loss.form, residual, back)
         for i in range(B):
             for j in range(C):
@@ -248,11 +241,12 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
                 back[i, j] *= pred.dtype.type(2.0 / C)
         value /= C
     elif data.every_row:
-        back[:] = 0
+        fill(back.reshape(B * C), pred.dtype.type(0))
         some, gone = work.some[: M * C].reshape(M, C), work.some[M * C : 2 * M * C].reshape(M, C)
         for u in range(k):
             for i in range(M):
-                some[i] = residual[data.rows[low + u * M + i]]
+                for j in range(C):
+                    some[i, j] = residual[data.rows[low + u * M + i], j]
             value += projected(loss, low // M + u, some, gone, work.seen, scale)
             for i in range(M):
                 row = back[data.rows[low + u * M + i]]
@@ -261,7 +255,7 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
     else:
         for u in range(k):
             r, g = residual[u * M : (u + 1) * M], back[u * M : (u + 1) * M]
-            if loss.kind == PROJECTED:
+            if loss.kind == kt.PROJECTED:
                 value += projected(loss, low // M + u, r, g, work.seen, scale)
             else:
                 here = fresh(loss, x[u * M : (u + 1) * M], r, g, scale, work)

@@ -1,4 +1,4 @@
-"""`Loop`: one job from its start, or its checkpoint, to its end: evaluations, stopping, divergence, history, checkpoints."""
+"""`Loop`: one job from its start, or its checkpoint, to its end: evaluations, stopping, divergence, checkpoints."""
 
 from __future__ import annotations
 
@@ -84,9 +84,16 @@ class Loop:
     """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went."""
 
     def __init__(
-        self, job: Job, engine: Engine, reason: str, watch: Supervision, reporter: Reporter, *, number: int | None = None,
+        self,
+        job: Job,
+        engine: Engine,
+        watch: Supervision,
+        reporter: Reporter,
+        *,
+        reason: str = "",
+        number: int | None = None,
         path: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.job, self.engine, self.watch, self.reporter, self.number = job, engine, watch, reporter, number
         self.share = distributed.current()
         self.stopper = make_stopper(watch.early_stopping, job.evaluator.names)
@@ -103,7 +110,9 @@ class Loop:
         if watch.checkpoint_every is not None:
             self._save_every = job.steps("checkpoint_every", watch.checkpoint_every)
         if path is not None and isinstance(job.objective, BatchLoss) and job.objective.has_generator:
-            raise ValueError("a checkpoint cannot keep the generator of a BatchLoss; give it none, or leave checkpoint out")
+            raise ValueError(
+                "a checkpoint cannot keep the generator of a BatchLoss; give it none, or leave checkpoint out"
+            )
         self._saved_at = time.perf_counter()
         self._mode = job.model.training
 
@@ -121,7 +130,9 @@ class Loop:
             distributed.agree(spec)
             distributed.share_model(self.job.model)
         if self._path is not None:
-            where = files.environment(self.job.table.device, torch.get_num_threads() if self.engine.name == "torch" else 1)
+            where = files.environment(
+                self.job.table.device, torch.get_num_threads() if self.engine.name == "torch" else 1
+            )
             self._file = files.CheckpointFile(self._path, spec, {**where, "processes": str(self.share.world)})
             state = self._file.load() if self.share.world == 1 else distributed.by_first(self._file.load)
             if state is not None:
@@ -185,7 +196,9 @@ class Loop:
         self.engine.reset_total()
         step, history = self.step, self.history
         epoch, samples = step / self.job.steps_per_epoch, self.job.samples(step)
-        history.add({"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, "loss": mean, **measured})
+        history.add(
+            {"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, "loss": mean, **measured}
+        )
         if self.stopper is not None:
             if self.stopper.better(measured, step) and self.stopper.rule.restore_best:
                 self.best = copy.deepcopy(self.job.model.state_dict())

@@ -209,7 +209,7 @@ class RLP(Objective):
 
 
 class _Batches(Objective):
-    """An objective on batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
+    """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
 
     batch_size: int | str | None
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from rlploss import _checks
 
@@ -23,7 +23,7 @@ _ITEMS = 4096  # of a dataset at once: as Python objects they take several times
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in memory: inputs x [n, ...] as the network takes them, and targets y [n, C] to compare its flattened output with."""
+    """Rows in memory: inputs x [n, ...] as the network takes them, targets y [n, C] for its flattened output."""
 
     x: Tensor
     y: Tensor
@@ -198,6 +198,8 @@ def read_rows(
     Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress on, or class
     probabilities for cross entropy. `name` prefixes the arguments in messages.
     """
+    if isinstance(X, DataLoader):
+        raise TypeError(f"{name}X must be rows, got a DataLoader; fit draws its own batches: pass loader.dataset, None")
     if isinstance(X, Dataset):
         return read_dataset(model, X, y, loss=loss, device=device, name=name)
     x = _input(name, X, device, model_dtype(model))

@@ -6,6 +6,8 @@ network's backward pass. Anyone's own function goes through autograd, up to the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,32 +16,33 @@ from rlploss.training.objectives import RLP, BatchLoss, Huber, Objective, Pointw
 
 
 def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """This process's part of the value of the i-th step, and its gradient, for predictions and targets [b, C]."""
+    """The value of the i-th step, this process's part of it, and its gradient, for predictions and targets [b, C]."""
     block, total = window.block, int(window.totals[i])
     low, high = (int(end) for end in window.spans[i])
-    if not isinstance(objective, RLP):
-        weight = None if block.weight is None else block.weight[block.rows[low:high].to(pred.device)].unsqueeze(1)
-        return of_rows(objective, pred, target, total, weight, lambda: window.inputs(i)[0])
-    residual = pred - target
-    root = None
+    index = block.rows[low:high].to(pred.device)
+    weight = None
     if block.weight is not None:
-        rows = slice(None) if block.every_row else block.rows[low:high].to(pred.device)
-        root = block.weight[rows].unsqueeze(1)
-        residual = residual * root
-    M = objective.shape()[0]
+        weight = (block.weight if block.every_row else block.weight[index]).unsqueeze(1)
+    if isinstance(objective, BatchLoss):
+        x = window.inputs(i)[0]
+        features = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, features)), pred)
+    if not isinstance(objective, RLP):
+        return of_rows(objective, pred, target, total, weight)
+    residual = pred - target if weight is None else (pred - target) * weight
+    M, bank = objective.shape()[0], block.bank
     if block.form is not None:
         back = block.form.to(residual.dtype) @ residual * (2 / residual.shape[1])
         value = (residual * back).sum() / 2
-    elif block.bank is not None:
-        value, back = _by_autograd(lambda leaf: block.bank.loss(leaf, torch.zeros_like(leaf)), residual)  # type: ignore[union-attr]  # as looked at
+    elif bank is not None:
+        value, back = _by_autograd(lambda leaf: bank.loss(leaf, torch.zeros_like(leaf)), residual)
     elif block.every_row:
-        index = block.rows[low:high].to(pred.device)
         value, part = of_subsets(window, low // M, residual[index].view(-1, M, residual.shape[1]), total)
         back = torch.zeros_like(residual).index_add_(0, index, part.view(-1, residual.shape[1]))
     else:
         value, part = of_subsets(window, low // M, residual.view(-1, M, residual.shape[1]), total)
         back = part.view(residual.shape)
-    return value, back if root is None else back * root
+    return value, back if weight is None else back * weight
 
 
 def of_subsets(window: Window, first: int, residual: Tensor, total: int) -> tuple[Tensor, Tensor]:
@@ -63,14 +66,9 @@ def of_subsets(window: Window, first: int, residual: Tensor, total: int) -> tupl
 
 
 def of_rows(
-    objective: Objective, pred: Tensor, target: Tensor, total: int, weight: Tensor | None, features: object
+    objective: Objective, pred: Tensor, target: Tensor, total: int, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The value of a loss of rows, as a mean over `total` rows and over outputs, and its gradient; weight [b, 1]."""
-    C = pred.shape[1]
-    if isinstance(objective, BatchLoss):
-        x = features() if callable(features) else features
-        x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
-        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, x)), pred)
     if isinstance(objective, Pointwise):
 
         def mean(leaf: Tensor) -> Tensor:
@@ -89,6 +87,7 @@ def of_rows(
         each = 1 / total if weight is None else weight / total
         logs = pred.log_softmax(-1)
         return -(each * target * logs).sum(), each * (logs.exp() - target)
+    C = pred.shape[1]
     each = 1 / (total * C) if weight is None else weight / (total * C)
     gap = pred - target
     if objective.loss == "mse":
@@ -108,11 +107,10 @@ def _one_number(value: object) -> Tensor:
     return value.reshape(())
 
 
-def _by_autograd(function: object, at: Tensor) -> tuple[Tensor, Tensor]:
-    assert callable(function)
+def _by_autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         leaf = at.detach().requires_grad_()
-        value: Tensor = function(leaf)
+        value = function(leaf)
         if not value.requires_grad:
             raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
         (back,) = torch.autograd.grad(value, leaf)
