@@ -19,7 +19,7 @@ from rlploss.training.objectives import (
     as_objective,
 )
 from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue, as_optimizer
-from rlploss.training.values import Value, from_json
+from rlploss._values import Value, from_json
 
 __all__ = [
     "MAE",

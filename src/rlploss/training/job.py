@@ -20,7 +20,7 @@ from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
 from rlploss.training.optimizers import OptimizerFunction, OptimizerValue, as_optimizer
 from rlploss.training.rows import AnyTable, Array, Table, digest, read_rows, weigh
-from rlploss.training.values import function_to_json, positive
+from rlploss._values import function_to_json, positive
 
 SCHEDULES = ("cosine", "linear")
 

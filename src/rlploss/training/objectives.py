@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlploss._checks import DRAW_FROM, count, n_different, number, one_of
 from rlploss.loss.planes import PROBES
 from rlploss.loss.subsets import METHODS
-from rlploss.training.values import Value, positive
+from rlploss._values import Value, positive
 
 PLANS = ("once", "each-epoch")
 

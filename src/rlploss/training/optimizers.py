@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rlploss._checks import number, one_of
-from rlploss.training.values import Value, positive
+from rlploss._values import Value, positive
 
 OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]
 
