@@ -68,7 +68,14 @@ def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeavyTailWarning)  # heavy tails are what is measured here
         return rlp_loss(
-            residual, torch.zeros_like(residual), x, subsets=plan, probe="draw", probe_points=points, reduction="none"
+            residual,
+            torch.zeros_like(residual),
+            x,
+            subsets=plan,
+            probe="draw",
+            intercept=False,
+            probe_points=points,
+            reduction="none",
         )
 
 
@@ -255,6 +262,7 @@ def empirical_error(
                 x,
                 subsets=plan,
                 probe="draw",
+                intercept=False,
                 draw_from="outside",
                 generator=generator,
             )
