@@ -1,6 +1,7 @@
 """Training: Algorithms 2 and 3 of the paper, the released loop, every baseline."""
 
 from rlploss._progress import Progress
+from rlploss._values import Value, from_json
 from rlploss.training.budget import Epochs, Steps
 from rlploss.training.evaluation import EarlyStopping
 from rlploss.training.fit import fit, fit_fleet
@@ -19,7 +20,6 @@ from rlploss.training.objectives import (
     as_objective,
 )
 from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue, as_optimizer
-from rlploss._values import Value, from_json
 
 __all__ = [
     "MAE",

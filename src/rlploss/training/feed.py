@@ -20,10 +20,9 @@ from rlploss._checks import warn
 from rlploss.distributed import Share
 from rlploss.loss.bank import ProjectionBank
 from rlploss.loss.factors import ranks
-from rlploss.loss.functional import draw_rows, tell_from_options
 from rlploss.loss.mixup import mixup, mixup_lambdas
 from rlploss.loss.moments import same_moments
-from rlploss.loss.subsets import balanced_subsets
+from rlploss.loss.subsets import balanced_subsets, draw_rows
 from rlploss.loss.variants import cut_off_planes, weighted_columns, weighted_sums
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP
@@ -158,20 +157,20 @@ class Feed:
         """Bytes that factors of a whole plan take."""
         M, K, _ = r.shape()
         columns, dtype = self.table.n_columns, self.table.dtype
-        kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.has_offset, dtype=dtype)
+        kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.planes.intercept, dtype=dtype)
         mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
         return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
     def _can_be_fresh(self, r: RLP) -> bool:
         """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
-        p = self.table.n_columns + int(r.has_offset)
-        plain = r.probe in ("subset", "sum") and r.ridge == 0 and self._weight is None and self._unit > p
+        p = r.planes.n_columns(self.table.n_columns)
+        plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
         if not plain or self._every_row or (self._constant and self._at_once) or not isinstance(self.table, Table):
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
-        if some.shape[1] <= p or int(ranks(some, intercept=r.has_offset)) < p:
+        if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
             return False
-        tell_from_options(r.probe, r.has_offset, warn)  # as a bank of factors would
+        r.planes.warn_of_form(warn)  # as a bank of factors would
         return True
 
     # Draws
@@ -281,11 +280,10 @@ class Feed:
                 return replace(block, form=bank.form())
         if bank.kind == "chunks":
             return replace(block, bank=bank)
-        rest = 1 / self._unit if bank.kind in ("complement", "mse") else 0.0
         if r.probe == "sum" and self._weight is not None:
             sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
             return replace(block, projector=sums.to(self.table.dtype))
-        return replace(block, projector=bank.rows, residual_weight=rest)
+        return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
         n, pool = len(block.rows), None
@@ -309,7 +307,7 @@ class Feed:
                 features,
                 plan.view(-1, self._unit),
                 probe=r.probe,
-                intercept=r.has_offset and self._weight is None,
+                intercept=r.planes.intercept and self._weight is None,
                 ridge=r.ridge,
                 draw_from=r.draw_from if own else "train",
                 probe_points=pool,
@@ -324,7 +322,7 @@ class Feed:
         if self._weight is None or self._centre is None or self._rlp is None:
             return flat
         weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-        return weighted_columns(flat, weight, self._centre, intercept=self._rlp.has_offset, ridge=self._rlp.ridge)
+        return weighted_columns(flat, weight, self._centre, intercept=self._rlp.planes.intercept, ridge=self._rlp.ridge)
 
     def _column_parts(self) -> Iterator[Tensor]:
         """All rows as the planes see them, a part at a time."""

@@ -15,12 +15,12 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from rlploss._checks import count, one_of
+from rlploss._values import function_to_json, positive
 from rlploss.training.budget import Budget, as_budget
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
 from rlploss.training.optimizers import OptimizerFunction, OptimizerValue, as_optimizer
 from rlploss.training.rows import AnyTable, Array, Table, digest, read_rows, weigh
-from rlploss._values import function_to_json, positive
 
 SCHEDULES = ("cosine", "linear")
 

@@ -255,7 +255,7 @@ class KernelEngine(Engine):
         assert isinstance(objective, RLP)
         x, _ = window.inputs(i)
         subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
-        rows = probe_rows(subsets, probe=objective.probe, intercept=objective.has_offset)
+        rows = probe_rows(subsets, objective.planes)
         loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows.to(x.dtype)))
         work = self._work
         self._work = work._replace(seen=np.zeros(rows.shape[1] * self._y.shape[1], self._dtype))
@@ -322,7 +322,7 @@ class KernelEngine(Engine):
                 kind = kt.MSE
         offset = np.zeros(0, dtype) if block.offset is None else _numbers(block.offset)
         delta = objective.delta if isinstance(objective, Huber) else 1.0
-        intercept = isinstance(objective, RLP) and objective.has_offset
+        intercept = isinstance(objective, RLP) and objective.planes.intercept
         return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
 
     def _make_update(self) -> kt.Update:
