@@ -1,6 +1,7 @@
 """Random Linear Projections (RLP) loss for PyTorch."""
 
 from rlploss._checks import DegenerateLossWarning, HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
+from rlploss._progress import Progress
 from rlploss._version import __version__
 from rlploss.loss.bank import ProjectionBank
 from rlploss.loss.functional import rlp_loss
@@ -9,28 +10,14 @@ from rlploss.loss.module import RLPLoss
 from rlploss.loss.sampler import BalancedBatchSampler
 from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
-from rlploss.training import (
-    MAE,
-    MSE,
-    RLP,
-    SGD,
-    Adam,
-    AdamW,
-    BatchLoss,
-    CrossEntropy,
-    DivergenceError,
-    EarlyStopping,
-    Epochs,
-    Event,
-    History,
-    Huber,
-    Pointwise,
-    Problem,
-    Progress,
-    Steps,
-    fit,
-    fit_fleet,
-)
+from rlploss.training.budget import Epochs, Steps
+from rlploss.training.evaluation import EarlyStopping
+from rlploss.training.fit import fit, fit_fleet
+from rlploss.training.history import Event, History
+from rlploss.training.job import Problem
+from rlploss.training.loop import DivergenceError
+from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
+from rlploss.training.optimizers import SGD, Adam, AdamW
 
 __all__ = [
     "MAE",

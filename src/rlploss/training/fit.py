@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from rlploss import distributed
 from rlploss._checks import one_of
-from rlploss._progress import ProgressFunction
+from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.budget import Budget
 from rlploss.training.checkpoint import engine_of
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
@@ -22,7 +22,7 @@ from rlploss.training.evaluation import ChosenMetrics, EarlyStopping, Evaluator
 from rlploss.training.history import Callback, History
 from rlploss.training.job import Job, Problem, Schedule, describe_model, make_job
 from rlploss.training.kernel_engine import KernelEngine, blas_on_one_thread, why_not_kernel
-from rlploss.training.loop import Loop, Reporter, Supervision
+from rlploss.training.loop import Loop, Supervision
 from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
 from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue
 from rlploss.training.rows import Array

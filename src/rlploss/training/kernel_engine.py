@@ -44,6 +44,7 @@ class DenseChain:
 
     layers: tuple[nn.Linear, ...]
     activations: tuple[int, ...]
+    flattens: bool  # rows of any shape
 
     @property
     def n_parameters(self) -> int:
@@ -55,6 +56,7 @@ def read_chain(model: nn.Module) -> DenseChain | str:
     """The chain that a network is, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
+    flattens = False
     for module in _in_order(model):
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS):
@@ -68,7 +70,9 @@ def read_chain(model: nn.Module) -> DenseChain | str:
             if isinstance(module, nn.Softmax) and module.dim not in (-1, 1):
                 return "Softmax is not over the outputs"
             activations[-1] = _ACTIVATIONS[kind]
-        elif not (isinstance(module, nn.Flatten) and not layers) and kind is not nn.Identity:
+        elif isinstance(module, nn.Flatten) and not layers and (module.start_dim, module.end_dim) == (1, -1):
+            flattens = True
+        elif kind is not nn.Identity:
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
     if not layers or kt.SOFTMAX in activations[:-1]:
         return "it is no chain of linear layers with a soft-max at the end only"
@@ -79,7 +83,7 @@ def read_chain(model: nn.Module) -> DenseChain | str:
         return "some of its parameters are frozen"
     if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own):
         return "a parameter has hooks"
-    return DenseChain(tuple(layers), tuple(activations))
+    return DenseChain(tuple(layers), tuple(activations), flattens)
 
 
 def _in_order(model: nn.Module) -> Iterator[nn.Module]:
@@ -109,6 +113,8 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     chain = read_chain(job.model)
     if isinstance(chain, str):
         return chain
+    if len(job.table.row_shape) != 1 and not chain.flattens:
+        return "its rows are not vectors"
     rows = min(job.objective.rows_per_step, job.table.n_rows)
     if isinstance(job.objective, RLP) and rows == job.table.n_rows > 4096:
         return "all subsets in one step of so many rows are scored in parts"
