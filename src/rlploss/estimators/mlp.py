@@ -1,24 +1,247 @@
-"""scikit-learn estimators: a multilayer perceptron trained with RLP, or with any loss that RLP is compared with."""
+"""`RLPRegressor` and `RLPClassifier`: settings to `fit`, stopping, going on where the last call ended."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-# isort: split  (the first import above says what to install where scikit-learn is missing)
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin
+from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
-from rlploss.estimators.base import RegressionTarget
-from rlploss.estimators.predictor import Array
-from rlploss.estimators.train import RLPBase
-from rlploss.training.history import History
+from rlploss import RLP, EarlyStopping, Event, History, Steps, fit
+from rlploss._checks import count, number, one_of
+from rlploss.estimators.base import Data, NetworkEstimator, RegressionTarget
+from rlploss.estimators.dial import (
+    POINTWISE,
+    Dial,
+    auto_subset_size,
+    n_columns,
+    objective_at,
+    steps_per_iteration,
+    with_subsets,
+)
+from rlploss.estimators.parameters import documented
+from rlploss.estimators.scaling import Array, Scaling
+from rlploss.training.objectives import Objective
+
+Moments = dict[int, dict[str, Tensor]]  # of Adam, by parameter
 
 
-class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):
+class StoppingRule:
+    """A callback of `fit`: stops it after `patience` iterations in a row that do not lower `metric` by `tol`.
+
+    It also keeps the training loss of every iteration, and prints it with `verbose`. A patience of None never stops.
+    """
+
+    def __init__(self, metric: str, tol: float, patience: int | None, *, verbose: bool) -> None:
+        self.losses: list[float] = []
+        self._metric, self._tol, self._patience, self._verbose = metric, tol, patience, verbose
+        self._best, self._waited = math.inf, 0
+
+    def __call__(self, event: Event) -> bool:
+        """Take in one iteration; True stops the run."""
+        if event.step == 0:
+            return False
+        self.losses.append(event.metrics["loss"])
+        if self._verbose:
+            print(f"Iteration {len(self.losses)}, loss = {self.losses[-1]:.8f}", flush=True)
+        value = event.metrics[self._metric]
+        self._waited = self._waited + 1 if value > self._best - self._tol else 0
+        self._best = min(self._best, value)
+        return self._patience is not None and self._waited >= self._patience
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class MLP(NetworkEstimator):
+    """The settings and the training of one network; subclasses read the target and name the losses."""
+
+    loss: str = "rlp"
+    subset_size: int | float | str = "auto"
+    n_subsets: int | str = "auto"
+    mixup: float | None = None
+    alpha: float = 1e-4
+    learning_rate_init: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-4
+    n_iter_no_change: int = 20
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    warm_start: bool = False
+    _losses: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
+        """The score on the validation rows before the first iteration and after each."""
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *, restart: bool, partial: bool = False) -> None:
+        """Train; `restart` begins anew, otherwise weights and scaling are kept; `partial` is one iteration."""
+        self._check_settings()
+        kind = (self._hidden(), self.activation, self._head())
+        if not restart and kind != self._kind:
+            raise ValueError(
+                "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
+                f"got {kind} after {self._kind}; call fit with warm_start=False to begin anew"
+            )
+        X, target, weight = self._weighted(*self._read(X, y, sample_weight, first=restart), first=restart)
+        seed = self._seed()
+        validation = None
+        if self.early_stopping and not partial:
+            (X, target, weight), validation = self._hold_out(X, target, weight, seed)
+        if restart:
+            scaling, network, moments = self._scaling(X, target, weight), self._build(seed), None
+        else:  # a copy: training that fails leaves the estimator as it was
+            scaling, network, moments = self.scaling_, copy.deepcopy(self.network_).float(), self._moments
+        objective = self._objective(*X.shape)
+        # accuracy on few rows stands still for long while the network still learns: what is smooth decides
+        metric = "cross_entropy" if self._head() == "logits" else "mse"
+        rule = StoppingRule(
+            "loss" if validation is None else metric,
+            self.tol,
+            None if partial else self.n_iter_no_change,
+            verbose=bool(self.verbose),
+        )
+        steps = steps_per_iteration(len(X), self._batch(len(X)))
+        watched: dict[str, Any] = {}
+        if validation is not None:  # EarlyStopping keeps the best weights; the rule alone decides when to stop
+            watched = {
+                "validation": scaled(scaling, *validation),
+                "metrics": (metric, "accuracy") if target.ndim == 1 else metric,
+                "early_stopping": EarlyStopping(metric, patience=self.max_iter + 1),
+            }
+        adam = ResumableAdam(self.learning_rate_init, self.alpha, moments)
+        history = fit(
+            network,
+            *scaled(scaling, X, target),
+            objective,
+            budget=Steps(steps * (1 if partial else self.max_iter)),
+            evaluate_every=Steps(steps),
+            optimizer=adam,
+            seed=seed,
+            sample_weight=weight,
+            callbacks=[rule],
+            device=self.device,
+            **watched,
+        )
+        self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        self._kind, self._fitted_head, self._moments = kind, kind[-1], adam.moments()
+        self._note(history, rule.losses, objective, None if validation is None else validation[1], restart=restart)
+
+    def _hold_out(
+        self, X: Array, target: NDArray[Any], weight: Array | None, seed: int
+    ) -> tuple[Data, tuple[Array, NDArray[Any]]]:
+        """Training rows and validation rows; classes keep their shares."""
+        train, test = train_test_split(
+            np.arange(len(X)),
+            test_size=self.validation_fraction,
+            random_state=seed,
+            stratify=target if target.ndim == 1 else None,
+        )
+        if len(train) < 2:
+            raise ValueError(
+                f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
+                f"training rows, got {len(train)} of n_samples={len(X)}; lower validation_fraction"
+            )
+        rows = X[train], target[train], None if weight is None else weight[train]
+        return rows, (X[test], target[test])
+
+    def _objective(self, n_rows: int, n_features: int) -> Objective:
+        """What `fit` makes small. Too few rows for "auto" to give subsets are MSE."""
+        if self.loss != "rlp":
+            return POINTWISE[self.loss](self._batch(n_rows), mixup=self.mixup)
+        form = RLP(
+            n_subsets=None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets),
+            probe=self.probe,
+            intercept=self.intercept,
+            ridge=self.ridge,
+            mixup=self.mixup,
+        )
+        if isinstance(self.subset_size, str):
+            one_of("subset_size", self.subset_size, ("auto",))
+            p = n_columns(n_features, form)
+            size = auto_subset_size(n_rows, p)
+            if size < p + 2 and form.ridge == 0:
+                return objective_at(p, n_rows, n_features, form, batch_size=self._batch(n_rows))
+        else:
+            dial = Dial.of("subset_size", self.subset_size)
+            if dial.rows is not None and dial.rows > n_rows:
+                raise ValueError(
+                    f"subset_size must be at most the number of rows {n_rows}, got {dial.rows}; pass a fraction instead"
+                )
+            size = dial.subset_size(n_rows, n_columns(n_features, form))
+        return with_subsets(form, size, n_rows, n_features)
+
+    def _note(
+        self,
+        history: History,
+        losses: list[float],
+        objective: Objective,
+        validation: NDArray[Any] | None,
+        *,
+        restart: bool,
+    ) -> None:
+        """Set what a fitted estimator tells about its training; `validation` is the target of those rows."""
+        self.loss_curve_ = [*([] if restart else self.loss_curve_), *losses]
+        self.n_iter_ = len(self.loss_curve_)
+        self.loss_ = self.loss_curve_[-1]
+        self.best_loss_ = min(self.loss_curve_) if validation is None else None
+        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
+        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+        if validation is not None:
+            scores = self._validation_scores(history, validation)
+            self.validation_scores_ = scores[1:]
+            self.best_validation_score_ = scores[list(history["step"]).index(history.best_step)]
+
+    def _check_settings(self) -> None:
+        one_of("loss", self.loss, self._losses)
+        count("max_iter", self.max_iter)
+        count("n_iter_no_change", self.n_iter_no_change)
+        number("tol", self.tol, minimum=0.0)
+        number("alpha", self.alpha, minimum=0.0)
+        number("validation_fraction", self.validation_fraction, 0.0, 1.0)
+
+
+class ResumableAdam:
+    """A function of the parameters that makes Adam, with the moments of the training before if there are any."""
+
+    def __init__(self, lr: float, weight_decay: float, moments: Moments | None) -> None:
+        self._lr, self._weight_decay, self._moments = lr, weight_decay, moments
+
+    def __call__(self, parameters: Any) -> torch.optim.Optimizer:
+        """Make the optimiser."""
+        self._made = torch.optim.Adam(parameters, lr=self._lr, weight_decay=self._weight_decay, fused=True)
+        if self._moments is not None:
+            groups = self._made.state_dict()["param_groups"]
+            self._made.load_state_dict({"state": self._moments, "param_groups": groups})
+        return self._made
+
+    def moments(self) -> Moments:
+        """The moments at the end of the training."""
+        state: Moments = self._made.state_dict()["state"]
+        return {key: {name: value.cpu() for name, value in of_one.items()} for key, of_one in state.items()}
+
+
+def scaled(scaling: Scaling, X: Array, target: NDArray[Any]) -> tuple[Array, NDArray[Any]]:
+    """Rows as the network sees them; class numbers [n] stay as they are."""
+    return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target)
+
+
+@documented("""
+loss : {"rlp", "mse", "mae", "huber"}
+    What is made small: RLP, or the squared, absolute or Huber's error. Errors count on the standardised target: Huber's
+    turns linear at one standard deviation.
+""")
+class RLPRegressor(RegressionTarget, MLP):
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
     Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
@@ -26,53 +249,14 @@ class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(100,)
-    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
-    loss : {"rlp", "mse", "mae", "huber", "rlp+mixup", "mse+mixup"}, default="rlp"
-        Errors count on the standardised target: Huber turns linear at one standard deviation.
-    subset_size : "auto", int, or float in (0, 1], default="auto"
-        M, the rows of one subset, as a number or a fraction of the training rows. It is a dial: up to the number of
-        columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size`.
-    n_subsets : "auto" or int, default="auto"
-        K, the subsets of the plan that training goes through, one per step.
-    probe : {"subset", "draw", "expected", "sum"}, default="subset"
-    intercept : bool, default=True
-        Whether planes have an offset.
-    ridge : float, default=0.0
-        λ of the planes' own ridge penalty. `alpha` is the penalty on the network.
-    mixup_alpha : float, default=0.25
-        Shape of the Beta distribution of the losses with mixup.
-    standardize : bool, default=True
-        Whether to centre and scale inputs and targets by their training rows.
-    alpha : float, default=1e-4
-        Weight decay: alpha/2·‖weights‖² is added to the mean loss. (`MLPRegressor` divides it by the batch.)
-    batch_size : "auto" or int, default="auto"
-        Rows per step of the other losses, min(200, N); one iteration is a pass over the rows in such batches, at
-        least 10 steps, the same number for every loss.
-    learning_rate_init : float, default=1e-3
-        Learning rate of Adam.
-    max_iter : int, default=200
-    tol, n_iter_no_change : float, default=1e-4; int, default=20
-        Stop when the loss (with `early_stopping` the validation score) has not improved by `tol` for this many
-        iterations. (`MLPRegressor` waits for 10; the loss of random subsets is noisier.)
-    early_stopping, validation_fraction : bool, default=False; float, default=0.1
-        Hold rows out, and keep the weights that score best on them.
-    warm_start : bool, default=False
-        Whether `fit` continues from the weights and scaling of the last call.
-    random_state : int, RandomState or None, default=None
-        Decides initial weights, subsets and held-out rows. None is different each time.
-    verbose : bool, default=False
-    device : str or None, default=None
-        Where to train; the fitted network is on the CPU.
+    {parameters}
 
     Attributes
     ----------
-    loss_curve_, loss_, best_loss_, n_iter_ : the training loss per iteration, its last and best value, its length.
-    validation_scores_, best_validation_score_ : R² on held-out rows with `early_stopping`: of every iteration, and of
-        the network that is kept.
-    subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found it to be MSE).
-    network_ : the network on standardised columns; `to_torch()` is the whole model.
-    n_outputs_, n_features_in_, feature_names_in_
+    {attributes}
+    n_outputs_ : the number of targets.
+    validation_scores_, best_validation_score_ : R² on the validation rows of `early_stopping`, of every iteration and
+        of the network that is kept; None without it.
 
     Examples
     --------
@@ -82,7 +266,7 @@ class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):
     True
     """
 
-    _losses = ("rlp", "mse", "mae", "huber", "rlp+mixup", "mse+mixup")
+    _losses = ("rlp", "mse", "mae", "huber")
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, C).
@@ -101,31 +285,33 @@ class RLPRegressor(RegressionTarget, RegressorMixin, RLPBase):
         """Predictions (n,), or (n, C) if y had two dimensions."""
         return self._predict_rows(X)
 
-    def _stratify(self, target: NDArray[Any]) -> NDArray[Any] | None:
-        return None
-
     def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
         """R² from the mean squared error of the standardised target, over all outputs."""
         variance = float(self.scaling_.targets(target).var(axis=0).mean())
         return [1 - float(error) / variance if variance > 0 else 0.0 for error in history["mse"]]
 
 
-class RLPClassifier(ClassifierMixin, RLPBase):
+@documented("""
+loss : {"rlp", "cross_entropy", "mse"}
+    What is made small. With RLP and MSE the error is probability minus one-hot class, the probabilities from a
+    soft-max; with cross entropy the network gives logits.
+""")
+class RLPClassifier(ClassifierMixin, MLP):
     """A multilayer perceptron for classification, trained with the Random Linear Projections loss.
 
-    With RLP and MSE the residual is probability minus one-hot class, the probabilities from a soft-max; with cross
-    entropy the network gives logits. Parameters and attributes are those of `RLPRegressor`, except:
+    Inputs are standardised inside. Names are those of scikit-learn's `MLPClassifier` where the meaning is the same.
 
     Parameters
     ----------
-    loss : {"rlp", "cross_entropy", "mse", "rlp+mixup", "cross_entropy+mixup", "mse+mixup"}, default="rlp"
+    {parameters}
 
     Attributes
     ----------
+    {attributes}
     classes_ : the classes, in the order of the columns of `predict_proba`.
-    validation_scores_, best_validation_score_ : accuracy on held-out rows with `early_stopping`, of every iteration
-        and of the network that is kept, the one with the lowest squared error of the probabilities (cross entropy with
-        that loss); accuracy itself stands still on few rows while there is more to learn.
+    validation_scores_, best_validation_score_ : accuracy on the validation rows of `early_stopping`, of every
+        iteration and of the network that is kept, the one with the lowest squared error of the probabilities (cross
+        entropy with that loss); accuracy itself stands still on few rows while there is more to learn.
 
     Examples
     --------
@@ -135,7 +321,7 @@ class RLPClassifier(ClassifierMixin, RLPBase):
     True
     """
 
-    _losses = ("rlp", "cross_entropy", "mse", "rlp+mixup", "cross_entropy+mixup", "mse+mixup")
+    _losses = ("rlp", "cross_entropy", "mse")
     classes_: NDArray[Any]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPClassifier:
@@ -174,7 +360,7 @@ class RLPClassifier(ClassifierMixin, RLPBase):
         return chosen
 
     def _head(self) -> str:
-        return "logits" if self.loss.startswith("cross_entropy") else "probabilities"
+        return "logits" if self.loss == "cross_entropy" else "probabilities"
 
     def _n_outputs(self) -> int:
         return len(self.classes_)
@@ -191,9 +377,6 @@ class RLPClassifier(ClassifierMixin, RLPBase):
         if len(unknown):
             raise ValueError(f"y must hold classes seen at first, {list(self.classes_)}, got {unknown[0]!r}")
         return np.searchsorted(self.classes_, y)
-
-    def _stratify(self, target: NDArray[Any]) -> NDArray[Any] | None:
-        return target
 
     def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
         return [float(score) for score in history["accuracy"]]
