@@ -140,8 +140,12 @@ class NetworkEstimator(FittedNetwork):
         return build_network(d, self._hidden(), C, activation=self.activation, softmax=softmax, seed=seed)
 
 
-class RegressionTarget(RegressorMixin):
-    """The target of a regression: real numbers, one or several per row."""
+class RegressionEstimator(RegressorMixin, NetworkEstimator):
+    """An estimator whose target is real numbers, one or several per row."""
+
+    def predict(self, X: Any) -> Array:
+        """Predictions (n,), or (n, C) if y had two dimensions."""
+        return self._predict_rows(X)
 
     def _head(self) -> str:
         return "regression"

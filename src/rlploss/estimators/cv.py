@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,12 @@ from torch import nn
 from rlploss import RLP, Adam, Problem, Steps, fit, fit_fleet
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
-from rlploss.estimators.base import NetworkEstimator, RegressionTarget
-from rlploss.estimators.dial import (
-    DIALS,
-    LINEAR_END,
-    MOST_SUBSETS,
-    MSE_END,
-    Dial,
-    n_columns,
-    objective_at,
-    steps_per_iteration,
-)
+from rlploss.estimators import dial
+from rlploss.estimators.base import RegressionEstimator
 from rlploss.estimators.network import MeanNetwork
 from rlploss.estimators.parameters import documented
 from rlploss.estimators.scaling import Array
-from rlploss.estimators.selection import Choice, SnapshotRecorder, Split, choose
+from rlploss.estimators.selection import Choice, Index, SnapshotRecorder, Split, choose
 from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
@@ -45,7 +36,7 @@ FLEET_SUBSETS = 200  # per network at most: they are laid out for the whole flee
 class Setting:
     """What is chosen beside the stopping step: a place on the dial and a weight decay."""
 
-    dial: Dial
+    place: dial.Dial
     alpha: float
 
 
@@ -68,7 +59,7 @@ random_state : int, RandomState or None
     Decides folds, initial weights, subsets and batches. None is different each time.
 """)
 @dataclass(eq=False, repr=False, kw_only=True)
-class RLPRegressorCV(RegressionTarget, NetworkEstimator):
+class RLPRegressorCV(RegressionEstimator):
     """A multilayer perceptron whose subset size, weight decay and stopping step are chosen by cross-validation.
 
     The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. Both
@@ -101,9 +92,9 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
     learning_rate_init: float = 3e-3
     max_iter: int = 60
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPRegressorCV:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Cross-validate on rows X (n, d) and targets y (n,) or (n, C), weighted if asked, and keep the best."""
-        dials, alphas = self._candidates()
+        places, alphas = self._candidates()
         n_best, _ = count("n_best", self.n_best), count("max_iter", self.max_iter)
         X, y, weight = self._read(X, y, sample_weight, first=True)
         seed = self._seed()
@@ -112,8 +103,9 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
         self.scaling_, self._fitted_head = self._scaling(X, target, weight), self._head()
         X, target = self.scaling_.inputs(X), self.scaling_.targets(target)
 
-        fewest = min(len(train) for train, _ in splits)
-        settings = [Setting(dial, alpha) for dial in self._distinct(dials, fewest) for alpha in alphas]
+        n_fold = min(len(train) for train, _ in splits)
+        distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}
+        settings = [Setting(place, alpha) for place in reversed(distinct.values()) for alpha in alphas]
         problems = [
             Problem(
                 X[train],
@@ -126,7 +118,7 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
             for setting in settings
             for fold, (train, _) in enumerate(splits)
         ]
-        steps = self.max_iter * steps_per_iteration(fewest, self._batch(fewest))
+        steps = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
         every = self._interval(steps, len(problems))
         recorder = SnapshotRecorder(X, target, weight, [test for _, test in splits] * len(settings))
         fit_fleet(
@@ -141,39 +133,32 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
         )
         evaluated = np.minimum(np.arange(1, -(-steps // every) + 1) * every, steps)
         errors = recorder.errors(len(evaluated)).reshape(len(settings), len(splits), -1)
-        sizes = [float(len(test) if weight is None else weight[test].sum()) for _, test in splits]
-        choice = choose(errors, sizes)
+        choice = choose(errors, [float(len(test) if weight is None else weight[test].sum()) for _, test in splits])
         if not np.isfinite(choice.errors).any():
             raise ValueError(f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it")
-        self._note(settings, choice, errors, evaluated, fewest, len(X))
+        self._note(settings, choice, evaluated[choice.evaluations], n_fold, len(X))
         if self.ensemble:
             members = [
                 recorder.network(setting * len(splits) + fold, choice.evaluations[setting], self._build(0))
                 for setting in choice.order[:n_best]
-                for fold in range(len(splits))
-                if math.isfinite(errors[setting, fold, choice.evaluations[setting]])
+                for fold in np.flatnonzero(np.isfinite(choice.fold_errors[setting]))
             ]
             network: nn.Module = MeanNetwork(members)
         else:
             network = self._build(seed)
-            best = settings[choice.setting]
             fit(
                 network,
                 X,
                 target,
-                self._objective(best, len(X), MOST_SUBSETS),
+                self._objective(settings[choice.setting], len(X), dial.MOST_SUBSETS),
                 budget=Steps(self.best_params_["n_steps"]),
-                optimizer=Adam(self.learning_rate_init, best.alpha),
+                optimizer=Adam(self.learning_rate_init, self.best_params_["alpha"]),
                 seed=seed,
                 sample_weight=weight,
                 device=self.device,
             )
         self.network_ = network.to("cpu").double()
         return self
-
-    def predict(self, X: Any) -> Array:
-        """Predictions (n,), or (n, C) if y had two dimensions."""
-        return self._predict_rows(X)
 
     def plot_dial(self, ax: Axes | None = None) -> Axes:
         """Draw the cross-validated error against the subset size, one line per weight decay; needs matplotlib."""
@@ -196,34 +181,28 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
         ax.legend(title="weight decay")
         return ax
 
-    def _candidates(self) -> tuple[list[Dial], list[float]]:
+    def _candidates(self) -> tuple[list[dial.Dial], list[float]]:
         """Places on the dial, both ends among them, and weight decays."""
         alphas = [number("alphas", alpha, minimum=0.0) for alpha in listed("alphas", self.alphas)]
         if not alphas:
             raise ValueError("alphas must name at least one weight decay, got none; 0 is none at all")
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
-            return list(DIALS), alphas
-        own = [Dial.of("subset_sizes", size) for size in listed("subset_sizes", self.subset_sizes)]
-        return [MSE_END, *own, LINEAR_END], alphas
+            return list(dial.DIALS), alphas
+        own = [dial.Dial.of("subset_sizes", size) for size in listed("subset_sizes", self.subset_sizes)]
+        return [dial.MSE_END, *own, dial.LINEAR_END], alphas
 
     def _form(self) -> RLP:
         return RLP(probe=self.probe, intercept=self.intercept, ridge=self.ridge)
 
-    def _subset_size(self, dial: Dial, n_rows: int) -> int:
+    def _subset_size(self, place: dial.Dial, n_rows: int) -> int:
         """M for so many rows, at least p, which stands for MSE."""
-        p = n_columns(self.n_features_in_, self._form())
-        return max(p, dial.subset_size(n_rows, p))
-
-    def _distinct(self, dials: list[Dial], n_rows: int) -> list[Dial]:
-        """One dial per subset size, the first of them."""
-        return list({self._subset_size(dial, n_rows): dial for dial in reversed(dials)}.values())[::-1]
+        p = dial.n_columns(self.n_features_in_, self._form())
+        return max(p, place.subset_size(n_rows, p))
 
     def _objective(self, setting: Setting, n_rows: int, most_subsets: int) -> Objective:
-        size, batch = self._subset_size(setting.dial, n_rows), self._batch(n_rows)
-        return objective_at(
-            size, n_rows, self.n_features_in_, self._form(), batch_size=batch, most_subsets=most_subsets
-        )
+        size, d, batch = self._subset_size(setting.place, n_rows), self.n_features_in_, self._batch(n_rows)
+        return dial.objective_at(size, n_rows, d, self._form(), batch_size=batch, most_subsets=most_subsets)
 
     def _splits(self, X: Array, y: NDArray[Any], weight: Array | None, seed: int) -> list[Split]:
         """Folds as places among the rows of weight above 0; the caller's own splits count all rows."""
@@ -251,44 +230,31 @@ class RLPRegressorCV(RegressionTarget, NetworkEstimator):
         affordable = SNAPSHOT_BYTES // (4 * n_weights * n_networks)
         return -(-steps // max(4, min(EVALUATIONS, affordable)))
 
-    def _note(
-        self,
-        settings: list[Setting],
-        choice: Choice,
-        errors: Array,
-        evaluated: NDArray[np.int64],
-        n_fold: int,
-        n_rows: int,
-    ) -> None:
+    def _note(self, settings: list[Setting], choice: Choice, n_steps: Index, n_fold: int, n_rows: int) -> None:
         """Set what a fitted estimator tells: every setting at its best step, the best of them for all rows."""
         unit = float(np.mean(self.scaling_.y_scale**2))
-        folds = -unit * errors[np.arange(len(settings)), :, choice.evaluations]  # [settings, folds]
-        folds[np.isnan(folds)] = -np.inf
-        sizes = [self._subset_size(setting.dial, n_fold) for setting in settings]
+        folds = -unit * choice.fold_errors
+        sizes = [self._subset_size(setting.place, n_fold) for setting in settings]
         alphas = [setting.alpha for setting in settings]
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
         self.cv_results_: dict[str, Any] = {
             "param_subset_size": np.array(sizes),
             "param_alpha": np.array(alphas),
             "params": [{"subset_size": m, "alpha": alpha} for m, alpha in zip(sizes, alphas, strict=True)],
-            "n_steps": evaluated[choice.evaluations],
+            "n_steps": n_steps,
             **{f"split{i}_test_score": scores for i, scores in enumerate(folds.T)},
             "mean_test_score": -unit * choice.errors,
             "std_test_score": spread,
             "rank_test_score": np.argsort(choice.order) + 1,
         }
-        self.best_index_ = choice.setting
-        self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
-        steps = int(self.cv_results_["n_steps"][self.best_index_])
-        size = self._subset_size(settings[self.best_index_].dial, n_rows)
-        is_mse = size <= n_columns(self.n_features_in_, self._form())
-        self.best_params_: dict[str, Any] = {
-            "subset_size": None if is_mse else size,
-            "alpha": alphas[self.best_index_],
-            "n_steps": steps,
-        }
-        self.n_iter_ = max(1, round(steps / steps_per_iteration(n_fold, self._batch(n_fold))))
+        self.best_index_, self.best_score_ = choice.setting, -unit * float(choice.errors[choice.setting])
+        best, steps = settings[choice.setting], int(n_steps[choice.setting])
+        size: int | None = self._subset_size(best.place, n_rows)
+        if size == self._subset_size(dial.MSE_END, n_rows):
+            size = None
+        self.best_params_: dict[str, Any] = {"subset_size": size, "alpha": best.alpha, "n_steps": steps}
+        self.n_iter_ = max(1, round(steps / dial.steps_per_iteration(n_fold, self._batch(n_fold))))
 
 
 def listed(name: str, values: Any) -> list[Any]:

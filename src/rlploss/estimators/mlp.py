@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,23 +16,162 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from rlploss import RLP, EarlyStopping, Event, History, Steps, fit
+from rlploss import MSE, RLP, EarlyStopping, Event, History, Steps, fit
 from rlploss._checks import count, number, one_of
-from rlploss.estimators.base import Data, NetworkEstimator, RegressionTarget
-from rlploss.estimators.dial import (
-    POINTWISE,
-    Dial,
-    auto_subset_size,
-    n_columns,
-    objective_at,
-    steps_per_iteration,
-    with_subsets,
-)
+from rlploss.estimators import dial
+from rlploss.estimators.base import Data, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.parameters import documented
 from rlploss.estimators.scaling import Array, Scaling
 from rlploss.training.objectives import Objective
 
 Moments = dict[int, dict[str, Tensor]]  # of Adam, by parameter
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class MLP(NetworkEstimator):
+    """The settings and the training of one network; subclasses read the target and name the losses."""
+
+    loss: str = "rlp"
+    subset_size: int | float | str = "auto"
+    n_subsets: int | str = "auto"
+    mixup: float | None = None
+    alpha: float = 1e-4
+    learning_rate_init: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-4
+    n_iter_no_change: int = 20
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    warm_start: bool = False
+    _losses: ClassVar[tuple[str, ...]]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on rows X (n, d) and targets y: numbers (n,) or (n, C), or classes (n,).
+
+        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
+        """
+        return self._fit(X, y, sample_weight, goes_on=self.warm_start and hasattr(self, "network_"))
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, partial: bool = False) -> Self:
+        """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one iteration."""
+        self._check_settings()
+        kind = (self._hidden(), self.activation, self._head())
+        if goes_on and kind != self._kind:
+            raise ValueError(
+                "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
+                f"got {kind} after {self._kind}; call fit with warm_start=False to begin anew"
+            )
+        X, target, weight = self._weighted(*self._read(X, y, sample_weight, first=not goes_on), first=not goes_on)
+        seed = self._seed()
+        validation = None
+        if self.early_stopping and not partial:
+            (X, target, weight), validation = self._hold_out(X, target, weight, seed)
+        if goes_on:  # a copy: training that fails leaves the estimator as it was
+            scaling, network, moments = self.scaling_, copy.deepcopy(self.network_).float(), self._moments
+        else:
+            scaling, network, moments = self._scaling(X, target, weight), self._build(seed), None
+        objective = self._objective(*X.shape)
+        # accuracy on few rows stands still for long while the network still learns: what is smooth decides
+        metric = "cross_entropy" if self._head() == "logits" else "mse"
+        watched: dict[str, Any] = {}
+        if validation is not None:  # EarlyStopping keeps the best weights; the rule alone decides when to stop
+            watched = {
+                "validation": scaled(scaling, *validation),
+                "metrics": (metric, "accuracy") if target.ndim == 1 else metric,
+                "early_stopping": EarlyStopping(metric, patience=self.max_iter + 1),
+            }
+        patience = None if partial else self.n_iter_no_change
+        rule = StoppingRule(metric if watched else "loss", self.tol, patience, verbose=bool(self.verbose))
+        steps = dial.steps_per_iteration(len(X), self._batch(len(X)))
+        adam = ResumableAdam(self.learning_rate_init, self.alpha, moments)
+        history = fit(
+            network,
+            *scaled(scaling, X, target),
+            objective,
+            budget=Steps(steps * (1 if partial else self.max_iter)),
+            evaluate_every=Steps(steps),
+            optimizer=adam,
+            seed=seed,
+            sample_weight=weight,
+            callbacks=[rule],
+            device=self.device,
+            **watched,
+        )
+        self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        self._kind: tuple[tuple[int, ...], str, str] = kind
+        self._moments: Moments = adam.moments()
+        self._fitted_head = kind[-1]
+        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
+        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
+        self.loss_curve_: list[float] = [*(self.loss_curve_ if goes_on else []), *rule.losses]
+        self.n_iter_, self.loss_ = len(self.loss_curve_), self.loss_curve_[-1]
+        self.best_loss_ = None if watched else min(self.loss_curve_)
+        self._note_validation(history, None if validation is None else validation[1])
+        return self
+
+    def _hold_out(
+        self, X: Array, target: NDArray[Any], weight: Array | None, seed: int
+    ) -> tuple[Data, tuple[Array, NDArray[Any]]]:
+        """Training rows and validation rows; classes keep their shares."""
+        classes = target if target.ndim == 1 else None
+        train, test = train_test_split(
+            np.arange(len(X)), test_size=self.validation_fraction, random_state=seed, stratify=classes
+        )
+        if len(train) < 2:
+            raise ValueError(
+                f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
+                f"training rows, got {len(train)} of n_samples={len(X)}; lower validation_fraction"
+            )
+        rows = X[train], target[train], None if weight is None else weight[train]
+        return rows, (X[test], target[test])
+
+    def _objective(self, n_rows: int, n_features: int) -> Objective:
+        """What `fit` makes small. Too few rows for "auto" to give subsets are MSE."""
+        batch = self._batch(n_rows)
+        if self.loss != "rlp":
+            return dial.POINTWISE[self.loss](batch, mixup=self.mixup)
+        form = RLP(
+            n_subsets=None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets),
+            probe=self.probe,
+            intercept=self.intercept,
+            ridge=self.ridge,
+            mixup=self.mixup,
+        )
+        p = dial.n_columns(n_features, form)
+        if isinstance(self.subset_size, str):
+            one_of("subset_size", self.subset_size, ("auto",))
+            size = dial.auto_subset_size(n_rows, p)
+            if size < p + 2 and form.ridge == 0:
+                return MSE(batch, mixup=self.mixup)
+            return dial.with_subsets(form, size, n_rows, n_features)
+        place = dial.Dial.of("subset_size", self.subset_size)
+        if place.rows is not None and place.rows > n_rows:
+            raise ValueError(
+                f"subset_size must be at most the number of rows {n_rows}, got {place.rows}; pass a fraction instead"
+            )
+        return dial.with_subsets(form, place.subset_size(n_rows, p), n_rows, n_features)
+
+    def _note_validation(self, history: History, target: NDArray[Any] | None) -> None:
+        """Set the scores on validation rows with these targets: accuracy for classes, else R² over all outputs."""
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+        if target is None:
+            return
+        if target.ndim == 1:
+            scores = history["accuracy"]
+        else:
+            variance = float(self.scaling_.targets(target).var(axis=0).mean())
+            scores = 1 - history["mse"] / variance if variance > 0 else np.zeros(len(history))
+        self.validation_scores_ = scores[1:].tolist()
+        self.best_validation_score_ = float(scores[history["step"] == history.best_step][0])
+
+    def _check_settings(self) -> None:
+        one_of("loss", self.loss, self._losses)
+        count("max_iter", self.max_iter)
+        count("n_iter_no_change", self.n_iter_no_change)
+        number("tol", self.tol, minimum=0.0)
+        number("alpha", self.alpha, minimum=0.0)
+        number("validation_fraction", self.validation_fraction, 0.0, 1.0)
 
 
 class StoppingRule:
@@ -58,157 +196,6 @@ class StoppingRule:
         self._waited = self._waited + 1 if value > self._best - self._tol else 0
         self._best = min(self._best, value)
         return self._patience is not None and self._waited >= self._patience
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class MLP(NetworkEstimator):
-    """The settings and the training of one network; subclasses read the target and name the losses."""
-
-    loss: str = "rlp"
-    subset_size: int | float | str = "auto"
-    n_subsets: int | str = "auto"
-    mixup: float | None = None
-    alpha: float = 1e-4
-    learning_rate_init: float = 1e-3
-    max_iter: int = 200
-    tol: float = 1e-4
-    n_iter_no_change: int = 20
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    warm_start: bool = False
-    _losses: ClassVar[tuple[str, ...]]
-
-    @abstractmethod
-    def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
-        """The score on the validation rows before the first iteration and after each."""
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *, restart: bool, partial: bool = False) -> None:
-        """Train; `restart` begins anew, otherwise weights and scaling are kept; `partial` is one iteration."""
-        self._check_settings()
-        kind = (self._hidden(), self.activation, self._head())
-        if not restart and kind != self._kind:
-            raise ValueError(
-                "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
-                f"got {kind} after {self._kind}; call fit with warm_start=False to begin anew"
-            )
-        X, target, weight = self._weighted(*self._read(X, y, sample_weight, first=restart), first=restart)
-        seed = self._seed()
-        validation = None
-        if self.early_stopping and not partial:
-            (X, target, weight), validation = self._hold_out(X, target, weight, seed)
-        if restart:
-            scaling, network, moments = self._scaling(X, target, weight), self._build(seed), None
-        else:  # a copy: training that fails leaves the estimator as it was
-            scaling, network, moments = self.scaling_, copy.deepcopy(self.network_).float(), self._moments
-        objective = self._objective(*X.shape)
-        # accuracy on few rows stands still for long while the network still learns: what is smooth decides
-        metric = "cross_entropy" if self._head() == "logits" else "mse"
-        rule = StoppingRule(
-            "loss" if validation is None else metric,
-            self.tol,
-            None if partial else self.n_iter_no_change,
-            verbose=bool(self.verbose),
-        )
-        steps = steps_per_iteration(len(X), self._batch(len(X)))
-        watched: dict[str, Any] = {}
-        if validation is not None:  # EarlyStopping keeps the best weights; the rule alone decides when to stop
-            watched = {
-                "validation": scaled(scaling, *validation),
-                "metrics": (metric, "accuracy") if target.ndim == 1 else metric,
-                "early_stopping": EarlyStopping(metric, patience=self.max_iter + 1),
-            }
-        adam = ResumableAdam(self.learning_rate_init, self.alpha, moments)
-        history = fit(
-            network,
-            *scaled(scaling, X, target),
-            objective,
-            budget=Steps(steps * (1 if partial else self.max_iter)),
-            evaluate_every=Steps(steps),
-            optimizer=adam,
-            seed=seed,
-            sample_weight=weight,
-            callbacks=[rule],
-            device=self.device,
-            **watched,
-        )
-        self.scaling_, self.network_ = scaling, network.to("cpu").double()
-        self._kind, self._fitted_head, self._moments = kind, kind[-1], adam.moments()
-        self._note(history, rule.losses, objective, None if validation is None else validation[1], restart=restart)
-
-    def _hold_out(
-        self, X: Array, target: NDArray[Any], weight: Array | None, seed: int
-    ) -> tuple[Data, tuple[Array, NDArray[Any]]]:
-        """Training rows and validation rows; classes keep their shares."""
-        train, test = train_test_split(
-            np.arange(len(X)),
-            test_size=self.validation_fraction,
-            random_state=seed,
-            stratify=target if target.ndim == 1 else None,
-        )
-        if len(train) < 2:
-            raise ValueError(
-                f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
-                f"training rows, got {len(train)} of n_samples={len(X)}; lower validation_fraction"
-            )
-        rows = X[train], target[train], None if weight is None else weight[train]
-        return rows, (X[test], target[test])
-
-    def _objective(self, n_rows: int, n_features: int) -> Objective:
-        """What `fit` makes small. Too few rows for "auto" to give subsets are MSE."""
-        if self.loss != "rlp":
-            return POINTWISE[self.loss](self._batch(n_rows), mixup=self.mixup)
-        form = RLP(
-            n_subsets=None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets),
-            probe=self.probe,
-            intercept=self.intercept,
-            ridge=self.ridge,
-            mixup=self.mixup,
-        )
-        if isinstance(self.subset_size, str):
-            one_of("subset_size", self.subset_size, ("auto",))
-            p = n_columns(n_features, form)
-            size = auto_subset_size(n_rows, p)
-            if size < p + 2 and form.ridge == 0:
-                return objective_at(p, n_rows, n_features, form, batch_size=self._batch(n_rows))
-        else:
-            dial = Dial.of("subset_size", self.subset_size)
-            if dial.rows is not None and dial.rows > n_rows:
-                raise ValueError(
-                    f"subset_size must be at most the number of rows {n_rows}, got {dial.rows}; pass a fraction instead"
-                )
-            size = dial.subset_size(n_rows, n_columns(n_features, form))
-        return with_subsets(form, size, n_rows, n_features)
-
-    def _note(
-        self,
-        history: History,
-        losses: list[float],
-        objective: Objective,
-        validation: NDArray[Any] | None,
-        *,
-        restart: bool,
-    ) -> None:
-        """Set what a fitted estimator tells about its training; `validation` is the target of those rows."""
-        self.loss_curve_ = [*([] if restart else self.loss_curve_), *losses]
-        self.n_iter_ = len(self.loss_curve_)
-        self.loss_ = self.loss_curve_[-1]
-        self.best_loss_ = min(self.loss_curve_) if validation is None else None
-        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
-        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
-        self.validation_scores_: list[float] | None = None
-        self.best_validation_score_: float | None = None
-        if validation is not None:
-            scores = self._validation_scores(history, validation)
-            self.validation_scores_ = scores[1:]
-            self.best_validation_score_ = scores[list(history["step"]).index(history.best_step)]
-
-    def _check_settings(self) -> None:
-        one_of("loss", self.loss, self._losses)
-        count("max_iter", self.max_iter)
-        count("n_iter_no_change", self.n_iter_no_change)
-        number("tol", self.tol, minimum=0.0)
-        number("alpha", self.alpha, minimum=0.0)
-        number("validation_fraction", self.validation_fraction, 0.0, 1.0)
 
 
 class ResumableAdam:
@@ -241,7 +228,7 @@ loss : {"rlp", "mse", "mae", "huber"}
     What is made small: RLP, or the squared, absolute or Huber's error. Errors count on the standardised target: Huber's
     turns linear at one standard deviation.
 """)
-class RLPRegressor(RegressionTarget, MLP):
+class RLPRegressor(RegressionEstimator, MLP):
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
     Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
@@ -268,27 +255,9 @@ class RLPRegressor(RegressionTarget, MLP):
 
     _losses = ("rlp", "mse", "mae", "huber")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPRegressor:
-        """Train on rows X (n, d) and targets y (n,) or (n, C).
-
-        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
-        """
-        self._fit(X, y, sample_weight, restart=not (self.warm_start and hasattr(self, "network_")))
-        return self
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPRegressor:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one more iteration, on these rows; the first call fixes the scaling."""
-        self._fit(X, y, sample_weight, restart=not hasattr(self, "network_"), partial=True)
-        return self
-
-    def predict(self, X: Any) -> Array:
-        """Predictions (n,), or (n, C) if y had two dimensions."""
-        return self._predict_rows(X)
-
-    def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
-        """R² from the mean squared error of the standardised target, over all outputs."""
-        variance = float(self.scaling_.targets(target).var(axis=0).mean())
-        return [1 - float(error) / variance if variance > 0 else 0.0 for error in history["mse"]]
+        return self._fit(X, y, sample_weight, goes_on=hasattr(self, "network_"), partial=True)
 
 
 @documented("""
@@ -324,16 +293,15 @@ class RLPClassifier(ClassifierMixin, MLP):
     _losses = ("rlp", "cross_entropy", "mse")
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RLPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X (n, d) and classes y (n,).
 
         `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
         """
         self._given_classes = None
-        self._fit(X, y, sample_weight, restart=not (self.warm_start and hasattr(self, "network_")))
-        return self
+        return super().fit(X, y, sample_weight)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RLPClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one more iteration, on these rows; the first call needs all `classes` and fixes the scaling."""
         first = not hasattr(self, "network_")
         if first and classes is None:
@@ -346,8 +314,7 @@ class RLPClassifier(ClassifierMixin, MLP):
                     f"{list(self.classes_)}"
                 )
             self._given_classes = given
-        self._fit(X, y, sample_weight, restart=first, partial=True)
-        return self
+        return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities (n, n_classes)."""
@@ -377,6 +344,3 @@ class RLPClassifier(ClassifierMixin, MLP):
         if len(unknown):
             raise ValueError(f"y must hold classes seen at first, {list(self.classes_)}, got {unknown[0]!r}")
         return np.searchsorted(self.classes_, y)
-
-    def _validation_scores(self, history: History, target: NDArray[Any]) -> list[float]:
-        return [float(score) for score in history["accuracy"]]

@@ -21,9 +21,10 @@ Split = tuple[Index, Index]  # training and validation rows
 class Choice:
     """The validation error of every setting along its training, and where it is lowest."""
 
-    curves: Array  # [settings, evaluations]; infinite from where a network diverged
+    curves: Array  # [settings, evaluations], over all folds; infinite from where a network diverged
     evaluations: Index  # [settings]: the best evaluation of each
     errors: Array  # [settings]: the error there
+    fold_errors: Array  # [settings, folds]: the error of every fold there
 
     @property
     def order(self) -> Index:
@@ -43,8 +44,8 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
-    best = curves.argmin(axis=1)
-    return Choice(curves, best, curves[np.arange(len(curves)), best])
+    best, here = curves.argmin(axis=1), np.arange(len(curves))
+    return Choice(curves, best, curves[here, best], finite[here, :, best])
 
 
 class SnapshotRecorder:
