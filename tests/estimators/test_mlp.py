@@ -137,6 +137,18 @@ def test_few_rows_are_mse_without_a_warning():
     assert np.array_equal(model.predict(X), RLPRegressor(loss="mse", **QUICK).fit(X, y).predict(X))
 
 
+def test_the_intercept_follows_the_library():
+    """None is an offset, except for the sum probe, where it would leave nothing but the mean error (and a warning)."""
+    X, y = linear(60)
+    for probe, intercept in (("subset", True), ("expected", True), ("sum", False)):
+        settings = {"probe": probe, "ridge": 0.1, **QUICK}
+        found, same = (RLPRegressor(**settings, **extra).fit(X, y) for extra in ({}, {"intercept": intercept}))
+        assert np.array_equal(found.predict(X), same.predict(X))
+        assert found.subset_size_ == auto_subset_size(60, 4 + intercept)
+        other = RLPRegressorCV(cv=2, probe=probe, alphas=(0.1,), **QUICK).fit(X, y)
+        assert other.cv_results_["param_subset_size"].min() == 4 + intercept
+
+
 # Shapes and kinds of input
 
 
@@ -302,6 +314,40 @@ def test_early_stopping_keeps_the_best():
     assert max(model.validation_scores_) - 2 * model.tol < model.best_validation_score_
     held = train_test_split(np.arange(len(X)), test_size=0.2, random_state=model._seed())[1]
     assert_close(model.score(X[held], y[held]), model.best_validation_score_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("patience", [1, 7])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_training_stops_after_n_iter_no_change_iterations_without_improvement(early_stopping, patience):
+    """The first iteration improves on nothing at all; with a step of zero none after it does."""
+    X, y = DIABETES
+    settings = {"early_stopping": early_stopping, "n_iter_no_change": patience, "random_state": SEED}
+    settings |= {"learning_rate_init": 1e-12, "batch_size": 500}  # all rows: the loss stands still
+    for model in (
+        RLPRegressor(loss="mse", **settings).fit(X, y),
+        RLPClassifier(loss="cross_entropy", **settings).fit(*IRIS),
+    ):
+        assert model.n_iter_ == 1 + patience
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_the_stopping_rule_is_the_same_for_loss_and_validation_error(early_stopping):
+    """Counted by hand from the curve that is watched: improvement is tol below the lowest value so far."""
+    X, y = DIABETES
+    model = RLPRegressor(loss="mse", tol=1e-3, n_iter_no_change=4, early_stopping=early_stopping, random_state=SEED)
+    model.fit(X, y)
+    watched = model.loss_curve_
+    if early_stopping:
+        held = train_test_split(np.arange(len(X)), test_size=0.1, random_state=model._seed())[1]
+        variance = model.scaling_.targets(y[held, None]).var()
+        watched = [(1 - score) * variance for score in model.validation_scores_]
+    lowest, waited = np.inf, 0
+    for value in watched:
+        assert waited < 4
+        waited = waited + 1 if value > lowest - model.tol else 0
+        lowest = min(lowest, value)
+    assert len(watched) == model.n_iter_ < model.max_iter
+    assert waited == 4
 
 
 @pytest.mark.parametrize("loss", ["rlp", "cross_entropy"])
