@@ -120,7 +120,11 @@ class RLPRegressorCV(RegressionEstimator):
         ]
         steps = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
         every = self._interval(steps, len(problems))
-        recorder = SnapshotRecorder(X, target, weight, [test for _, test in splits] * len(settings))
+        evaluated = np.minimum(np.arange(every, steps + every, every), steps)
+        folds = [test for _, test in splits]
+        recorder = SnapshotRecorder(
+            X, target, weight, folds=folds, n_settings=len(settings), n_evaluations=len(evaluated)
+        )
         fit_fleet(
             self._build,
             problems,
@@ -131,17 +135,16 @@ class RLPRegressorCV(RegressionEstimator):
             progress=bool(self.verbose),
             device=self.device,
         )
-        evaluated = np.minimum(np.arange(1, -(-steps // every) + 1) * every, steps)
-        errors = recorder.errors(len(evaluated)).reshape(len(settings), len(splits), -1)
-        choice = choose(errors, [float(len(test) if weight is None else weight[test].sum()) for _, test in splits])
+        choice = choose(recorder.errors, [len(f) if weight is None else weight[f].sum() for f in folds])
         if not np.isfinite(choice.errors).any():
             raise ValueError(f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it")
         self._note(settings, choice, evaluated[choice.evaluations], n_fold, len(X))
         if self.ensemble:
             members = [
-                recorder.network(setting * len(splits) + fold, choice.evaluations[setting], self._build(0))
+                recorder.network(setting, fold, choice.evaluations[setting], self._build(0))
                 for setting in choice.order[:n_best]
-                for fold in np.flatnonzero(np.isfinite(choice.fold_errors[setting]))
+                for fold in range(len(folds))
+                if math.isfinite(choice.fold_errors[setting, fold])
             ]
             network: nn.Module = MeanNetwork(members)
         else:
