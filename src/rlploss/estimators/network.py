@@ -1,20 +1,17 @@
-"""From raw columns to predictions as one `nn.Module`: scaling, network, scaling back."""
+"""The networks of the estimators, and from raw columns to predictions as one `nn.Module`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
+from rlploss.estimators.scaling import Array, Scaling
 from rlploss.models import seeded
-
-Array = NDArray[np.float64]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -42,44 +39,6 @@ def build_network(
     network = seeded(factory, seed)
     assert isinstance(network, nn.Sequential)
     return network
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """What is subtracted and divided by: a column that does not vary is only centred."""
-
-    x_mean: Array  # [d]
-    x_scale: Array  # [d]
-    y_mean: Array  # [C]
-    y_scale: Array  # [C]
-
-    @classmethod
-    def of(cls, X: Array, Y: Array | None, weight: Array | None, *, on: bool) -> Scaling:
-        """Mean and standard deviation of the columns of X and of Y (None: not to be scaled), weighted."""
-        x_mean, x_scale = _moments(X, weight) if on else (np.zeros(X.shape[1]), np.ones(X.shape[1]))
-        if Y is None or not on:
-            n_outputs = 1 if Y is None else Y.shape[1]
-            return cls(x_mean, x_scale, np.zeros(n_outputs), np.ones(n_outputs))
-        return cls(x_mean, x_scale, *_moments(Y, weight))
-
-    def inputs(self, X: Array) -> Array:
-        """Scaled columns."""
-        return (X - self.x_mean) / self.x_scale
-
-    def targets(self, Y: Array) -> Array:
-        """Scaled targets."""
-        return (Y - self.y_mean) / self.y_scale
-
-
-def _moments(columns: Array, weight: Array | None) -> tuple[Array, Array]:
-    # Divided by the largest entry first: squares of 1e200 would overflow.
-    top = np.abs(columns).max(axis=0)
-    top = np.where(top > 0, top, 1.0)
-    unit = columns / top
-    mean = np.average(unit, axis=0, weights=weight)
-    spread = np.sqrt(np.average((unit - mean) ** 2, axis=0, weights=weight))
-    constant = spread <= 10 * len(columns) * np.finfo(np.float64).eps * np.abs(mean)
-    return mean * top, np.where(constant, 1.0, spread * top)
 
 
 class Predictor(nn.Module):
