@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlploss import _checks
-from rlploss.datasets import images, tables
-from rlploss.datasets._progress import Quiet, reporter
 from rlploss.datasets.cache import cache_dir, read_bytes
-from rlploss.datasets.dataset import Dataset, Entry, Task, frozen
+from rlploss.datasets.catalog import entries
+from rlploss.datasets.dataset import Dataset, Entry, TaskName, frozen
 from rlploss.datasets.sources import ABSENT, obtain
+from rlploss.datasets.transfers import Reporter
 
-ENTRIES = {item.name: item for item in (*tables.ENTRIES, *images.ENTRIES)}
+ENTRIES = {item.name: item for item in entries()}
 _lent: Mapping[str, bytes] = {}
 
 
@@ -56,7 +57,7 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def load(name: str, *, task: Task | None = None, download: bool = True, progress: bool = True) -> Dataset:
+def load(name: str, *, task: TaskName | None = None, download: bool = True, progress: bool = True) -> Dataset:
     """Return a dataset by name, fetching and verifying its files if need be.
 
     Args:
@@ -73,8 +74,7 @@ def load(name: str, *, task: Task | None = None, download: bool = True, progress
     item = entry(name)
     chosen = item.task if task is None else task
     _checks.one_of(f'task of "{name}"', chosen, item.tasks)
-    data = fetch(name, download=download, progress=reporter() if progress else Quiet())
-    X, y, feature_names = item.read(data)
+    X, y, feature_names = item.read(fetch(name, download=download, progress=progress))
     X = frozen(X)
     return Dataset(
         name=item.name,
@@ -90,12 +90,16 @@ def load(name: str, *, task: Task | None = None, download: bool = True, progress
     )
 
 
-def fetch(name: str, *, download: bool = True, progress: Quiet) -> dict[str, bytes]:
-    """Return the verified bytes of the dataset's files, which are in the cache afterwards."""
+def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:
+    """Return the verified bytes of the dataset's files, by name; they are in the cache afterwards.
+
+    `progress=False` fetches in silence, and tells of wrong files in the cache as a `DataWarning`.
+    """
     item = entry(name)
     if all(file.sha256 in _lent for file in item.files):
         return {file.name: _lent[file.sha256] for file in item.files}
-    return obtain(item.directory, item.files, item.sources, download=download, progress=progress)
+    reporter = Reporter(sys.stderr if progress else None)
+    return obtain(item.directory, item.files, item.sources, download=download, progress=reporter)
 
 
 @contextmanager

