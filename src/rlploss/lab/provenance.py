@@ -77,7 +77,7 @@ def code_hash(root: str) -> str:
     return digest.hexdigest()
 
 
-def engine(root: str) -> str:
+def code_version(root: str) -> str:
     """What two rows of one table must share: the code behind `root` and the version of torch."""
     identity = f"{code_hash(root)} torch {_version('torch')}"
     return hashlib.sha256(identity.encode()).hexdigest()

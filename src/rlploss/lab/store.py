@@ -1,7 +1,7 @@
 """The store: one SQLite file per output directory, rows written once, one writer at a time.
 
 A cell and all its runs are committed in one transaction. Rows are keyed by the cell's spec and by the
-*engine* (the code that matters and the version of torch), so rows of other code or another spec stay where
+*code_version* (the code that matters and the version of torch), so rows of other code or another spec stay where
 they are and never mix in.
 """
 
@@ -33,12 +33,12 @@ _TABLES = """
 CREATE TABLE cell (
     id INTEGER PRIMARY KEY,
     spec_hash TEXT NOT NULL,
-    engine TEXT NOT NULL,
+    code_version TEXT NOT NULL,
     spec TEXT NOT NULL,
     provenance TEXT NOT NULL,
     created TEXT NOT NULL,
     seconds REAL NOT NULL,
-    UNIQUE (spec_hash, engine)
+    UNIQUE (spec_hash, code_version)
 ) STRICT;
 CREATE TABLE run (
     id INTEGER PRIMARY KEY,
@@ -58,10 +58,10 @@ CREATE TABLE artifact (
 ) STRICT;
 CREATE TABLE failure (
     spec_hash TEXT NOT NULL,
-    engine TEXT NOT NULL,
+    code_version TEXT NOT NULL,
     reason TEXT NOT NULL,
     created TEXT NOT NULL,
-    PRIMARY KEY (spec_hash, engine)
+    PRIMARY KEY (spec_hash, code_version)
 ) STRICT;
 CREATE TABLE request (
     name TEXT PRIMARY KEY,
@@ -80,12 +80,12 @@ class StoreError(LabError):
 
 
 class Store:
-    """Runs of one output directory. `with Store(directory, engine=...) as store:`."""
+    """Runs of one output directory. `with Store(directory, code_version=...) as store:`."""
 
-    def __init__(self, directory: str | Path, *, engine: str, create: bool = True) -> None:
+    def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
         self.directory = Path(directory)
         self.path = self.directory / FILE
-        self.engine = engine
+        self.code_version = code_version
         self._prepare_directory(create)
         self._lock = DirectoryLock(self.directory)
         try:
@@ -196,10 +196,10 @@ class Store:
             ) from error
 
     def has(self, cell: Cell) -> bool:
-        """Whether this very cell, by this very engine, is stored."""
+        """Whether this very cell, by this very code_version, is stored."""
         with self._told():
             row = self._connection.execute(
-                "SELECT 1 FROM cell WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine)
+                "SELECT 1 FROM cell WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
             ).fetchone()
         return row is not None
 
@@ -212,7 +212,7 @@ class Store:
                 f"got {len(result.runs)} for {cell}"
             )
         origin = {
-            "engine": self.engine,
+            "code_version": self.code_version,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
             "threads": result.threads,
@@ -221,8 +221,8 @@ class Store:
         }
         with self._told(), self._transaction() as connection:
             cursor = connection.execute(
-                "INSERT INTO cell (spec_hash, engine, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, ?, ?)",
-                (cell.hash, self.engine, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
+                "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, ?, ?)",
+                (cell.hash, self.code_version, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
             )
             for run in result.runs:
                 inserted = connection.execute(
@@ -241,13 +241,13 @@ class Store:
                         for name, array in run.artifacts.items()
                     ],
                 )
-            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine))
+            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version))
 
     def read(self, cell: Cell) -> StoredCell | None:
-        """The stored cell of this engine, or None."""
+        """The stored cell of this code_version, or None."""
         with self._told():
             row = self._connection.execute(
-                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine)
+                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
             ).fetchone()
             if row is None:
                 return None
@@ -273,7 +273,7 @@ class Store:
         return StoredCell(read, origin, row[2])
 
     def costs(self) -> list[tuple[Cell, float]]:
-        """(cell, seconds) of every stored cell, whatever the engine: what estimates are learned from."""
+        """(cell, seconds) of every stored cell, whatever the code_version: what estimates are learned from."""
         with self._told():
             rows = self._connection.execute("SELECT spec, seconds FROM cell").fetchall()
         found = []
@@ -283,31 +283,31 @@ class Store:
                 found.append((Cell.from_spec(json.loads(spec)), seconds))
         return found
 
-    def engines(self) -> list[str]:
-        """Every engine that has rows here, the latest first."""
+    def code_versions(self) -> list[str]:
+        """Every code_version that has rows here, the latest first."""
         with self._told():
-            rows = self._connection.execute("SELECT engine FROM cell GROUP BY engine ORDER BY MAX(id) DESC").fetchall()
+            rows = self._connection.execute("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC").fetchall()
         return [str(row[0]) for row in rows]
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         with self._told():
-            row = self._connection.execute("SELECT COUNT(*) FROM cell WHERE engine <> ?", (self.engine,)).fetchone()
+            row = self._connection.execute("SELECT COUNT(*) FROM cell WHERE code_version <> ?", (self.code_version,)).fetchone()
         return int(row[0])
 
     def write_failure(self, cell: Cell, reason: str) -> None:
         """Remember why a cell has no result; it is tried again the next time."""
         with self._told(), self._transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO failure (spec_hash, engine, reason, created) VALUES (?, ?, ?, ?)",
-                (cell.hash, self.engine, reason, _now()),
+                "INSERT OR REPLACE INTO failure (spec_hash, code_version, reason, created) VALUES (?, ?, ?, ?)",
+                (cell.hash, self.code_version, reason, _now()),
             )
 
     def failure(self, cell: Cell) -> str | None:
         """The reason of the last failure of this cell, if it failed."""
         with self._told():
             row = self._connection.execute(
-                "SELECT reason FROM failure WHERE spec_hash = ? AND engine = ?", (cell.hash, self.engine)
+                "SELECT reason FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
             ).fetchone()
         return None if row is None else str(row[0])
 
