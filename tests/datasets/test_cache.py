@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlploss.datasets.cache import CacheError, cache_dir, install, locked, need_space, read_bytes
+from rlploss.datasets.cache import CacheError, cache_dir, install, locked, need_space, read_file
+
+from .builders import data_file
 
 
 def with_lock(directory: Path) -> None:
@@ -71,11 +73,13 @@ def test_too_little_space_is_told_before(tmp_path: Path) -> None:
         need_space(tmp_path, 10**18)
 
 
-def test_read_bytes(tmp_path: Path) -> None:
-    assert read_bytes(tmp_path / "none", 10) is None
+def test_read_file(tmp_path: Path) -> None:
+    file = data_file("file", b"0123456789")
+    assert read_file(tmp_path, file) == (b"", "not there")
     (tmp_path / "file").write_bytes(b"0123456789")
-    assert read_bytes(tmp_path / "file", 10) == b"0123456789"
-    assert read_bytes(tmp_path / "file", 4) == b"01234"  # one more than allowed: enough to see that it is too long
+    assert read_file(tmp_path, file) == (b"0123456789", "ok")
+    (tmp_path / "file").write_bytes(b"0123456789" * 1000)
+    assert read_file(tmp_path, file) == (b"01234567890", "it has 11 bytes, not 10")  # no more than needed is read
 
 
 def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match=rule):
         with_lock(tmp_path / "file" / "wine")
     with pytest.raises(CacheError, match=rule):
-        read_bytes(tmp_path / "file" / "wine", 1)
+        read_file(tmp_path / "file", data_file("wine", b""))
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read and write anything")
@@ -92,7 +96,7 @@ def test_an_unreadable_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0)
     with pytest.raises(CacheError, match=r"\(Permission denied\)"):
-        read_bytes(tmp_path / "file", 1)
+        read_file(tmp_path, data_file("file", b"x"))
 
 
 def test_only_leftovers_are_removed(tmp_path: Path) -> None:

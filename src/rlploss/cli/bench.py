@@ -73,7 +73,12 @@ def _fit(loss: str, **options: Any) -> Callable[[int], object]:
     from rlploss import MSE, RLP, Steps, fit
 
     objective = RLP(subset_size=SUBSET_SIZE) if loss == "rlp" else MSE(batch_size=SUBSET_SIZE)
-    return lambda steps: fit(*_problem(), objective, budget=Steps(steps), **options)
+
+    def train(steps: int) -> None:
+        network, X, y = _problem()
+        fit(network, X, y, objective, budget=Steps(steps), **options)
+
+    return train
 
 
 def _loop(loss: str) -> Callable[[int], object]:
@@ -84,11 +89,12 @@ def _loop(loss: str) -> Callable[[int], object]:
 
     def train(steps: int) -> None:
         network, X, y = _problem()
-        measure = RLPLoss() if loss == "rlp" else lambda pred, target, features: (pred - target).square().mean()
+        rlp, mse = RLPLoss(), torch.nn.MSELoss()
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
         for rows in balanced_subsets(N_ROWS, SUBSET_SIZE, steps, generator=torch.Generator().manual_seed(0)):
             optimizer.zero_grad()
-            measure(network(X[rows]), y[rows], X[rows]).backward()
+            pred, target = network(X[rows]), y[rows]
+            (rlp(pred, target, X[rows]) if loss == "rlp" else mse(pred, target)).backward()
             optimizer.step()
 
     return train

@@ -62,7 +62,7 @@ def verify(
     The exit code is 1 if a file is wrong, or if a dataset asked for by name is not complete.
     """
     from rlploss.datasets import registry
-    from rlploss.datasets.sources import ABSENT
+    from rlploss.datasets.cache import ABSENT, OK
 
     # A dict: datasets that share files are hashed once.
     items = {item.directory: item for item in _chosen(wanted or ["all"])}
@@ -70,7 +70,7 @@ def verify(
     for item in items.values():
         for path, state in registry.cached_files(item):
             print(f"{path}: {state}")
-            wrong |= state != "ok" and (state != ABSENT or bool(wanted))
+            wrong |= state != OK and (state != ABSENT or bool(wanted))
     if wrong:
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from rlploss import _files
 
 VARIABLE = "RLPLOSS_DATA"
+OK, ABSENT = "ok", "not there"  # states of a file
 WORKSPACE = ".tmp-"  # begins the names of directories that a killed process may leave behind
 
 
@@ -78,14 +80,16 @@ def cache_errors(path: Path) -> Iterator[None]:
         raise CacheError(f"the cache {error.filename or path} cannot be used ({what}): {remedy}") from error
 
 
-def read_bytes(path: Path, limit: int) -> bytes | None:
-    """Return the file's bytes, at most `limit` + 1 of them, or None if there is no such file."""
+def read_file(directory: Path, file: DataFile) -> tuple[bytes, str]:
+    """Return what the directory holds as this file, and "ok", "not there" or what is wrong with it."""
+    path = directory / file.name
     with cache_errors(path):
         try:
-            with path.open("rb") as file:
-                return file.read(limit + 1)
+            with path.open("rb") as stream:
+                data = stream.read(file.size + 1)  # a byte too many tells that it is too long
         except FileNotFoundError:
-            return None
+            return b"", ABSENT
+    return data, file.problem(data) or OK
 
 
 def need_space(directory: Path, n_bytes: int) -> None:
@@ -118,12 +122,8 @@ def install(path: Path, data: bytes) -> Path | None:
 def _set_aside(path: Path) -> Path | None:
     if not os.path.lexists(path):
         return None
-    for number in range(1, 10_000):
-        aside = path.with_name(f"{path.name}.mismatch-{number}")
-        if not os.path.lexists(aside):
-            path.rename(aside)
-            return aside
-    raise CacheError(f"{path.parent} holds too many *.mismatch-* files: move them away")
+    names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
+    return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,6 @@ class ArchiveError(ValueError):
 
 class FormatError(ValueError):
     """The bytes are not in the format they should be in."""
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, bytes]:
@@ -68,7 +64,7 @@ def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX
     found: dict[str, bytes] = {}
     with _refusing("tar.gz"), gzip.open(path) as unzipped:
         # A stream ("r|"): read once, front to back, through a reader that counts what the gzip expands to.
-        limited = cast(IO[bytes], _Limited(unzipped, max_unpacked))
+        limited = cast(IO[bytes], _Limited(cast(IO[bytes], unzipped), max_unpacked))
         with tarfile.open(fileobj=limited, mode="r|") as archive:
             for number, member in enumerate(archive, start=1):
                 if number > MAX_MEMBERS:
@@ -86,7 +82,7 @@ def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX
 def read_gz(path: Path, size: int) -> bytes:
     """Return the content of a gzipped file that unpacks to exactly `size` bytes."""
     with _refusing("gz"), gzip.open(path) as stream:
-        return _exactly(stream, path.name, size)
+        return _exactly(cast(IO[bytes], stream), path.name, size)
 
 
 @contextlib.contextmanager
@@ -114,7 +110,7 @@ def _wanted(name: str, declared: int, sizes: Mapping[str, int], found: Mapping[s
     return True
 
 
-def _exactly(stream: _Readable, name: str, size: int) -> bytes:
+def _exactly(stream: IO[bytes], name: str, size: int) -> bytes:
     data = stream.read(size + 1)
     if len(data) != size:
         more = "more than" if len(data) > size else f"{len(data):,} bytes, not"
@@ -132,7 +128,7 @@ def _complete(found: dict[str, bytes], sizes: Mapping[str, int]) -> dict[str, by
 class _Limited:
     """A stream that refuses to give more than `limit` bytes."""
 
-    def __init__(self, stream: _Readable, limit: int) -> None:
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
         self._stream, self._left = stream, limit
 
     def read(self, size: int = -1) -> bytes:
