@@ -71,6 +71,7 @@ print(sorted({ ({*EXTRAS} - {"numba", "scipy", "threadpoolctl"})!r} & sys.module
     assert python(code).stdout.splitlines() == ["False", "[]"]
 
 
+@pytest.mark.slow
 def test_type_checkers_see_the_names(tmp_path):
     """In strict mode: functions have their types, and what is no public name is an error."""
     mypy = pytest.importorskip("mypy.api")
