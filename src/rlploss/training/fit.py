@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from rlploss import distributed
 from rlploss._checks import one_of
+from rlploss._extras import need
 from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.budget import Budget
 from rlploss.training.checkpoint import engine_of
@@ -21,7 +22,7 @@ from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import ChosenMetrics, EarlyStopping, Evaluator
 from rlploss.training.history import Callback, History
 from rlploss.training.job import Job, Problem, Schedule, describe_model, make_job
-from rlploss.training.kernel_engine import KernelEngine, blas_on_one_thread, why_not_kernel
+from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
 from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
 from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue
@@ -323,6 +324,8 @@ def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, st
     wanted = follows if engine == "auto" and follows is not None else engine
     if wanted == "torch":
         return ModuleEngine(job), "as asked" if wanted == engine else "its earlier training used it"
+    if wanted == "kernel":
+        need("kernel", 'engine="kernel"', *KERNEL_PACKAGES)
     reason = why_not_kernel(job, any_size=wanted == "kernel")
     if reason is None:
         return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else "as asked"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss import distributed
+from rlploss._extras import MissingExtra, need
 from rlploss.loss.planes import probe_rows
 from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome
@@ -34,6 +34,7 @@ CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
 _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _NONE = np.zeros(0, np.int64)
 _READY: set[Any] = set()  # floating types that the kernel is compiled for
 
@@ -97,9 +98,10 @@ def _in_order(model: nn.Module) -> Iterator[nn.Module]:
 
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     """Why a job cannot be trained by the kernel, or, if sizes count, should not; None if it can."""
-    missing = [name for name in ("numba", "scipy", "threadpoolctl") if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{missing[0]} is not installed (pip install 'rlploss[kernel]')"
+    try:
+        need("kernel", "the kernel", *KERNEL_PACKAGES)
+    except MissingExtra as missing:
+        return str(missing)
     if distributed.current().world > 1:
         return "several processes train together"
     if job.table.device.type != "cpu":
