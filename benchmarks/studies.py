@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.common import Row
 from rlploss.lab.files import csv_text, markdown_text, write_text_atomic
+
+from benchmarks.common import Row
 
 RESULTS = Path(__file__).with_name("results")
 
