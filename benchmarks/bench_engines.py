@@ -6,6 +6,8 @@ Torch has all threads for one network; the kernel has one, and a fleet gives eve
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -32,7 +34,7 @@ SIZES = (
 def network(widths: tuple[int, ...]) -> nn.Module:
     """A chain with ReLU between its layers."""
     layers: list[nn.Module] = []
-    for n_in, n_out in zip(widths, widths[1:], strict=False):
+    for n_in, n_out in itertools.pairwise(widths):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
     return seeded(lambda: nn.Sequential(*layers[:-1]), 0)
 

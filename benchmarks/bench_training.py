@@ -163,11 +163,11 @@ def against_scikit_learn(rounds: int) -> list[Row]:
             layers += [nn.Linear(n_in, n_out), nn.ReLU()]
         layers.append(nn.Linear(widths[-1], 1))
 
-        def theirs(X=X.numpy(), y=y.numpy(), widths=widths, batch=batch, epochs=epochs) -> None:
-            model = MLPRegressor(widths[1:], batch_size=batch, max_iter=epochs, alpha=0.0, tol=0.0, random_state=0)
+        def theirs(X=X, y=y, widths=widths, batch=batch, epochs=epochs) -> None:
+            settings = {"batch_size": batch, "max_iter": epochs, "alpha": 0.0, "tol": 0.0, "random_state": 0}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                model.fit(X, y)
+                MLPRegressor(hidden_layer_sizes=widths[1:], **settings).fit(X.numpy(), y.numpy())
 
         def ours(X=X, y=y, layers=layers, batch=batch, epochs=10 * epochs) -> None:
             fit(nn.Sequential(*layers), X, y, MSE(batch), budget=Epochs(epochs), evaluate_every=Epochs(epochs))
