@@ -78,7 +78,7 @@ def by_rate(outcomes, cells):
     found = list(outcomes)
     assert len(found) == len(cells)
     assert {o.cell for o in found} == set(cells)
-    return {o.cell.arm.get("rate"): o for o in found}
+    return {o.cell.arm.rate: o for o in found}
 
 
 def tries(ledger):
@@ -111,7 +111,7 @@ def rows(out):
     """Everything stored but seconds, in an order of its own."""
     with closing(sqlite3.connect(out / "runs.sqlite")) as file:
         found = file.execute(
-            "SELECT spec_hash, engine, seed, variant, curve FROM cell JOIN run ON run.cell = cell.id "
+            "SELECT spec_hash, code_version, seed, variant, curve FROM cell JOIN run ON run.cell = cell.id "
             "ORDER BY 1, 2, 3, 4"
         ).fetchall()
     assert len(found) == len({row[:4] for row in found})
@@ -218,7 +218,7 @@ def test_progress_reasons_and_timed_cells(two, tmp_path):
     found = by_rate(outcomes, cells)
     assert found[0.3].error == "ValueError: the loss became NaN at step 3"
     assert [rate for rate, outcome in found.items() if outcome.error] == [0.3]
-    assert {(cell.arm.get("rate"), done) for cell, done in told} >= {(0.1, 0.5), (0.2, 0.5)}
+    assert {(cell.arm.rate, done) for cell, done in told} >= {(0.1, 0.5), (0.2, 0.5)}
     order = [float(line.split()[0]) for line in stub.read_ledger(ledger)]
     assert order[2:] == [0.7, 0.8, 0.9]
     assert len({pid for rate, pids in tries(ledger).items() if rate >= 0.7 for pid in pids}) == 1
@@ -266,7 +266,7 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     workers = DaskWorkers(two.address)
-    with Store(tmp_path / "out", engine="e") as store:
+    with Store(tmp_path / "out", code_version="e") as store:
         done = execute(
             plan(cells, store, cost=lambda cell: 1.0, workers=workers),
             store, train=stub.train, workers=workers, console=console,
@@ -275,8 +275,8 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
         assert done.trained == 5
         assert done.failed == {}
         for cell in cells:
-            assert [run.curve for run in store.read(cell).runs] == [
-                dict(run.curve) for run in stub.train(stub.cell(rate=cell.arm.get("rate")), print).runs
+            assert [run.curve for run in store.read(cell).networks] == [
+                dict(run.curve) for run in stub.train(stub.cell(rate=cell.arm.rate), print).networks
             ]
     seen = tries(ledger)
     again = [rate for rate, pids in seen.items() if len(pids) > 1]

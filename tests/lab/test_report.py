@@ -4,11 +4,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from rlploss.lab.files import csv_text, markdown_text, write_text_atomic
 from tests.lab.test_figures import panel
 
 from rlploss.lab import report
 from rlploss.lab.figures import Figure
-from rlploss.lab.files import csv_text, markdown_text, write_text_atomic
 from rlploss.lab.report import Claim, Report, Section, Table, Text
 
 NASTY = '</style><script>alert("x")</script>=1+1'
