@@ -235,37 +235,39 @@ class _Team:
                 continue
             cell = self._waiting.popleft()
             try:
-                keys = (self._trainer, *self._files(cell))
+                sent = self._send(seat, cell)
             except Exception as error:  # a dataset that cannot be had
                 yield Outcome(cell, error=reason(error))
                 continue
-            if self._send(seat, keys):
-                self._submit(seat, cell, keys)
+            if sent:
+                self._submit(seat, cell)
             else:
                 self._waiting.appendleft(cell)
 
-    def _files(self, cell: AnyCell) -> tuple[str, ...]:
-        """The data files that a cell needs, by SHA-256; their bytes are kept to be sent."""
-        item = registry.ENTRIES.get(getattr(cell.task, "dataset", ""))
-        files = item.files if item is not None else ()
-        if item is not None and any(file.sha256 not in self._data for file in files):
-            found = registry.fetch(item.name, progress=False)
-            self._data |= {file.sha256: found[file.name] for file in files}
-        return tuple(file.sha256 for file in files)
+    def _send(self, seat: _Seat, cell: AnyCell) -> bool:
+        """Send a worker the trainer and the data files that its cell needs and it has not got, by SHA-256.
 
-    def _send(self, seat: _Seat, keys: Sequence[str]) -> bool:
-        """Send a worker what it does not hold; False if it cannot be reached."""
-        for key in keys:
-            if key not in seat.held:
-                name = f"rlploss-data-{key}-{seat.id}"
-                try:
-                    sent = self._client.scatter({name: self._data[key]}, workers=[seat.address], timeout=PATIENCE)
-                except (OSError, RuntimeError, ValueError, KeyError):  # it has gone, and the next look will tell
-                    return False
-                seat.held[key] = sent[name]
+        What no cell to come needs is forgotten, there and here. Returns False if the worker cannot be reached.
+        """
+        to_come = {key for other in (cell, *self._waiting) for key in _files_of(other)}
+        seat.held = {key: held for key, held in seat.held.items() if key == self._trainer or key in to_come}
+        self._data = {key: data for key, data in self._data.items() if key == self._trainer or key in to_come}
+        for key in (self._trainer, *_files_of(cell)):
+            if key in seat.held:
+                continue
+            if key not in self._data:
+                found = registry.fetch(cell.task.dataset, progress=False)
+                self._data |= {sha256: found[name] for sha256, name in _files_of(cell).items()}
+            name = f"rlploss-data-{key}-{seat.id}"
+            try:
+                sent = self._client.scatter({name: self._data[key]}, workers=[seat.address], timeout=PATIENCE)
+            except (OSError, RuntimeError, ValueError, KeyError):  # it has gone, and the next look will tell
+                return False
+            seat.held[key] = sent[name]
         return True
 
-    def _submit(self, seat: _Seat, cell: AnyCell, keys: Sequence[str]) -> None:
+    def _submit(self, seat: _Seat, cell: AnyCell) -> None:
+        keys = (self._trainer, *_files_of(cell))
         job = f"rlploss-train-{uuid.uuid4().hex}"
         task = pickle.dumps(partial(train_there, job, seat.id, self._root, self._code_version, cell, keys))
         # The scheduler unpickles tasks to look at them. It sees bytes only, so it needs neither this package nor torch.
@@ -305,6 +307,12 @@ class _Team:
             self._waiting.appendleft(seat.cell)
         seat.cell, seat.unfit = None, why
         self._say(f"worker {seat.address} is left aside: {why}")
+
+
+def _files_of(cell: AnyCell) -> dict[str, str]:
+    """The names of the data files that a cell needs, by SHA-256."""
+    item = registry.ENTRIES.get(getattr(cell.task, "dataset", ""))
+    return {} if item is None else {file.sha256: file.name for file in item.files}
 
 
 def _difference(theirs: dict[str, str]) -> str:
