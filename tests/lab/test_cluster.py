@@ -195,27 +195,6 @@ def test_data_that_arrive_changed_are_refused():
         cluster.check_arrived({key: b"a", "x": b"a"})
 
 
-def test_a_worker_forgets_what_no_cell_needs_any_more(two, tiny, tmp_path):
-    tiny.parent.mkdir()
-    tiny.write_bytes(stub.TINY_BYTES)
-    gate = tmp_path / "gate"
-    cells = [stub.cell(dataset="tiny", rate=r / 10) for r in (1, 2)]
-    cells += [stub.cell(rate=r / 10, until=str(gate)) for r in (3, 4)]
-    outcomes, told, _ = start(DaskWorkers(two.address), cells)
-    for _ in range(2):
-        assert next(outcomes).cell.task.dataset == "tiny"
-
-    def look():
-        with ask(two) as client:
-            wait_for(lambda: not any(stub.TINY.files[0].sha256 in str(held) for held in client.has_what().values()))
-        gate.touch()
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    assert [outcome.error for outcome in outcomes] == [None, None]
-    looker.join()
-
-
 def test_lent_files_are_found_before_any_cache(tiny):
     with registry.lent({stub.TINY.files[0].sha256: stub.TINY_BYTES}):
         assert registry.load("tiny").X.shape == (50_000, 1)

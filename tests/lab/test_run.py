@@ -86,17 +86,17 @@ def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(tmp_path, workers):
     assert "failed: toy · released · mse · 4 epochs: ValueError" in console.file.getvalue()
 
 
-def test_timed_cells_run_alone_and_last():
-    order = []
-
-    class Recorder(LocalProcesses):
-        def _run_batch(self, train, cells, size, tell, say):
-            order.append(([c.arm.rate for c in cells], size))
-            yield from ()
-
-    timed = stub.cell(rate=0.1, timed=True)
-    list(Recorder(2).run(stub.train, [timed, CELLS[1], CELLS[2]], tell=lambda cell, done: None, say=print))
-    assert order == [([0.2, 0.3], 2), ([0.1], 1)]
+def test_timed_cells_run_alone_and_last(tmp_path):
+    ledger = str(tmp_path / "ledger")
+    cells = [stub.cell(rate=rate, timed=True, sleep=0.1, ledger=ledger) for rate in (0.1, 0.2)] + [
+        stub.cell(rate=rate, sleep=0.1, ledger=ledger) for rate in (0.3, 0.4, 0.5)
+    ]
+    found = list(LocalProcesses(2).run(stub.train, cells, tell=lambda cell, done: None, say=print))
+    assert [outcome.cell.task.timed for outcome in found] == [False] * 3 + [True] * 2
+    began = [line.split() for line in stub.read_ledger(ledger)]
+    assert [float(rate) for rate, _ in began[3:]] == [0.1, 0.2]
+    assert len({process for _, process in began[:3]}) == 2
+    assert len({process for _, process in began[3:]}) == 1
 
 
 def test_piped_progress_is_plain_lines_with_time_left(tmp_path):

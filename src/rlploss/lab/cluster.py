@@ -13,10 +13,10 @@ import re
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,15 @@ from rlploss.lab.results import Tell
 from rlploss.lab.workers import (
     TRIES,
     AnyCell,
+    Lost,
     Outcome,
-    Retries,
     Say,
     TellOf,
     Train,
+    Worker,
     attempt,
+    in_turn,
+    keep_busy,
     now_and_then,
     one_thread,
     reason,
@@ -77,9 +80,10 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            team = _Team(self, client, train, tell, say)
-            yield from team.work([c for c in cells if not c.task.timed])
-            yield from team.work([c for c in cells if c.task.timed], together=False)
+            team = _Team(self, client, train, say)
+            for alone, batch in in_turn(cells):
+                look = partial(team.look, alone)
+                yield from keep_busy(look, batch, tell=tell, say=say, tries=self.tries, pause=PAUSE)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -138,181 +142,145 @@ def _short(error: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-@dataclass(eq=False)
-class _Seat:
-    """A worker process as the driver knows it."""
-
-    id: str
-    address: str
-    held: dict[str, Any] = field(default_factory=dict)  # futures of the data that it has, by SHA-256
-    cell: AnyCell | None = None
-    future: Any = None
-    unfit: str = ""  # why it cannot be used
-
-
 class _Team:
-    """One run: who is there, what they are doing, what is still waiting."""
+    """One run: who is there, and the data they need."""
 
-    def __init__(self, workers: DaskWorkers, client: Any, train: Train, tell: TellOf, say: Say) -> None:
-        from distributed import as_completed
+    def __init__(self, workers: DaskWorkers, client: Any, train: Train, say: Say) -> None:
         from distributed.protocol.pickle import dumps
 
-        self._workers, self._client, self._tell, self._say = workers, client, tell, say
-        self._done = as_completed(loop=client.loop, with_results=True, raise_errors=False)
+        self.client, self.say, self.workers = client, say, workers
+        self.progress: dict[str, float] = {}  # by job
+        module = str(getattr(train, "__module__", ""))
+        self.root = module if module.startswith("rlploss.") else ""
+        self.code_version = provenance.code_version(self.root) if self.root else ""
+        function: bytes = dumps(train)
+        self.trainer = hashlib.sha256(function).hexdigest()
+        self.data = {self.trainer: function}
         self._seats: dict[str, _Seat] = {}  # by id
-        self._busy: dict[str, _Seat] = {}  # by the key of the task
-        self._waiting: deque[AnyCell] = deque()
-        self._retries = Retries(self._waiting, say, workers.tries)
         self._looked = -LOOK_EVERY
         self._deserted = False
         self._timer: _Seat | None = None  # the one that trains cells whose seconds count
-        module = str(getattr(train, "__module__", ""))
-        self._root = module if module.startswith("rlploss.") else ""
-        self._code_version = provenance.code_version(self._root) if self._root else ""
-        function: bytes = dumps(train)
-        self._trainer = hashlib.sha256(function).hexdigest()
-        self._data = {self._trainer: function}
-        self._events: deque[dict[str, Any]] = deque()
-        client.subscribe_topic(TOPIC, lambda event: self._events.append(event[1]))
+        client.subscribe_topic(TOPIC, lambda event: self.progress.__setitem__(event[1]["job"], event[1]["done"]))
 
-    def work(self, cells: Sequence[AnyCell], *, together: bool = True) -> Generator[Outcome]:
-        """Train these cells, as many at once as there are workers or one after the other."""
-        self._waiting.extend(cells)
-        while self._waiting or self._busy:
-            came = self._done.next_batch(block=False)
-            for future, result in came:
-                yield from self._take(future, result)
-            if time.monotonic() - self._looked >= LOOK_EVERY:
-                yield from self._look()
-                self._looked = time.monotonic()
-            yield from self._assign(together)
-            while self._events:
-                event = self._events.popleft()
-                seat = self._busy.get(event["job"])
-                if seat is not None and seat.cell is not None:
-                    self._tell(seat.cell, event["done"])
-            if not came:
-                time.sleep(PAUSE)
+    def look(self, alone: bool, left: int) -> list[_Seat]:
+        """The workers that can be used, or `alone` one and the same of them; says who has come and gone."""
+        if time.monotonic() - self._looked >= LOOK_EVERY:
+            self._find()
+            self._looked = time.monotonic()
+        fit = [seat for seat in self._seats.values() if not seat.unfit and not seat.gone]
+        if not alone:
+            return fit
+        if self._timer not in fit:
+            self._timer = fit[0] if fit else None
+        return [self._timer] if self._timer else []
 
-    def _look(self) -> Iterator[Outcome]:
-        """See who has come and who has gone."""
-        there = self._workers.processes(self._client)
+    def _find(self) -> None:
+        there = self.workers.processes(self.client)
         for gone in self._seats.keys() - there.keys():
-            yield from self._lost(self._seats[gone])
+            self._seats.pop(gone).gone = True
         for id_, address in sorted(there.items(), key=lambda item: item[1]):
-            self._seats.setdefault(id_, _Seat(id_, address))
+            self._seats.setdefault(id_, _Seat(self, id_, address))
         if not self._seats and not self._deserted:
-            here = self._workers.address
-            self._say(f"no workers at {here}: waiting for one (dask worker {here} --nthreads 1); Ctrl-C stops")
+            here = self.workers.address
+            self.say(f"no workers at {here}: waiting for one (dask worker {here} --nthreads 1); Ctrl-C stops")
         elif self._seats and self._deserted:
-            self._say("a worker has come: going on")
+            self.say("a worker has come: going on")
         self._deserted = not self._seats
         if self._seats and all(seat.unfit for seat in self._seats.values()):
             reasons = "; ".join(dict.fromkeys(seat.unfit for seat in self._seats.values()))
-            raise ClusterError(f"no worker at {self._workers.address} can be used: {reasons}")
+            raise ClusterError(f"no worker at {self.workers.address} can be used: {reasons}")
 
-    def _lost(self, seat: _Seat) -> Iterator[Outcome]:
-        """A worker process has gone: its cell is tried elsewhere."""
-        self._seats.pop(seat.id, None)
-        cell, seat.cell = seat.cell, None
-        if cell is None:
+    def fetch(self, cell: AnyCell) -> tuple[str, ...]:
+        """The data files that a cell needs, by SHA-256; their bytes are kept to be sent."""
+        item = registry.ENTRIES.get(getattr(cell.task, "dataset", ""))
+        if item is None:
+            return ()
+        if any(file.sha256 not in self.data for file in item.files):
+            found = registry.fetch(item.name, progress=False)
+            self.data |= {file.sha256: found[file.name] for file in item.files}
+        return tuple(file.sha256 for file in item.files)
+
+
+class _Seat(Worker):
+    """A worker process as the driver knows it: its id, its address and the data that it holds."""
+
+    def __init__(self, team: _Team, id_: str, address: str) -> None:
+        self._team, self._id, self._address = team, id_, address
+        self._held: dict[str, Any] = {}  # futures of data, by SHA-256
+        self._job = ""
+        self.gone = False
+        self.unfit = ""  # why it cannot be used
+
+    def is_alive(self) -> bool:
+        return not self.gone
+
+    def relay(self, tell: TellOf) -> None:
+        if self._job in self._team.progress:
+            tell(self.cell, self._team.progress.pop(self._job))
+
+    def start(self, cell: AnyCell) -> None:
+        self.cell, self._job, team = cell, f"rlploss-train-{uuid.uuid4().hex}", self._team
+        try:
+            keys = (team.trainer, *team.fetch(cell))
+            held = [self._hold(key) for key in keys]
+        except Exception as error:  # a dataset that cannot be had, or a worker that has gone and the next look tells
+            self.future = Future()
+            gone = isinstance(error, _Unreachable)
+            self.future.set_result(Lost("") if gone else Outcome(cell, error=reason(error)))
             return
-        self._busy.pop(seat.future.key, None)
-        seat.future.cancel()
-        given_up = self._retries.lost(cell, f"worker {seat.address} was lost")
-        if given_up is not None:
-            yield given_up
-
-    def _assign(self, together: bool) -> Iterator[Outcome]:
-        """Give every free worker a cell."""
-        seats = [seat for seat in self._seats.values() if not seat.unfit]
-        if not together:
-            if self._timer not in seats:
-                self._timer = seats[0] if seats else None
-            seats = [seat for seat in seats if seat is self._timer]
-        for seat in seats:
-            if seat.cell is not None or not self._waiting:
-                continue
-            cell = self._waiting.popleft()
-            try:
-                sent = self._send(seat, cell)
-            except Exception as error:  # a dataset that cannot be had
-                yield Outcome(cell, error=reason(error))
-                continue
-            if sent:
-                self._submit(seat, cell)
-            else:
-                self._waiting.appendleft(cell)
-
-    def _send(self, seat: _Seat, cell: AnyCell) -> bool:
-        """Send a worker the trainer and the data files that its cell needs and it has not got, by SHA-256.
-
-        What no cell to come needs is forgotten, there and here. Returns False if the worker cannot be reached.
-        """
-        to_come = {key for other in (cell, *self._waiting) for key in _files_of(other)}
-        seat.held = {key: held for key, held in seat.held.items() if key == self._trainer or key in to_come}
-        self._data = {key: data for key, data in self._data.items() if key == self._trainer or key in to_come}
-        for key in (self._trainer, *_files_of(cell)):
-            if key in seat.held:
-                continue
-            if key not in self._data:
-                found = registry.fetch(cell.task.dataset, progress=False)
-                self._data |= {sha256: found[name] for sha256, name in _files_of(cell).items()}
-            name = f"rlploss-data-{key}-{seat.id}"
-            try:
-                sent = self._client.scatter({name: self._data[key]}, workers=[seat.address], timeout=PATIENCE)
-            except (OSError, RuntimeError, ValueError, KeyError):  # it has gone, and the next look will tell
-                return False
-            seat.held[key] = sent[name]
-        return True
-
-    def _submit(self, seat: _Seat, cell: AnyCell) -> None:
-        keys = (self._trainer, *_files_of(cell))
-        job = f"rlploss-train-{uuid.uuid4().hex}"
-        task = pickle.dumps(partial(train_there, job, seat.id, self._root, self._code_version, cell, keys))
+        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.code_version, cell, keys))
         # The scheduler unpickles tasks to look at them. It sees bytes only, so it needs neither this package nor torch.
-        seat.cell, seat.future = cell, self._client.submit(
-            lambda task, *data: pickle.loads(task)(*data), task, *(seat.held[key] for key in keys),
-            key=job, pure=False, workers=[seat.address], allow_other_workers=False,
-        )  # fmt: skip
-        self._busy[job] = seat
-        self._done.add(seat.future)
+        there = team.client.get_executor(pure=False, workers=[self._address], allow_other_workers=False)
+        self.future = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=self._job)
 
-    def _take(self, future: Any, result: Any) -> Iterator[Outcome]:
-        """Accept what a task has come to."""
+    def _hold(self, key: str) -> Any:
+        """A future of the data with this SHA-256, which are sent before the first cell that needs them."""
+        if key not in self._held:
+            name = f"rlploss-data-{key}-{self._id}"
+            try:
+                sent = self._team.client.scatter(
+                    {name: self._team.data[key]}, workers=[self._address], timeout=PATIENCE
+                )
+            except (OSError, RuntimeError, ValueError, KeyError) as error:
+                raise _Unreachable from error
+            self._held[key] = sent[name]
+        return self._held[key]
+
+    def outcome(self) -> Outcome | Lost:
         from distributed import KilledWorker
 
-        status, seat = future.status, self._busy.pop(future.key, None)
-        future.release()  # what the cluster still holds, it computes again when its worker dies
-        if seat is None or seat.cell is None:  # no longer wanted
-            return
-        if status == "finished" and isinstance(result, Outcome):
-            seat.cell = None
-            yield result
-        elif status == "finished" and result.id == seat.id:
-            self._set_aside(seat, _difference(result.versions))
-        elif status == "error" and getattr(result[1], "name", "") == "rlploss":
-            self._set_aside(seat, f"it cannot take part ({_short(reason(result[1]))})")
-        elif status == "error" and not isinstance(result[1], KilledWorker):
-            cell, seat.cell = seat.cell, None
-            yield Outcome(cell, error=reason(result[1]))
-        elif self._client.status == "running":  # it has died, or another process answers at its address
-            yield from self._lost(seat)
-        else:
-            raise self._workers.lost(result)
+        assert self.future is not None
+        if not self.future.done() or self.future.cancelled():
+            self.future.cancel()
+            if self._team.client.status != "running":
+                raise self._team.workers.lost("the connection was closed")
+            return self._leave()
+        error = self.future.exception()
+        if isinstance(error, KilledWorker):
+            return self._leave()
+        if error is not None and getattr(error, "name", "") == "rlploss":
+            return self._set_aside(f"it cannot take part ({_short(reason(error))})")
+        if error is not None:
+            return Outcome(self.cell, error=reason(error))
+        result: Outcome | Lost | WorkerInfo = self.future.result()
+        if not isinstance(result, WorkerInfo):
+            return result
+        if result.id == self._id:
+            return self._set_aside(_difference(result.versions))
+        return self._leave()  # another process answers at its address
 
-    def _set_aside(self, seat: _Seat, why: str) -> None:
-        """Use this worker no more; its cell is for the others."""
-        if seat.cell is not None:
-            self._waiting.appendleft(seat.cell)
-        seat.cell, seat.unfit = None, why
-        self._say(f"worker {seat.address} is left aside: {why}")
+    def _leave(self) -> Lost:
+        self.gone = True
+        return Lost(f"worker {self._address} was lost")
+
+    def _set_aside(self, why: str) -> Lost:
+        self.unfit = why
+        self._team.say(f"worker {self._address} is left aside: {why}")
+        return Lost("")
 
 
-def _files_of(cell: AnyCell) -> dict[str, str]:
-    """The names of the data files that a cell needs, by SHA-256."""
-    item = registry.ENTRIES.get(getattr(cell.task, "dataset", ""))
-    return {} if item is None else {file.sha256: file.name for file in item.files}
+class _Unreachable(Exception):
+    """A worker does not take data."""
 
 
 def _difference(theirs: dict[str, str]) -> str:

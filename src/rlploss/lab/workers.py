@@ -155,13 +155,80 @@ class Retries:
         self._lost: Counter[AnyCell] = Counter()
 
     def lost(self, cell: AnyCell, how: str) -> Outcome | None:
-        """Put the cell behind the others once more, or give it up."""
+        """Put the cell behind the others once more, or give it up; one that was never begun stays the first."""
+        if not how:
+            self._waiting.appendleft(cell)
+            return None
         self._lost[cell] += 1
         if self._lost[cell] >= self._most:
             return Outcome(cell, error=f"{how}, as in each of {self._most} tries" if self._most > 1 else how)
         self._waiting.append(cell)
         self._say(f"{how}; {cell} is tried again ({self._lost[cell] + 1} of {self._most})")
         return None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker has lost its cell; `how` in words, empty if it never began."""
+
+    how: str
+
+
+class Worker:
+    """A process that trains one cell at a time and may die. `future` is what it is doing, None if it is free."""
+
+    cell: AnyCell
+    future: Future[Any] | None = None
+
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        raise NotImplementedError
+
+    def start(self, cell: AnyCell) -> None:
+        """Begin a cell: sets `cell` and `future`."""
+        raise NotImplementedError
+
+    def relay(self, tell: TellOf) -> None:
+        """Pass on what the process has told of its progress."""
+        raise NotImplementedError
+
+    def outcome(self) -> Outcome | Lost:
+        """What the cell has come to, once the future is done or the process has died."""
+        raise NotImplementedError
+
+
+def keep_busy(
+    look: Callable[[int], Sequence[Worker]],
+    cells: Sequence[AnyCell],
+    *,
+    tell: TellOf,
+    say: Say,
+    tries: int = TRIES,
+    pause: float = 0.2,
+) -> Generator[Outcome]:
+    """Give the workers that `look(cells left)` finds a cell each, until every cell has an outcome."""
+    waiting = deque(cells)
+    retries = Retries(waiting, say, tries)
+    busy: list[Worker] = []
+    while waiting or busy:
+        for worker in look(len(waiting) + len(busy)):
+            if worker.future is None and waiting:
+                worker.start(waiting.popleft())
+                busy.append(worker)
+        if busy:
+            wait_for([worker.future for worker in busy if worker.future], pause, FIRST_COMPLETED)
+        else:
+            time.sleep(pause)
+        for worker in list(busy):
+            worker.relay(tell)
+            if worker.future is None or worker.future.done() or not worker.is_alive():
+                busy.remove(worker)
+                found: Outcome | Lost | None = worker.outcome()
+                worker.future = None
+                if isinstance(found, Lost):
+                    found = retries.lost(worker.cell, found.how)
+                if found is not None:
+                    yield found
 
 
 @dataclass(frozen=True)
@@ -182,47 +249,29 @@ class LocalProcesses:
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
-        together = [c for c in cells if not c.task.timed]
-        alone = [c for c in cells if c.task.timed]
-        for batch, size in ((together, self.count), (alone, 1)):
-            if batch:
-                yield from self._run_batch(train, batch, min(size, len(batch)), tell, say)
+        team: list[_Process] = []
 
-    def _run_batch(
-        self, train: Train, cells: Sequence[AnyCell], size: int, tell: TellOf, say: Say
-    ) -> Generator[Outcome]:
-        waiting = deque(cells)
-        retries = Retries(waiting, say)
-        idle: list[_Process] = []
-        busy: list[_Process] = []
+        def look(size: int, left: int) -> list[_Process]:
+            _stop([worker for worker in team if not worker.is_alive()])
+            team[:] = [worker for worker in team if worker.is_alive()][:size]
+            while len(team) < min(size, left):
+                team.append(_Process(train))
+            return team
+
         try:
-            while waiting or busy:
-                while waiting and len(busy) < size:
-                    busy.append(idle.pop() if idle else _Process(train))
-                    busy[-1].start(waiting.popleft())
-                wait_for([worker.future for worker in busy], timeout=0.2, return_when=FIRST_COMPLETED)
-                for worker in list(busy):
-                    worker.relay(tell)
-                    if not worker.future.done() and worker.process.is_alive():
-                        continue
-                    busy.remove(worker)
-                    outcome = worker.outcome()
-                    if outcome is None:
-                        _stop([worker])
-                        outcome = retries.lost(worker.cell, _died(worker.process.exitcode))
-                    else:
-                        idle.append(worker)
-                    if outcome is not None:
-                        yield outcome
+            for alone, batch in in_turn(cells):
+                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell=tell, say=say)
         finally:
-            _stop([*idle, *busy])
+            _stop(team)
 
 
-class _Process:
+def in_turn(cells: Sequence[AnyCell]) -> list[tuple[bool, list[AnyCell]]]:
+    """(False, the cells that train together), then (True, those whose seconds are a result and that train alone)."""
+    return [(alone, [cell for cell in cells if cell.task.timed is alone]) for alone in (False, True)]
+
+
+class _Process(Worker):
     """One process in a pool of its own, so that the pool's death tells which cell died with it."""
-
-    cell: AnyCell
-    future: Future[Outcome]
 
     def __init__(self, train: Train) -> None:
         # "spawn": no lock, no open store and no thread of the driver is inherited.
@@ -236,8 +285,10 @@ class _Process:
         theirs.close()
         (self.process,) = set(multiprocessing.active_children()) - set(before)
 
+    def is_alive(self) -> bool:
+        return self.process.is_alive()
+
     def start(self, cell: AnyCell) -> None:
-        """Begin a cell."""
         self.cell = cell
         try:
             self.future = self._pool.submit(_train, cell)
@@ -246,23 +297,23 @@ class _Process:
             self.future.set_exception(error)
 
     def relay(self, tell: TellOf) -> None:
-        """Pass on what the process has told of its progress."""
         with suppress(EOFError, OSError):
             while self._progress.poll():
                 tell(self.cell, self._progress.recv())
 
-    def outcome(self) -> Outcome | None:
-        """The outcome of the cell, or None if the process has died."""
+    def outcome(self) -> Outcome | Lost:
+        assert self.future is not None
         try:
             error = self.future.exception(timeout=1.0)
-        except TimeoutError:  # a child of the dead process holds its pipes open, so the pool has not noticed
-            self._orphans = True
-            return None
+        except TimeoutError as late:  # a child of the dead process holds its pipes open, so the pool has not noticed
+            self._orphans, error = True, BrokenProcessPool(late)
         if isinstance(error, BrokenProcessPool):
-            return None
+            _stop([self])
+            return Lost(_died(self.process.exitcode))
         if error is not None:
             return Outcome(self.cell, error=f"the result cannot be sent: {reason(error)}")
-        return self.future.result()
+        outcome: Outcome = self.future.result()
+        return outcome
 
     def close(self) -> None:
         """Let go of the pool of a process that has ended."""
