@@ -29,7 +29,7 @@ from rlploss import RegressionNet, Steps, cli, fit
 from rlploss.compare.columns import make_design
 from rlploss.compare.read import TableError, read_table
 from rlploss.lab.errors import sentence, shown
-from rlploss.lab.files import csv_text, markdown_text
+from rlploss.lab.text import csv_text, markdown_text
 from rlploss.training import checkpoints
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rlploss"

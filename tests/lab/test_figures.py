@@ -5,7 +5,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel, data_rows, inline_svg, legend_swatch, number, save
+from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel, data_rows, inline_svg, legend_swatch, save
+from rlploss.lab.text import number
 
 
 def line(label="MSE", style="blue", scale=1.0, band=True):

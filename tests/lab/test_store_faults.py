@@ -27,7 +27,7 @@ from tests.torture.kills import stored, study, tables
 from rlploss._files import write_text
 from rlploss.lab import store as store_module
 from rlploss.lab.run import execute, plan
-from rlploss.lab.store import Store
+from rlploss.lab.store import DirectoryBusy, Store
 from rlploss.lab.workers import Inline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, signals and limits of POSIX")
@@ -221,8 +221,8 @@ def damage(path, kind):
         elif kind == "options":
             connection.execute("""UPDATE request SET options = '{"scale": "smoke"}'""")
         elif kind == "rows":
-            connection.execute("DROP TRIGGER run_once")
-            connection.execute("UPDATE run SET curve = '{\"mse\": 7}'")
+            connection.execute("DROP TRIGGER network_once")
+            connection.execute("UPDATE network SET curve = '{\"mse\": 7}'")
         connection.close()
 
 
@@ -233,7 +233,7 @@ def damage(path, kind):
         ("overwritten", "is damaged or truncated .*the file is left as it is"),
         ("foreign", "is a SQLite file of another program; move it away or choose another directory"),
         ("older", "has schema version 0, an older one .*the file is left as it is"),
-        ("newer", "has schema version 2, a newer one .*the file is left as it is"),
+        ("newer", "has schema version 3, a newer one .*the file is left as it is"),
         ("no tables", "cannot use .*no such table"),
         ("request", "is damaged: request 'table1' cannot be read .*the file is left as it is"),
         ("options", "a stored request must have a scale, a budget, seeds, datasets and arms, got"),
@@ -358,7 +358,7 @@ def test_ctrl_c_stops_soon_and_prints_the_command_that_resumes(forker, finished,
     words = study(Path("an out")) if which == "reproduce" else table_file(tmp_path)
     words = [*words, "--workers", workers]
     # With processes: while they start and import, when Ctrl-C reaches them too; without: in the middle of a cell.
-    when = r"(?m)^\[2/" if workers == "inline" else r"cells: 8 to train|arms × 4 splits: about"
+    when = r"(?m)^ *\d+% \[2/" if workers == "inline" else r"cells: 8 to train|arms × 4 splits: about"
     pause = 0.05 if workers == "inline" else 0.4
     done = forker.cli(
         words, cwd=str(tmp_path), signal_number=signal.SIGINT, after_text=when, after_seconds=pause, to_group=True
@@ -410,12 +410,10 @@ def test_what_killed_writers_left_is_swept_and_what_others_write_is_not(tmp_path
 
 
 def test_a_lock_that_cannot_be_signed_still_locks(tmp_path, monkeypatch):
-    from rlploss.lab._lock import DirectoryBusy
-
-    def full(handle, data):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(Path, "write_text", full)
     with Store(tmp_path, code_version="e"), pytest.raises(DirectoryBusy, match="process unknown"):
         Store(tmp_path, code_version="e")
 

@@ -253,7 +253,6 @@ def _main() -> None:
         "pydantic.main",
         "importlib.readers",
         "rich._emoji_codes",
-        "rich.progress",
         "typer._adapters",
         "tests.torture.work",
     ):
@@ -263,7 +262,7 @@ def _main() -> None:
     from rlploss.lab import provenance
 
     for root in ("rlploss.paper.training", train.__name__):
-        provenance.engine(root)  # reads and hashes the sources, once
+        provenance.code_version(root)  # reads and hashes the sources, once
     for line in sys.stdin:
         done = _serve([Call(**call) for call in json.loads(line)])
         answers.write(json.dumps([vars(answer) for answer in done]) + "\n")
