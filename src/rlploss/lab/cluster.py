@@ -33,7 +33,6 @@ from rlploss.lab.workers import (
     Say,
     TellOf,
     Train,
-    Worker,
     attempt,
     in_turn,
     keep_busy,
@@ -83,7 +82,7 @@ class DaskWorkers:
             team = _Team(self, client, train, say)
             for alone, batch in in_turn(cells):
                 look = partial(team.look, alone)
-                yield from keep_busy(look, batch, tell=tell, say=say, tries=self.tries, pause=PAUSE)
+                yield from keep_busy(look, batch, tell, say, self.tries, PAUSE)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -201,13 +200,14 @@ class _Team:
         return tuple(file.sha256 for file in item.files)
 
 
-class _Seat(Worker):
+class _Seat:
     """A worker process as the driver knows it: its id, its address and the data that it holds."""
 
     def __init__(self, team: _Team, id_: str, address: str) -> None:
         self._team, self._id, self._address = team, id_, address
         self._held: dict[str, Any] = {}  # futures of data, by SHA-256
         self._job = ""
+        self.future: Future[Any] | None = None
         self.gone = False
         self.unfit = ""  # why it cannot be used
 

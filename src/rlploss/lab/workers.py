@@ -174,38 +174,29 @@ class Lost:
     how: str
 
 
-class Worker:
-    """A process that trains one cell at a time and may die. `future` is what it is doing, None if it is free."""
+class Worker(Protocol):
+    """A process that trains one cell at a time and may die."""
 
     cell: AnyCell
-    future: Future[Any] | None = None
+    future: Future[Any] | None  # what it is doing; None if it is free
 
     def is_alive(self) -> bool:
         """Whether the process is there."""
-        raise NotImplementedError
 
     def start(self, cell: AnyCell) -> None:
         """Begin a cell: sets `cell` and `future`."""
-        raise NotImplementedError
 
     def relay(self, tell: TellOf) -> None:
         """Pass on what the process has told of its progress."""
-        raise NotImplementedError
 
     def outcome(self) -> Outcome | Lost:
         """What the cell has come to, once the future is done or the process has died."""
-        raise NotImplementedError
 
 
 def keep_busy(
-    look: Callable[[int], Sequence[Worker]],
-    cells: Sequence[AnyCell],
-    *,
-    tell: TellOf,
-    say: Say,
-    tries: int = TRIES,
-    pause: float = 0.2,
-) -> Generator[Outcome]:
+    look: Callable[[int], Sequence[Worker]], cells: Sequence[AnyCell], tell: TellOf, say: Say,
+    tries: int = TRIES, pause: float = 0.2,
+) -> Generator[Outcome]:  # fmt: skip
     """Give the workers that `look(cells left)` finds a cell each, until every cell has an outcome."""
     waiting = deque(cells)
     retries = Retries(waiting, say, tries)
@@ -260,7 +251,7 @@ class LocalProcesses:
 
         try:
             for alone, batch in in_turn(cells):
-                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell=tell, say=say)
+                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell, say)
         finally:
             _stop(team)
 
@@ -270,7 +261,7 @@ def in_turn(cells: Sequence[AnyCell]) -> list[tuple[bool, list[AnyCell]]]:
     return [(alone, [cell for cell in cells if cell.task.timed is alone]) for alone in (False, True)]
 
 
-class _Process(Worker):
+class _Process:
     """One process in a pool of its own, so that the pool's death tells which cell died with it."""
 
     def __init__(self, train: Train) -> None:
@@ -279,6 +270,7 @@ class _Process(Worker):
         self._progress, theirs = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(train, theirs))
         self._orphans = False
+        self.future: Future[Any] | None = None
         before = multiprocessing.active_children()
         with _interrupts_held():
             self._pool.submit(os.getpid)  # starts the process
