@@ -38,10 +38,11 @@ def mistaken(words: list[str]) -> None:
 def _command_that_meets(error: BaseException, words: list[str]) -> None:
     from tests.torture.forks import command_line
 
-    from rlploss.cli import data
+    from rlploss import datasets
+    from rlploss.datasets import registry
 
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    data.names = data.fetch = fail
+    datasets.is_cached = registry.fetch = fail
     command_line(words)
