@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib as mpl
@@ -106,3 +108,9 @@ def test_data_rows_hold_what_is_drawn():
 )  # fmt: skip
 def test_number(value, text):
     assert number(value) == text
+
+
+def test_a_number_needs_no_matplotlib():
+    code = "import sys; from rlploss.lab.text import number; print(number(0.5), 'matplotlib' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "0.500 False\n"
