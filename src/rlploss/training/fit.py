@@ -318,17 +318,18 @@ def _in_pool(engine: Engine) -> bool:
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:
     """The engine of a job and why it is that one; a checkpoint's own comes first."""
-    written = engine_of(path)
-    state = None if job.engine_state is None else str(job.engine_state["engine"])
-    follows = written if written in ENGINES else state
-    wanted = follows if engine == "auto" and follows is not None else engine
+    earlier = engine_of(path)
+    if earlier not in ENGINES:
+        earlier = None if job.engine_state is None else str(job.engine_state["engine"])
+    wanted = earlier if engine == "auto" and earlier is not None else engine
+    because = "as asked" if wanted == engine else "its earlier training used it"
     if wanted == "torch":
-        return ModuleEngine(job), "as asked" if wanted == engine else "its earlier training used it"
+        return ModuleEngine(job), because
     if wanted == "kernel":
         need("kernel", 'engine="kernel"', *KERNEL_PACKAGES)
     reason = why_not_kernel(job, any_size=wanted == "kernel")
     if reason is None:
-        return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else "as asked"
-    if wanted == "kernel":
+        return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else because
+    if engine == "kernel":
         raise ValueError(f'engine="kernel" is not possible here: {reason}; use engine="auto" or "torch"')
-    return ModuleEngine(job), reason
+    return ModuleEngine(job), reason  # and where that cannot go on with a checkpoint, the checkpoint says so

@@ -118,8 +118,6 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     if len(job.table.row_shape) != 1 and not chain.flattens:
         return "its rows are not vectors"
     rows = min(job.objective.rows_per_step, job.table.n_rows)
-    if isinstance(job.objective, RLP) and rows == job.table.n_rows > 4096:
-        return "all subsets in one step of so many rows are scored in parts"
     products = 3.0 * rows * chain.n_parameters
     if not any_size and (products > MOST_PRODUCTS or chain.n_parameters > MOST_PARAMETERS):
         return f"a step takes {products:.0e} multiplications, which torch does as fast"
@@ -318,7 +316,9 @@ class KernelEngine(Engine):
         projector, form = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype)
         if isinstance(objective, RLP):
             M, kind = objective.shape()[0], kt.PROJECTED
-            if block.form is not None:
+            if block.bank is not None:
+                kind = kt.OUTSIDE
+            elif block.form is not None:
                 kind, form = kt.FORM, _numbers(block.form)
             elif block.fits_planes:
                 kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
