@@ -350,18 +350,17 @@ WITHOUT = """
     print(history.settings["engine"], "|", history.settings["engine_reason"])
     try:
         fit(RegressionNet(3), X, X.sum(1), MSE(), budget=Steps(3), engine="kernel")
-    except ValueError as error:
+    except ImportError as error:
         print(error)
 """
 
 
-def test_without_numba_torch_trains_and_says_why() -> None:
-    first, second = in_a_process(WITHOUT).splitlines()
-    assert first == "torch | numba is not installed (pip install 'rlploss[kernel]')"
-    assert second == (
-        "engine=\"kernel\" is not possible here: numba is not installed (pip install 'rlploss[kernel]'); "
-        'use engine="auto" or "torch"'
-    )
+@pytest.mark.parametrize("package", ["numba", "scipy", "threadpoolctl"])
+def test_without_numba_torch_trains_and_says_why(package: str) -> None:
+    first, second = in_a_process(WITHOUT, package).splitlines()
+    remedy = f"needs {package}, which is not installed: pip install 'rlploss[kernel]'"
+    assert first == f"torch | the kernel {remedy}"
+    assert second == f'engine="kernel" {remedy}'
 
 
 def test_importing_does_not_import_numba() -> None:
