@@ -42,7 +42,6 @@ from rlploss import (
 from rlploss.training import checkpoint as files
 from rlploss.training import kernel_engine
 from rlploss.training.checkpoint import CheckpointFile
-from rlploss.training.engine import ModuleEngine
 from rlploss.training.kernel_engine import KernelEngine
 from rlploss.training.loop import Loop, Reporter
 
@@ -83,7 +82,9 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "a function": (network, MSE(7), {"optimizer": torch.optim.Adagrad}),
 }
 ONLY_TORCH = ("dropout", "momentum by torch", "a function")
-BOTH = [(case, engine) for case in CASES for engine in ("torch", "kernel") if engine == "torch" or case not in ONLY_TORCH]
+BOTH = [
+    (case, engine) for case in CASES for engine in ("torch", "kernel") if engine == "torch" or case not in ONLY_TORCH
+]
 STEPS = 40
 
 
@@ -353,9 +354,7 @@ def test_a_damaged_checkpoint_is_an_error(damage: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_another_environment_is_told_and_goes_on(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_environment_is_told_and_goes_on(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.pt"
     with monkeypatch.context() as patch:
         kill_after_steps(patch, 20, engine)
@@ -388,7 +387,9 @@ def test_the_number_of_threads_matters_to_torch_and_not_to_the_kernel(
 
 NO_MEMORY = [
     MemoryError(),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."
+    ),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
 ]
 
