@@ -13,7 +13,6 @@ from rlploss.compare.columns import make_design, read_column
 from rlploss.compare.read import TableError, as_numbers, read_table
 
 
-
 def column(values, name="c"):
     return read_column(pd.Series(values, name=name, dtype=object))
 

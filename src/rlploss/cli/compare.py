@@ -107,7 +107,9 @@ def inspect(
     _say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
 
 
-def _read(console: Console, table: Path, target: str, task: str, drop: str | None, encoding: str, *, between: str) -> Design:
+def _read(
+    console: Console, table: Path, target: str, task: str, drop: str | None, encoding: str, *, between: str
+) -> Design:
     """Read a table, and say what it is and what becomes of its columns."""
     from rlploss.compare.columns import make_design
     from rlploss.compare.read import read_table

@@ -17,18 +17,10 @@ from scipy import stats as scipy_stats
 
 from rlploss import _checks
 from rlploss._progress import duration
-from rlploss.compare.arms import BASELINES, PLAIN, Condition, Contender, ablations, contenders_for
+from rlploss.compare.arms import BASELINES, PLAIN, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import Array, as_frame, read_table
-from rlploss.compare.train import (
-    FEWEST_ROWS,
-    MEASURES,
-    Trainer,
-    check_rows,
-    expected_seconds,
-    make_cell,
-    sample,
-)
+from rlploss.compare.train import FEWEST_ROWS, MEASURES, Trainer, check_rows, expected_seconds, make_cell, sample
 from rlploss.lab import provenance, stats
 from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
@@ -244,9 +236,9 @@ def compare(
     *,
     task: str = "auto",
     arms: Sequence[str] | None = None,
-    train_size: int | Sequence[int] | None = None,
-    noise: float | Sequence[float] | None = None,
-    shift: float | Sequence[float] | None = None,
+    train_size: Levels = None,
+    noise: Levels = None,
+    shift: Levels = None,
     n_splits: int = 10,
     steps: int = 1000,
     max_rows: int = 10_000,

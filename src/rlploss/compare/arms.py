@@ -26,6 +26,7 @@ MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparis
 LARGE = 1000  # training rows beyond which boosting works on histograms
 FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
+Levels = float | Sequence[float] | None  # of an ablation: one or several
 
 RATES = (Adam(1e-3), Adam(3e-3))
 DECAYS = tuple(Adam(rate.lr, decay) for decay in (1e-3, 1e-2, 3e-2, 1e-1) for rate in RATES)
@@ -192,13 +193,11 @@ class Condition(Labelled):
 PLAIN = Condition("plain", "the table as it is")
 
 
-def ablations(
-    train_size: int | Sequence[int] | None, noise: float | Sequence[float] | None, shift: float | Sequence[float] | None
-) -> list[Condition]:
+def ablations(train_size: Levels, noise: Levels, shift: Levels) -> list[Condition]:
     """The conditions asked for beside the plain one."""
     made = []
-    for size in _listed(train_size):
-        n = _checks.count("train_size", size, minimum=FEWEST_TRAINING_ROWS)
+    for level in _listed(train_size):
+        n = _checks.count("train_size", level, minimum=FEWEST_TRAINING_ROWS)
         made.append(Condition(f"train-size-{n}", f"{n} training rows", train_size=n))
     for level in _listed(noise):
         beta = _checks.number("noise", level, 0.0, 1e6)
@@ -209,7 +208,7 @@ def ablations(
     return list(dict.fromkeys(made))
 
 
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+def _listed(levels: Any) -> Sequence[Any]:
+    if isinstance(levels, Sequence) and not isinstance(levels, str):
+        return levels
+    return () if levels is None else (levels,)

@@ -11,6 +11,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import Contender
 from rlploss.compare.read import Array
+from rlploss.estimators.selection import Index
 from rlploss.lab import figures, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.text import number
@@ -103,7 +104,7 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     return Drawing(one.label, draw, f"Predictions of {one.label} against truth, correlation {number(r)}.")
 
 
-def _classes_drawing(classes: tuple[str, ...], truth: Array, predicted: Array, label: str) -> Drawing:
+def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, label: str) -> Drawing:
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (truth, predicted), 1)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)

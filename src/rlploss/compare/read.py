@@ -140,7 +140,7 @@ def _decoded(path: Path, encoding: str) -> str:
 
 
 def _delimiter(header: str, usual: str) -> str:
-    """Return what separates the columns: a tab where the file's name promises it and it is there, or what occurs most."""
+    """Return what separates the columns: the tab that the file's name promises, if it is there, or what occurs most."""
     bare = re.sub(r'"[^"]*"', "", header)
     if usual == "\t" and usual in bare:
         return usual

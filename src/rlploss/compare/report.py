@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -73,8 +72,8 @@ def result_table(found: Comparison, condition: Condition) -> Table:
         data_rows=tuple(tuple(row.values()) for row in rows),
         notes=(
             f"Against {ours}: {how}, paired over splits. Interval and p-value allow for the overlap of the splits "
-            "(variance times 1/n + test/training rows) and are Holm-corrected over the arms. They speak of other splits "
-            "of this table, not of other tables. Seconds are for all splits and settings.",
+            "(variance times 1/n + test/training rows) and are Holm-corrected over the arms. They speak of other "
+            "splits of this table, not of other tables. Seconds are for all splits and settings.",
         ),
         text_columns=frozenset({5}),
     )  # fmt: skip
@@ -174,7 +173,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
     if panel is not None:
         (line,), (stays, of) = panel.lines, found.dial_stays()
         dial = {"subset_size": line.x.tolist(), "relative_error": line.y.tolist(), "chose_mse": stays, "splits": of}
-    rows = [row for condition in found.conditions for row in result_rows(found, condition)]
     return {
         "summary": found.summary(),
         "task": found.task,
@@ -188,14 +186,10 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "best": found.answer().best.name,
         "steps": found.steps,
         "seeds": list(found.seeds),
-        "results": [{key: _finite(value) for key, value in row.items()} for row in rows],
+        "results": json.loads(found.table.to_json(orient="records", double_precision=15)),
         "dial": dial,
         "code": winner_code(found),
     }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def notebook_html(found: Comparison) -> str:

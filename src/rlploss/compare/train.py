@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from rlploss.compare.arms import (
     N_SETTINGS,
     Condition,
     Contender,
+    Setting,
     models,
 )
 from rlploss.compare.columns import Design
@@ -59,6 +60,7 @@ ComparisonCell = Cell[Contender, Condition]
 class SplitData:
     """Training and test rows of one seed, scaled by the training rows; classes are one-hot."""
 
+    seed: int
     X: Array
     Y: Array
     X_test: Array
@@ -66,17 +68,23 @@ class SplitData:
     scaling: Scaling
     folds: list[Split]
 
+    @property
+    def fold_sizes(self) -> list[int]:
+        """How many validation rows each fold has."""
+        return [len(validation) for _, validation in self.folds]
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a contender chose on one split, and its predictions [n, C] on the test rows."""
-
-    setting: int
-    predicted: Array  # scaled numbers, or probabilities of all classes
-    seconds: float
-    values: dict[str, float]
-    curve: dict[str, list[float]]
-    artifacts: dict[str, NDArray[np.float32]]
+    def problem(self, setting: Setting, fold: Split | None = None, budget: Steps | None = None) -> Problem:
+        """One network with this setting: on the training rows of a fold, measured on the others, or on all rows."""
+        train, validation = fold or (np.arange(len(self.X)), None)
+        return Problem(
+            self.X[train],
+            self.Y[train],
+            seed=self.seed,
+            validation=None if validation is None else (self.X[validation], self.Y[validation]),
+            objective=setting.objective_for(len(train), self.X.shape[1]),
+            optimizer=setting.optimizer,
+            budget=budget,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +102,10 @@ class Trainer:
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            train = self._networks if cell.arm.objectives else self._models
-            engine, outcomes = train(cell, data, tell)
-        networks = [
-            TrainedNetwork(
-                seed,
-                0,
-                found.curve,
-                found.seconds,
-                {"setting": float(found.setting), **found.values, **self._measured(one, found.predicted)},
-                found.artifacts | (self._scatter(one, found.predicted) if seed == cell.seeds[0] else {}),
-            )
-            for seed, one, found in zip(cell.seeds, data, outcomes, strict=True)
-        ]
+            networks = self._networks(cell, data, tell) if cell.arm.objectives else self._models(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in told))
         seconds = time.perf_counter() - started
+        engine = "torch" if cell.arm.objectives else "none"
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
 
     @cached_property
@@ -136,8 +133,8 @@ class Trainer:
         else:
             target = np.eye(self.n_classes)[y]
             scaling = Scaling.of(X)
-        inputs, inputs_test = scaling.inputs(X), scaling.inputs(X_test)
-        return SplitData(inputs, scaling.targets(target), inputs_test, self.y[test], scaling, self._folds(y, inside))
+        rows = scaling.inputs(X), scaling.targets(target), scaling.inputs(X_test)
+        return SplitData(seed, *rows, self.y[test], scaling, self._folds(y, inside))
 
     def split(self, condition: Condition, seed: int) -> Split:
         """Training and test rows: at random, or with a shift training rows near the mean and test rows far from it."""
@@ -177,66 +174,42 @@ class Trainer:
 
     # Networks
 
-    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[Outcome]]:
-        started, d = time.perf_counter(), self.X.shape[1]
-        settings = cell.arm.settings
-        problems = [
-            Problem(
-                one.X[train],
-                one.Y[train],
-                validation=(one.X[validation], one.Y[validation]),
-                seed=seed,
-                objective=setting.objective_for(len(train), d),
-                optimizer=setting.optimizer,
-            )
-            for seed, one in zip(cell.seeds, data, strict=True)
-            for setting in settings
-            for train, validation in one.folds
-        ]
+    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> list[TrainedNetwork]:
+        started, settings = time.perf_counter(), cell.arm.settings
+        problems = [one.problem(setting, fold) for one in data for setting in settings for fold in one.folds]
         histories = self._fit(cell, problems, tell, 0.0, 0.9)
+        n_evaluations = -(-cell.budget.n // cell.evaluate_every)
+        steps = np.minimum(np.arange(1, n_evaluations + 1) * cell.evaluate_every, cell.budget.n)
         metric = "brier_of_logits" if cell.arm.gives_logits else "mse"
-        steps = np.minimum(np.arange(0, cell.budget.n, cell.evaluate_every) + cell.evaluate_every, cell.budget.n)
-        errors = np.full((len(histories), len(steps)), np.nan)  # step 0 is not a choice
-        for history, row in zip(histories, errors, strict=True):
-            row[: len(history) - 1] = history[metric][1:]
-        ends = np.cumsum([len(settings) * len(one.folds) for one in data])[:-1]
-        choices = [
-            choose(mine.reshape(len(settings), len(one.folds), -1), [len(part) for _, part in one.folds])
-            for one, mine in zip(data, np.split(errors, ends), strict=True)
-        ]
-        chosen = [(settings[c.setting], int(steps[c.evaluations[c.setting]])) for c in choices]
+        choices = []
+        for one in data:
+            errors = np.full((len(settings), len(one.folds), n_evaluations), np.nan)
+            for row in errors.reshape(-1, n_evaluations):
+                found = histories.pop(0)[metric][1:]  # step 0 is no choice
+                row[: len(found)] = found
+            choices.append(choose(errors, one.fold_sizes))
+        stops = [int(steps[choice.evaluations[choice.setting]]) for choice in choices]
         # The chosen setting on all training rows, and the test rows, which are used here only.
-        problems = [
-            Problem(
-                one.X,
-                one.Y,
-                seed=seed,
-                budget=Steps(step),
-                objective=setting.objective_for(len(one.X), d),
-                optimizer=setting.optimizer,
-            )
-            for seed, one, (setting, step) in zip(cell.seeds, data, chosen, strict=True)
-        ]
-        histories = self._fit(cell, problems, tell, 0.9, 1.0)
+        chosen = zip(data, choices, stops, strict=True)
+        refits = [one.problem(settings[choice.setting], budget=Steps(stop)) for one, choice, stop in chosen]
+        histories = self._fit(cell, refits, tell, 0.9, 1.0)
         seconds = (time.perf_counter() - started) / len(data)
-        outcomes = []
-        for one, choice, (setting, step), history in zip(data, choices, chosen, histories, strict=True):
-            sizes = [s.subset_size(len(one.X), d) or 0 for s in settings]
-            outcomes.append(
-                Outcome(
-                    choice.setting,
-                    _predicted(history, one.X_test, logits=cell.arm.gives_logits),
-                    seconds,
-                    {"best_step": float(step), "subset_size": float(sizes[choice.setting])},
-                    {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()},
-                    {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)},
-                )
-            )
-        return str(histories[0].settings.get("engine", "torch")), outcomes
+        networks = []
+        for one, choice, stop, history in zip(data, choices, stops, histories, strict=True):
+            assert history.model is not None
+            with torch.no_grad():
+                out = history.model(torch.tensor(one.X_test, dtype=torch.float32))
+            predicted = (out.softmax(-1) if cell.arm.gives_logits else out).double().numpy()
+            sizes = [setting.subset_size(*one.X.shape) or 0 for setting in settings]  # 0 is MSE
+            values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting])}
+            curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
+            kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
+            values |= self._measured(one, choice.setting, predicted)
+            kept |= self._scatter(one, predicted) if one is data[0] else {}
+            networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
+        return networks
 
-    def _fit(
-        self, cell: ComparisonCell, problems: list[Problem], tell: Tell, low: float, high: float
-    ) -> list[History]:
+    def _fit(self, cell: ComparisonCell, problems: list[Problem], tell: Tell, low: float, high: float) -> list[History]:
         def progress(state: Progress) -> None:
             tell(low + (high - low) * state.step / max(1, state.total_steps))
 
@@ -255,21 +228,23 @@ class Trainer:
 
     # Models of scikit-learn
 
-    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[Outcome]]:
-        outcomes = []
-        for number, (seed, one) in enumerate(zip(cell.seeds, data, strict=True)):
+    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> list[TrainedNetwork]:
+        networks = []
+        for number, one in enumerate(data):
             started = time.perf_counter()
-            tried = models(cell.arm.model, self.task, len(one.X), seed)
+            tried = models(cell.arm.model, self.task, len(one.X), one.seed)
             errors = np.zeros((len(tried), len(one.folds), 1))
             for at, model in enumerate(tried if len(tried) > 1 else ()):
                 tell((number + at / len(tried)) / len(data))
-                for fold, (train, part) in enumerate(one.folds):
-                    gap = self._fitted(model, one.X[train], one.Y[train], one.X[part]) - one.Y[part]
+                for fold, (train, validation) in enumerate(one.folds):
+                    gap = self._fitted(model, one.X[train], one.Y[train], one.X[validation]) - one.Y[validation]
                     errors[at, fold] = np.mean(gap**2)
-            best = choose(errors, [len(part) for _, part in one.folds]).setting
-            predicted = self._fitted(tried[best], one.X, one.Y, one.X_test)
-            outcomes.append(Outcome(best, predicted, time.perf_counter() - started, {}, {}, {}))
-        return "none", outcomes
+            setting = choose(errors, one.fold_sizes).setting
+            predicted = self._fitted(tried[setting], one.X, one.Y, one.X_test)
+            seconds, values = time.perf_counter() - started, self._measured(one, setting, predicted)
+            kept = self._scatter(one, predicted) if one is data[0] else {}
+            networks.append(TrainedNetwork(one.seed, 0, {}, seconds, values, kept))
+        return networks
 
     def _fitted(self, model: Any, X: Array, Y: Array, X_new: Array) -> Array:
         """Fit a model, and return its predictions [n, C] on other rows: numbers, or probabilities of all classes."""
@@ -286,8 +261,8 @@ class Trainer:
 
     # What is measured
 
-    def _measured(self, one: SplitData, predicted: Array) -> dict[str, float]:
-        """Errors on the test rows, in the units of the table, and how many rows there are."""
+    def _measured(self, one: SplitData, setting: int, predicted: Array) -> dict[str, float]:
+        """The setting, errors on the test rows in the units of the table, and how many rows there are."""
         truth = one.truth
         if self.task == "regression":
             gap = one.scaling.original(predicted)[:, 0] - truth
@@ -301,19 +276,12 @@ class Trainer:
                 "brier": float(((predicted - np.eye(self.n_classes)[truth]) ** 2).sum(1).mean()),
                 "log_loss": float(-np.log(np.clip(right, 1e-7, 1.0)).mean()),
             }
-        return {**found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
+        return {"setting": float(setting), **found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
 
     def _scatter(self, one: SplitData, predicted: Array) -> dict[str, NDArray[np.float32]]:
         """Predictions against truth, at most 500 points."""
         values = one.scaling.original(predicted) if self.task == "regression" else predicted
         return {"predicted": values[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
-
-
-def _predicted(history: History, X: Array, *, logits: bool) -> Array:
-    assert history.model is not None
-    with torch.no_grad():
-        out = history.model(torch.tensor(X, dtype=torch.float32))
-    return (out.softmax(-1) if logits else out).double().numpy()  # type: ignore[no-any-return]  # a module returns Any
 
 
 def brier_of_logits(pred: Tensor, target: Tensor, features: Tensor) -> float:
@@ -393,7 +361,7 @@ def make_cell(
 
 def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     """A rough cost on one core, for the time left; stored cells correct it."""
-    n, d = trainer.X.shape
+    n, d = len(trainer.X), int(trainer.X.shape[1])
     n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
     fits = len(cell.seeds) * (N_SETTINGS * (FOLDS if n_train <= FOLD_ROWS else 1) + 1)
     if cell.arm.model in BASELINES:
