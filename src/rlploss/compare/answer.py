@@ -211,7 +211,7 @@ class Comparison:
 
     def plot(self) -> Figure:
         """The error of every contender, and the dial of RLP, as a matplotlib figure."""
-        from rlploss.compare.figures import overview
+        from rlploss.compare.report import overview
 
         return overview(self)
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.compare.read import Array, Dates, Numbers, TableError, as_dates, as_numbers
+from rlploss.compare.read import Array, Reading, TableError, as_dates, as_numbers
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
 MOST_CLASSES = 20
@@ -159,8 +159,8 @@ def _left_out(name: str, kind: str, why: str, n_missing: int, n_rows: int) -> tu
     return Column(name, kind, f"left out: {why}", n_missing), np.empty((n_rows, 0))
 
 
-def _number_column(name: str, found: Numbers) -> tuple[Column, Array]:
-    numbers = found.values
+def _number_column(name: str, found: Reading) -> tuple[Column, Array]:
+    numbers: Array = found.values
     n = len(numbers)
     different = np.unique(numbers[~np.isnan(numbers)])
     n_missing = int(np.isnan(numbers).sum())
@@ -199,8 +199,8 @@ def _with_missing(name: str, kind: str, does: str, numbers: Array, names: tuple[
     return Column(name, kind, does, int(gone.sum()), names), numbers
 
 
-def _date_column(name: str, found: Dates) -> tuple[Column, Array]:
-    dates = found.values
+def _date_column(name: str, found: Reading) -> tuple[Column, Array]:
+    dates: pd.Series = found.values
     if dates.isna().all():
         return _left_out(name, "empty", "no values", len(dates), len(dates))
     days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
@@ -257,7 +257,7 @@ def read_target(values: pd.Series, task: str) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
     found = as_numbers(values)
-    numbers = None if found is None else found.values
+    numbers: Array | None = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
         raise TableError(f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     almost = as_numbers(values, mostly=True) if numbers is None and task != "classification" else None

@@ -221,30 +221,22 @@ _NO_DATE = re.compile(r"9999\D|0000\D?00")  # what stands for "never" and for "u
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """A column as floats, NaN where a value is missing or infinite, and how it was written."""
+class Reading:
+    """A column as floats or timestamps, NaN or NaT where a value is missing or infinite, and how it was written."""
 
-    values: Array
+    values: Any
     said: str = ""
-    words: tuple[str, ...] = ()  # that were no numbers and are taken as missing
+    words: tuple[str, ...] = ()  # that were no numbers or dates and are taken as missing
 
 
-@dataclass(frozen=True)
-class Dates:
-    """A column as timestamps, NaT where a value is missing, and the words that were no dates."""
-
-    values: pd.Series
-    words: tuple[str, ...] = ()
-
-
-def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
+def as_numbers(values: pd.Series, *, mostly: bool = False) -> Reading | None:
     """Return a column as numbers, None if it is not. `mostly` allows a few words among many different numbers."""
     kind = infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
         floats = values.astype(object).map(_float, na_action="ignore")
-        return Numbers(_finite(floats.to_numpy(dtype=np.float64, na_value=np.nan)))
+        return Reading(_finite(floats.to_numpy(dtype=np.float64, na_value=np.nan)))
     if kind in ("timedelta", "timedelta64"):
-        return Numbers(pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days")
+        return Reading(pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days")
     if kind != "string":
         return None
     text = values.dropna().astype(object).str.strip().str.replace("\N{MINUS SIGN}", "-")
@@ -265,15 +257,15 @@ def as_numbers(values: pd.Series, *, mostly: bool = False) -> Numbers | None:
     signs = "with signs of currency or percent" if (fits & ~bracketed & (bare != text)).any() else ""
     brackets = "in brackets for minus" if bracketed.any() else ""
     told = " and ".join(word for word in (said, signs, brackets) if word)
-    return Numbers(_finite(numbers.to_numpy()), told, tuple(word for word, _ in words.most_common()))
+    return Reading(_finite(numbers.to_numpy()), told, tuple(word for word, _ in words.most_common()))
 
 
-def as_dates(values: pd.Series) -> Dates | None:
+def as_dates(values: pd.Series) -> Reading | None:
     """Return a column as timestamps, None if it is not: plain numbers are not dates. Some words may be among them."""
     kind = infer_dtype(values, skipna=True)
     if kind in ("period", "date", "datetime", "datetime64"):
         dates = _parsed(values.dt.to_timestamp() if kind == "period" else values)
-        return Dates(dates.mask(dates.dt.year == 9999))  # the last year there is stands for "never"
+        return Reading(dates.mask(dates.dt.year == 9999))  # the last year there is stands for "never"
     if kind != "string":
         return None
     text = values.dropna().astype(object).str.strip()
@@ -292,7 +284,7 @@ def as_dates(values: pd.Series) -> Dates | None:
     if words and not _mean_missing(words, said):
         return None
     words += Counter(text[~text.index.isin(said.index)])
-    return Dates(found.reindex(values.index), tuple(word for word, _ in words.most_common()))
+    return Reading(found.reindex(values.index), words=tuple(word for word, _ in words.most_common()))
 
 
 def _mean_missing(words: Counter[str], values: pd.Series, *, mostly: bool = True) -> bool:
