@@ -59,6 +59,11 @@ class Contender(Labelled):
     model: str = ""  # what is no network
 
     @property
+    def family(self) -> str:
+        """The model, or the objective: what is predicted to take too long or too short by the same factor."""
+        return self.model or type(self.objectives[0]).__name__
+
+    @property
     def is_rlp(self) -> bool:
         """Whether the subset size is its dial."""
         return any(isinstance(objective, RLP) for objective in self.objectives)
@@ -100,13 +105,13 @@ class Setting:
         """The same setting as parameters of `RLPRegressor` or `RLPClassifier`."""
         made = self.objective_for(n_rows, n_features)
         loss = next((name for name, kind in POINTWISE.items() if isinstance(made, kind)), "rlp")
-        chosen: dict[str, Any] = {"loss": loss if made.mixup is None else f"{loss}+mixup"}
+        chosen: dict[str, Any] = {"loss": loss}
         if isinstance(made, RLP):
             chosen["subset_size"] = made.subset_size
         elif self.dial is None and made.batch_size != BATCH:
             chosen["batch_size"] = made.batch_size
         if made.mixup is not None:
-            chosen["mixup_alpha"] = made.mixup
+            chosen["mixup"] = made.mixup
         return {**chosen, "alpha": self.optimizer.weight_decay, "learning_rate_init": self.optimizer.lr}
 
 

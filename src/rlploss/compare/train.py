@@ -102,10 +102,10 @@ class Trainer:
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            networks = self._networks(cell, data, tell) if cell.arm.objectives else self._models(cell, data, tell)
+            train = self._networks if cell.arm.objectives else self._models
+            engine, networks = train(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in told))
         seconds = time.perf_counter() - started
-        engine = "torch" if cell.arm.objectives else "none"
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
 
     @cached_property
@@ -174,7 +174,7 @@ class Trainer:
 
     # Networks
 
-    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> list[TrainedNetwork]:
+    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         started, settings = time.perf_counter(), cell.arm.settings
         problems = [one.problem(setting, fold) for one in data for setting in settings for fold in one.folds]
         histories = self._fit(cell, problems, tell, 0.0, 0.9)
@@ -207,7 +207,7 @@ class Trainer:
             values |= self._measured(one, choice.setting, predicted)
             kept |= self._scatter(one, predicted) if one is data[0] else {}
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
-        return networks
+        return str(histories[0].settings.get("engine", "torch")), networks
 
     def _fit(self, cell: ComparisonCell, problems: list[Problem], tell: Tell, low: float, high: float) -> list[History]:
         def progress(state: Progress) -> None:
@@ -228,7 +228,7 @@ class Trainer:
 
     # Models of scikit-learn
 
-    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> list[TrainedNetwork]:
+    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         networks = []
         for number, one in enumerate(data):
             started = time.perf_counter()
@@ -244,7 +244,7 @@ class Trainer:
             seconds, values = time.perf_counter() - started, self._measured(one, setting, predicted)
             kept = self._scatter(one, predicted) if one is data[0] else {}
             networks.append(TrainedNetwork(one.seed, 0, {}, seconds, values, kept))
-        return networks
+        return "none", networks
 
     def _fitted(self, model: Any, X: Array, Y: Array, X_new: Array) -> Array:
         """Fit a model, and return its predictions [n, C] on other rows: numbers, or probabilities of all classes."""
