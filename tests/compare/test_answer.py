@@ -15,10 +15,10 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare
-from rlploss.compare.answer import answer, corrected
+from rlploss.compare.answer import answer, corrected, sample
 from rlploss.compare.arms import PLAIN, Condition
 from rlploss.compare.columns import make_design
-from rlploss.compare.train import Trainer, make_cell, sample
+from rlploss.compare.train import Trainer, make_cell
 from rlploss.lab import stats
 from rlploss.lab.errors import LabError
 

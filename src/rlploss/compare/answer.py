@@ -17,10 +17,21 @@ from scipy import stats as scipy_stats
 
 from rlploss import _checks
 from rlploss._progress import duration
-from rlploss.compare.arms import BASELINES, PLAIN, Condition, Contender, Levels, ablations, contenders_for
+from rlploss.compare.arms import (
+    BASELINES,
+    FEWEST_TRAINING_ROWS,
+    PLAIN,
+    Condition,
+    Contender,
+    Levels,
+    ablations,
+    contenders_for,
+)
 from rlploss.compare.columns import Design, make_design
-from rlploss.compare.read import Array, as_frame, read_table
-from rlploss.compare.train import FEWEST_ROWS, MEASURES, Trainer, check_rows, expected_seconds, make_cell, sample
+from rlploss.compare.read import TableError, as_frame, read_table
+from rlploss.compare.train import MEASURES, Trainer, expected_seconds, make_cell, n_test_rows
+from rlploss.estimators.scaling import Array
+from rlploss.estimators.selection import Index
 from rlploss.lab import provenance, stats
 from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
+FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 WIDE = 10.0  # an interval of a ratio up to this is no longer told in percent
 
 
@@ -307,6 +319,52 @@ def compare(
             found = {key: store.read(cell) for key, cell in cells.items()}
     kept = {key: cell for key, cell in found.items() if cell is not None}
     return Comparison(design, chosen, conditions, kept, len(keep), steps, seeds)
+
+
+def sample(design: Design, max_rows: int, seed: int) -> Index:
+    """All rows, or a sample of them; checks that there are enough."""
+    n = len(design.X)
+    if n < FEWEST_ROWS:
+        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
+        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+    y, classes = design.target.y, design.target.classes
+    for number, label in enumerate(classes):
+        rows = int((y == number).sum())
+        if rows < FEWEST_OF_A_CLASS:
+            raise TableError(
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
+                "merge rare classes or drop their rows"
+            )
+    if n <= max_rows:
+        return np.arange(n)
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    if not classes:
+        return np.sort(order[:max_rows])
+    kept = []  # every class keeps its share, and the rows it needs
+    for number in range(len(classes)):
+        mine = order[y[order] == number]
+        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
+    return np.sort(np.concatenate(kept))
+
+
+def check_rows(trainer: Trainer, conditions: Sequence[Condition], seeds: Sequence[int]) -> None:
+    """Refuse a condition that leaves too few rows, before anything is trained."""
+    n = len(trainer.X)
+    most = n - n_test_rows(n)
+    for condition in conditions:
+        if condition.train_size is not None and condition.train_size > most:
+            raise TableError(
+                f"train_size must be at most {most}, what {n} rows leave beside the test rows, got "
+                f"{condition.train_size}; lower it"
+            )
+        for seed in seeds if condition.shift is not None else ():
+            train, test = trainer.split(condition, seed)
+            classes = trainer.task == "regression" or len(np.unique(trainer.y[train])) > 1
+            if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
+                raise TableError(
+                    f"shift must leave {FEWEST_TRAINING_ROWS} training rows and 5 test rows, got {condition.shift:g} "
+                    f"with {len(train)} and {len(test)}; choose a value nearer to 0.5"
+                )
 
 
 def sampled_said(n_used: int, n: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +21,6 @@ from torch import Tensor
 
 from rlploss.compare.arms import (
     BASELINES,
-    FEWEST_TRAINING_ROWS,
     HIDDEN,
     MOST_ROWS_IN_A_SUBSET,
     N_SETTINGS,
@@ -31,13 +29,11 @@ from rlploss.compare.arms import (
     Setting,
     models,
 )
-from rlploss.compare.columns import Design
-from rlploss.compare.read import Array, TableError
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.dial import steps_per_iteration
 from rlploss.estimators.network import build_network
-from rlploss.estimators.scaling import Scaling
-from rlploss.estimators.selection import Index, Split, choose
+from rlploss.estimators.scaling import Array, Scaling
+from rlploss.estimators.selection import Split, choose
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
 from rlploss.training.budget import Steps
@@ -48,7 +44,6 @@ from rlploss.training.monitors import Progress
 TEST_SHARE, MOST_TEST_ROWS = 0.25, 5000
 FOLDS, FOLD_ROWS, VALIDATION_SHARE = 5, 300, 0.2  # five folds up to 300 training rows, one validation part beyond
 EVALUATIONS = 40
-FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 MEASURES = {  # on the test rows, in words; the first decides
     "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
     "classification": {"accuracy": "accuracy", "brier": "Brier score", "log_loss": "log loss"},
@@ -302,52 +297,6 @@ def _medians(X: Array) -> Array:
 def n_test_rows(n_rows: int) -> int:
     """How many rows are test rows."""
     return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
-
-
-def sample(design: Design, max_rows: int, seed: int) -> Index:
-    """All rows, or a sample of them; checks that there are enough."""
-    n = len(design.X)
-    if n < FEWEST_ROWS:
-        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
-        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
-    y, classes = design.target.y, design.target.classes
-    for number, label in enumerate(classes):
-        rows = int((y == number).sum())
-        if rows < FEWEST_OF_A_CLASS:
-            raise TableError(
-                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
-                "merge rare classes or drop their rows"
-            )
-    if n <= max_rows:
-        return np.arange(n)
-    order = np.random.default_rng([seed, 9]).permutation(n)
-    if not classes:
-        return np.sort(order[:max_rows])
-    kept = []  # every class keeps its share, and the rows it needs
-    for number in range(len(classes)):
-        mine = order[y[order] == number]
-        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
-    return np.sort(np.concatenate(kept))
-
-
-def check_rows(trainer: Trainer, conditions: Sequence[Condition], seeds: Sequence[int]) -> None:
-    """Refuse a condition that leaves too few rows, before anything is trained."""
-    n = len(trainer.X)
-    most = n - n_test_rows(n)
-    for condition in conditions:
-        if condition.train_size is not None and condition.train_size > most:
-            raise TableError(
-                f"train_size must be at most {most}, what {n} rows leave beside the test rows, got "
-                f"{condition.train_size}; lower it"
-            )
-        for seed in seeds if condition.shift is not None else ():
-            train, test = trainer.split(condition, seed)
-            classes = trainer.task == "regression" or len(np.unique(trainer.y[train])) > 1
-            if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
-                raise TableError(
-                    f"shift must leave {FEWEST_TRAINING_ROWS} training rows and 5 test rows, got {condition.shift:g} "
-                    f"with {len(train)} and {len(test)}; choose a value nearer to 0.5"
-                )
 
 
 def make_cell(
