@@ -2,6 +2,8 @@
 
 import builtins
 import datetime
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -554,3 +556,10 @@ def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
 @pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
 def test_names_that_are_no_identifiers(name):
     assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"
+
+
+def test_without_pandas_the_import_says_what_to_install():
+    code = "import sys; sys.modules['pandas'] = None; import rlploss.compare"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "rlploss.compare needs pandas, which is not installed: pip install 'rlploss[lab]'"
+    assert done.stderr.strip().endswith(said)

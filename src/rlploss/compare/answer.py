@@ -61,7 +61,7 @@ class Answer:
     beats_nothing: bool  # not even the mean, or the class frequencies, are certainly beaten
 
     def sentence(self, where: str) -> str:
-        """One sentence with its uncertainty."""
+        """Return the answer in one sentence with its uncertainty; `where` says for which rows."""
         ours = self.ours.label
         tests = [(rival.label, self.against[rival.name]) for rival in self.rivals]
         levels = [f"{label} ({_gap(c)})" for label, c in tests if c.word == "level"]
@@ -90,7 +90,7 @@ def answer(
     stays: int,
     of: int,
 ) -> Answer:
-    """Compare RLP (or the first contender, if it is not there) with all others."""
+    """Compare RLP (or the first contender, if RLP is not there) with all others, and return the answer."""
     ours = min(contenders, key=lambda one: (one.name != "rlp", not one.is_rlp))
     others = [one for one in contenders if one is not ours]
     made = [
@@ -111,7 +111,7 @@ def answer(
 
 
 def corrected(c: stats.Comparison) -> stats.Comparison:
-    """The same comparison with the interval that goes with its corrected p-value: it holds 1 (or 0) exactly if p ≥ 5 %.
+    """Return a comparison with the interval of its corrected p-value: it holds 1 (or 0) exactly if p ≥ 5 %.
 
     Holm multiplied p by some m, so the interval is that of level 1 − 0.05/m, on the scale of the test.
     """
@@ -127,14 +127,14 @@ def corrected(c: stats.Comparison) -> stats.Comparison:
 
 
 def reverse(c: stats.Comparison) -> stats.Comparison:
-    """The same comparison seen from the other side: ratios are inverted, differences change sign."""
+    """Return a comparison seen from the other side: ratios are inverted, differences change sign."""
     if c.scale == "ratio":
         return replace(c, effect=1 / c.effect, low=1 / c.high, high=1 / c.low, better=not c.better)
     return replace(c, effect=-c.effect, low=-c.high, high=-c.low, better=not c.better)
 
 
 def _by(c: stats.Comparison) -> str:
-    """`12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy: how much better the better one is."""
+    """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
     if c.scale == "ratio":
         value, low, high = (_round(100 * (1 - end)) for end in (c.effect, c.high, c.low))
         return f"{value} % [{low}, {high}]"
@@ -143,7 +143,7 @@ def _by(c: stats.Comparison) -> str:
 
 
 def _gap(c: stats.Comparison) -> str:
-    """The difference that may as well be none, with its interval."""
+    """Return a difference that may as well be none, with its interval."""
     if c.scale == "ratio" and c.high > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
     word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
@@ -174,7 +174,7 @@ class Comparison:
 
     @property
     def task(self) -> str:
-        """Regression or classification."""
+        """The task, regression or classification."""
         return self.design.target.task
 
     @property
@@ -184,15 +184,15 @@ class Comparison:
 
     @property
     def lower_is_better(self) -> bool:
-        """Of the measure that decides."""
+        """Whether lower values of the measure that decides are better."""
         return self.task == "regression"
 
     def values(self, contender: str, measure: str | None = None, condition: str = "plain") -> Array:
-        """[splits]: a measure of one contender, or another number that is kept of every split."""
+        """Return a measure of one contender [splits], or another number that is kept of every split."""
         return self.cells[condition, contender].final(measure or next(iter(self.measures)))
 
     def answer(self, condition: str = "plain") -> Answer:
-        """The verdicts of one condition."""
+        """Return the verdicts of one condition."""
         first = self.contenders[0].name
         n_test, n_train = (self.values(first, name, condition)[0] for name in ("n_test", "n_train"))
         found = {one.name: self.values(one.name, condition=condition) for one in self.contenders}
@@ -202,14 +202,14 @@ class Comparison:
         return answer(self.contenders, found, lower_is_better=lower, overlap=overlap, stays=stays, of=of)
 
     def dial_stays(self, condition: str = "plain") -> tuple[int, int]:
-        """In how many splits RLP chose the MSE end of its dial, and how many splits there are."""
+        """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
         if (condition, "rlp") not in self.cells:
             return 0, 0
         sizes = self.values("rlp", "subset_size", condition)
         return int((sizes == 0).sum()), len(sizes)
 
     def summary(self) -> str:
-        """The answer in one sentence with its uncertainty; one more for every ablation."""
+        """Return the answer in one sentence with its uncertainty, and one more for every ablation."""
         places = ["on this table", *(f"with {condition.label}" for condition in self.conditions[1:])]
         found = zip(self.conditions, places, strict=True)
         return " ".join(self.answer(condition.name).sentence(place) for condition, place in found)
@@ -222,7 +222,7 @@ class Comparison:
         return pd.DataFrame([row for condition in self.conditions for row in result_rows(self, condition)])
 
     def plot(self) -> Figure:
-        """The error of every contender, and the dial of RLP, as a matplotlib figure."""
+        """Return a matplotlib figure of the error of every contender and of RLP's dial."""
         from rlploss.compare.report import overview
 
         return overview(self)
@@ -322,7 +322,7 @@ def compare(
 
 
 def sample(design: Design, max_rows: int, seed: int) -> Index:
-    """All rows, or a sample of them; checks that there are enough."""
+    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
     n = len(design.X)
     if n < FEWEST_ROWS:
         gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
@@ -368,7 +368,7 @@ def check_rows(trainer: Trainer, conditions: Sequence[Condition], seeds: Sequenc
 
 
 def sampled_said(n_used: int, n: int) -> str:
-    """What is told about a sample, on the terminal and in the report."""
+    """Return what is told about a sample, on the terminal and in the report."""
     return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."
 
 
@@ -379,7 +379,7 @@ def _say(console: Console, text: str) -> None:
 def load_table(
     path: str | Path, target: str, *, task: str = "auto", drop: Sequence[str] = (), encoding: str = "utf-8"
 ) -> tuple[pd.DataFrame, NDArray[Any]]:
-    """Read a file as `rlploss compare` does: X as columns of numbers (n, d), and y, numbers or names of classes.
+    """Read a file as `rlploss compare` does. Return X, columns of numbers (n, d), and y, numbers or names of classes.
 
     Missing values are filled with the median of all rows, rows without a target left out.
     """

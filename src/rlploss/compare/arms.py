@@ -40,7 +40,7 @@ class Labelled(Part):
     label: str
 
     def to_json(self) -> dict[str, Any]:
-        """All fields that decide a result as plain data."""
+        """Return all fields that decide a result as plain data."""
         return {name: value for name, value in super().to_json().items() if name not in ("label", "style")}
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Contender(Labelled):
 
     @property
     def family(self) -> str:
-        """The model, or the objective: what is predicted to take too long or too short by the same factor."""
+        """The model or the objective: predicted times of one family are wrong by the same factor."""
         return self.model or type(self.objectives[0]).__name__
 
     @property
@@ -89,7 +89,7 @@ class Setting:
     optimizer: Adam
 
     def objective_for(self, n_rows: int, n_features: int) -> RLP | Pointwise:
-        """The objective for so many rows. A subset size up to the number of columns is MSE."""
+        """Return the objective for so many rows. A subset size up to the number of columns is MSE."""
         if self.dial is None or not isinstance(self.objective, RLP):
             return self.objective
         size = min(self.dial.subset_size(n_rows, n_features + 1), MOST_ROWS_IN_A_SUBSET)
@@ -97,12 +97,12 @@ class Setting:
         return objective_at(size, n_rows, n_features, self.objective, most_subsets=most)
 
     def subset_size(self, n_rows: int, n_features: int) -> int | None:
-        """M for so many rows; None without subsets, and where RLP is MSE."""
+        """Return M for so many rows; None without subsets, and where RLP is MSE."""
         made = self.objective_for(n_rows, n_features)
         return made.subset_size if isinstance(made, RLP) else None
 
     def estimator(self, n_rows: int, n_features: int) -> dict[str, Any]:
-        """The same setting as parameters of `RLPRegressor` or `RLPClassifier`."""
+        """Return the same setting as parameters of `RLPRegressor` or `RLPClassifier`."""
         made = self.objective_for(n_rows, n_features)
         loss = next((name for name, kind in POINTWISE.items() if isinstance(made, kind)), "rlp")
         chosen: dict[str, Any] = {"loss": loss}
@@ -149,7 +149,7 @@ CLASSIFICATION = (
 
 
 def contenders_for(task: str, names: Sequence[str] | None = None) -> tuple[Contender, ...]:
-    """The contenders of a task, all or the ones named; two are the least there is to compare."""
+    """Return the contenders of a task, all or the ones named; refuse fewer than two."""
     known = REGRESSION if task == "regression" else CLASSIFICATION
     if names is None:
         return known
@@ -162,7 +162,7 @@ def contenders_for(task: str, names: Sequence[str] | None = None) -> tuple[Conte
 
 
 def models(name: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
-    """The models of scikit-learn that a contender which is no network tries; the mean has nothing to try."""
+    """Return the models of scikit-learn that a contender tries if it is no network; the mean has one only."""
     from sklearn import dummy, ensemble, linear_model
     from sklearn.model_selection import ParameterGrid
 
@@ -199,7 +199,7 @@ PLAIN = Condition("plain", "the table as it is")
 
 
 def ablations(train_size: Levels, noise: Levels, shift: Levels) -> list[Condition]:
-    """The conditions asked for beside the plain one."""
+    """Return the conditions asked for beside the plain one."""
     made = []
     for level in _listed(train_size):
         n = _checks.count("train_size", level, minimum=FEWEST_TRAINING_ROWS)

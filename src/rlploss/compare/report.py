@@ -35,7 +35,7 @@ UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "
 
 
 def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]:
-    """One row per contender: every measure with its interval, the paired test against RLP, seconds."""
+    """Return one row per contender: every measure with its interval, the paired test against RLP, seconds."""
     verdict = found.answer(condition.name)
     rows = []
     for one in found.contenders:
@@ -54,7 +54,7 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
 
 
 def result_table(found: Comparison, condition: Condition) -> Table:
-    """The results as shown, the best first."""
+    """Return the results as they are shown, the best first."""
     ours = found.answer(condition.name).ours.label
     words = found.measures
     first, *others = words
@@ -87,14 +87,14 @@ def result_table(found: Comparison, condition: Condition) -> Table:
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
-    """One row per column of the file: what became of it."""
+    """Return a table of what became of each column of the file."""
     rows = tuple((c.name, c.kind, c.does, f"{c.n_missing:,}", f"{len(c.names)}") for c in columns)
     head = ("column", "kind", "what became of it", "missing", "columns of numbers")
     return Table("columns", "What became of each column", head, rows, text_columns=frozenset({1, 2}))
 
 
 def build(found: Comparison) -> Report:
-    """Everything, the answer first."""
+    """Return the whole report, the answer first."""
     verdict = found.answer()
     told = f"Mean and 95 % interval over {len(found.seeds)} splits."
     every = Figure("arms", "Every arm", told, (contenders_drawing(found),), columns=2)
@@ -139,7 +139,7 @@ def build(found: Comparison) -> Report:
 
 
 def rows_said(found: Comparison) -> str:
-    """What was done with the rows, in one paragraph."""
+    """Return one paragraph on what was done with the rows."""
     design = found.design
     words = [f"{design.n_rows:,} rows; target {design.target.name!r}, {design.target.said or found.task}."]
     if design.n_dropped:
@@ -150,7 +150,7 @@ def rows_said(found: Comparison) -> str:
 
 
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
-    """How it was made fair, and what it took."""
+    """Return how the comparison was made fair, and what it took."""
     first = found.contenders[0].name
     n_train, n_test = (int(found.values(first, name)[0]) for name in ("n_train", "n_test"))
     folds = f"{FOLDS} folds" if n_train <= FOLD_ROWS else f"{VALIDATION_SHARE:.0%} of them for validation"
@@ -168,14 +168,14 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
 
 
 def write(found: Comparison, directory: Path) -> Path:
-    """Write the report with its files, and everything as JSON; returns the path of the page."""
+    """Write the report with its files, and everything as JSON. Return the path of the page."""
     page = report.write(build(found), directory)[0]
     write_text(directory / "comparison.json", json.dumps(as_json(found), indent=2, ensure_ascii=False) + "\n")
     return page
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
-    """The comparison as plain data."""
+    """Return the comparison as plain data."""
     design, panel, dial = found.design, dial_panel(found), None
     if panel is not None:
         (line,), (stays, of) = panel.lines, found.dial_stays()
@@ -200,7 +200,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 
 def notebook_html(found: Comparison) -> str:
-    """The answer, the table and the overview, for a notebook."""
+    """Return the answer, the table and a figure, for a notebook."""
     table = result_table(found, PLAIN)
     head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows)
@@ -220,7 +220,7 @@ def _short_ticks(axis: Axis) -> None:
 
 
 def contenders_drawing(found: Comparison) -> Drawing:
-    """Every contender's mean and interval on one axis."""
+    """Draw every contender's mean and interval on one axis."""
     measure = next(iter(found.measures.values()))
     means = {one.name: stats.summary(found.values(one.name)) for one in found.contenders}
     order = sorted(found.contenders, key=lambda one: means[one.name].mean, reverse=found.lower_is_better)
@@ -242,7 +242,7 @@ def contenders_drawing(found: Comparison) -> Drawing:
 
 
 def dial_panel(found: Comparison) -> Panel | None:
-    """RLP's validation error against its subset size, from the MSE end to all rows."""
+    """Return RLP's validation error against its subset size, from the MSE end to all rows; None without RLP."""
     if ("plain", "rlp") not in found.cells:
         return None
     kept = [network.artifacts for network in found.cells["plain", "rlp"].of_variant()]
@@ -264,7 +264,7 @@ def dial_panel(found: Comparison) -> Panel | None:
 
 
 def curve_panels(found: Comparison) -> list[Panel]:
-    """Validation error of the chosen settings against the steps; colours mean one contender within a panel only."""
+    """Return the validation error of the chosen settings against the steps; each panel has colours of its own."""
     groups: dict[str, list[Line]] = {"plain, and with L2": [], "robust losses and mixup": []}
     for one in found.contenders:
         if one.objectives:
@@ -280,7 +280,7 @@ def curve_panels(found: Comparison) -> list[Panel]:
 
 
 def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
-    """Predictions against truth on the first split; for classes, how often each is taken for each."""
+    """Draw predictions against truth on the first split; for classes, how often each is taken for each."""
     kept = found.cells["plain", one.name].of_variant()[0].artifacts
     truth, predicted = kept["truth"], kept["predicted"]
     if found.task == "classification":
@@ -320,7 +320,7 @@ def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, l
 
 
 def overview(found: Comparison) -> MplFigure:
-    """Contenders and dial side by side, for a notebook."""
+    """Return a figure with contenders and dial side by side, for a notebook."""
     panels = tuple(panel for panel in (contenders_drawing(found), dial_panel(found)) if panel is not None)
     return figures.drawn(Figure("overview", "", "", panels, columns=2))
 
@@ -329,7 +329,7 @@ def overview(found: Comparison) -> MplFigure:
 
 
 def winner_code(found: Comparison) -> str:
-    """Python that trains the best contender, with the setting it chose most often, on all rows of the table."""
+    """Return Python that trains the best contender, with the setting it chose most often, on all rows of the table."""
     best, design = found.answer().best, found.design
     n, d = design.X.shape
     settings = found.values(best.name, "setting")
@@ -350,7 +350,7 @@ def winner_code(found: Comparison) -> str:
 def network_code(
     one: Contender, task: str, setting: int, steps: float, sizes: tuple[int, int], n_features: int
 ) -> tuple[str, str]:
-    """Import and model: subsets as of the rows compared (some of the table), as many steps on all of its rows."""
+    """Return import and model. Subsets are those of the rows compared; all rows of the table take as many steps."""
     used, n = sizes
     chosen = one.settings[setting].estimator(used, n_features)
     iterations = max(1, round(steps / steps_per_iteration(n, chosen.get("batch_size", BATCH))))
@@ -361,7 +361,7 @@ def network_code(
 
 
 def model_code(one: Contender, task: str, setting: int, n_train: int) -> tuple[str, str]:
-    """Import and model of scikit-learn, for the number of training rows: it decides what is tried."""
+    """Return import and model of scikit-learn. What is tried depends on the number of training rows."""
     made = models(one.model, task, n_train)[setting]
     imports = f"from {'.'.join(type(made).__module__.split('.')[:2])} import {type(made).__name__}"  # its public module
     if one.model in ("ridge", "logistic"):

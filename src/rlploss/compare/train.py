@@ -69,7 +69,7 @@ class SplitData:
         return [len(validation) for _, validation in self.folds]
 
     def problem(self, setting: Setting, fold: Split | None = None, budget: Steps | None = None) -> Problem:
-        """One network with this setting: on the training rows of a fold, measured on the others, or on all rows."""
+        """Return one network to train: on a fold's training rows, measured on its validation rows, or on all rows."""
         train, validation = fold or (np.arange(len(self.X)), None)
         return Problem(
             self.X[train],
@@ -92,7 +92,7 @@ class Trainer:
     n_classes: int = 0
 
     def __call__(self, cell: ComparisonCell, tell: Tell) -> CellResult:
-        """Train one contender with all its seeds."""
+        """Train one contender with all its seeds, and return what it reached."""
         started = time.perf_counter()
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
@@ -105,7 +105,7 @@ class Trainer:
 
     @cached_property
     def digest(self) -> str:
-        """What tells this table from another."""
+        """A digest that tells this table from another."""
         digest = hashlib.sha256(f"{self.task} {self.X.shape}".encode())
         digest.update(np.ascontiguousarray(self.X).tobytes())
         digest.update(np.ascontiguousarray(self.y).tobytes())
@@ -114,7 +114,7 @@ class Trainer:
     # Rows
 
     def data(self, condition: Condition, seed: int) -> SplitData:
-        """Training and test rows of a seed: they depend on the condition and the seed, never on the contender."""
+        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
         noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         train, test = self.split(condition, seed)
         middle = _medians(self.X[train])
@@ -132,7 +132,7 @@ class Trainer:
         return SplitData(seed, *rows, self.y[test], scaling, self._folds(y, inside))
 
     def split(self, condition: Condition, seed: int) -> Split:
-        """Training and test rows: at random, or with a shift training rows near the mean and test rows far from it."""
+        """Return training and test rows: random ones, or with a shift those near the mean and those far from it."""
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if condition.shift is not None:
             near = mahalanobis_region(np.where(np.isnan(self.X), _medians(self.X), self.X))
@@ -257,7 +257,7 @@ class Trainer:
     # What is measured
 
     def _measured(self, one: SplitData, setting: int, predicted: Array) -> dict[str, float]:
-        """The setting, errors on the test rows in the units of the table, and how many rows there are."""
+        """Return the setting, errors on the test rows in the units of the table, and how many rows there are."""
         truth = one.truth
         if self.task == "regression":
             gap = one.scaling.original(predicted)[:, 0] - truth
@@ -274,18 +274,18 @@ class Trainer:
         return {"setting": float(setting), **found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
 
     def _scatter(self, one: SplitData, predicted: Array) -> dict[str, NDArray[np.float32]]:
-        """Predictions against truth, at most 500 points."""
+        """Return predictions and truth of at most 500 test rows."""
         values = one.scaling.original(predicted) if self.task == "regression" else predicted
         return {"predicted": values[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
 
 
 def brier_of_logits(pred: Tensor, target: Tensor, features: Tensor) -> float:
-    """Mean squared error of the probabilities: what contenders with probabilities are chosen by, too."""
+    """Return the mean squared error of the probabilities: contenders with probabilities are chosen by it, too."""
     return float((pred.softmax(-1) - target).square().mean())
 
 
 def _medians(X: Array) -> Array:
-    """Medians of the columns; 0 for a column without values."""
+    """Return the medians of the columns, 0 for a column without values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a column without values in these rows
         return np.nan_to_num(np.nanmedian(X, axis=0))
@@ -295,21 +295,21 @@ def _medians(X: Array) -> Array:
 
 
 def n_test_rows(n_rows: int) -> int:
-    """How many rows are test rows."""
+    """Return how many rows are test rows."""
     return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
 
 
 def make_cell(
     trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
 ) -> ComparisonCell:
-    """One contender under one condition. Evaluated after whole iterations of the estimators, about 40 times in all."""
+    """Return the cell of one contender under one condition, evaluated about 40 times, after whole iterations."""
     iteration = steps_per_iteration(len(trainer.X))
     every = iteration * max(1, round(steps / iteration / EVALUATIONS))
     return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
 
 
 def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
-    """A rough cost on one core, for the time left; stored cells correct it."""
+    """Return a rough cost on one core, for the time left; stored cells correct it."""
     n, d = len(trainer.X), int(trainer.X.shape[1])
     n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
     fits = len(cell.seeds) * (N_SETTINGS * (FOLDS if n_train <= FOLD_ROWS else 1) + 1)
