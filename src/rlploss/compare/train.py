@@ -117,8 +117,7 @@ class Trainer:
         """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
         noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         train, test = self.split(condition, seed)
-        middle = _medians(self.X[train])
-        X, X_test = (np.where(np.isnan(self.X[part]), middle, self.X[part]) for part in (train, test))
+        X, X_test = _filled(self.X[train], self.X[test])
         if condition.noise is not None:
             X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
         y = self.y[train]
@@ -135,7 +134,7 @@ class Trainer:
         """Return training and test rows: random ones, or with a shift those near the mean and those far from it."""
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if condition.shift is not None:
-            near = mahalanobis_region(np.where(np.isnan(self.X), _medians(self.X), self.X))
+            near = mahalanobis_region(_filled(self.X)[0])
             chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
             train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
             if len(test) > MOST_TEST_ROWS:
@@ -284,11 +283,12 @@ def brier_of_logits(pred: Tensor, target: Tensor, features: Tensor) -> float:
     return float((pred.softmax(-1) - target).square().mean())
 
 
-def _medians(X: Array) -> Array:
-    """Return the medians of the columns, 0 for a column without values."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a column without values in these rows
-        return np.nan_to_num(np.nanmedian(X, axis=0))
+def _filled(train: Array, *others: Array) -> list[Array]:
+    """Return rows with missing values filled by the median of the training rows, 0 for a column without values."""
+    from sklearn.impute import SimpleImputer
+
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(train)
+    return [imputer.transform(rows) for rows in (train, *others)]
 
 
 # Rows and cells
