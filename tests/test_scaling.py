@@ -45,3 +45,15 @@ def test_numbers_whose_squares_overflow():
     mean, scale = mean_and_scale(columns)
     assert_close(mean / [1e200, 1e-200], [2.0, 2.0])
     assert_close(scale / [1e200, 1e-200], [1.0, 1.0])
+
+
+def test_scaled_targets_lead_back():
+    from rlploss.estimators.scaling import Scaling
+
+    rng = np.random.default_rng(SEED)
+    X, Y = rng.normal(size=(40, 3)) * 7 + 2, np.column_stack([rng.normal(size=40) * 1e6, np.full(40, 0.1)])
+    scaling = Scaling.of(X, Y)
+    assert_close(scaling.original(scaling.targets(Y)), Y)
+    assert_close(scaling.inputs(X).std(axis=0), np.ones(3))
+    assert (Scaling.none(3).inputs(X) == X).all()
+    assert (Scaling.of(X).original(Y) == Y).all()

@@ -11,5 +11,9 @@ def need(extra: str, what: str, *modules: str) -> None:
     >>> need("lab", "this example", "math")
     """
     for module in modules:
-        if importlib.util.find_spec(module) is None:
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ImportError:  # an import hook that refuses it
+            found = False
+        if not found:
             raise ImportError(f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'")

@@ -18,7 +18,7 @@ def is_constant(mean: Any, spread: Any) -> Any:
 
 
 def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Array]:
-    """Return mean [d] and standard deviation [d] of columns [n, d] in float64; the scale of constant columns is 1.
+    """Return mean [d] and standard deviation [d] of columns [n, d] in float64; a column that does not vary has scale 1.
 
     `weight` [n] weighs the rows.
 

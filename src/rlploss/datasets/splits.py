@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss import _checks
+from rlploss._scaling import mean_and_scale
 from rlploss.datasets.dataset import Array, Dataset, Task, frozen
 
 if TYPE_CHECKING:
@@ -184,17 +185,13 @@ def standardize(split: Split, *, target: bool = False) -> Split:
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
-    X = split.X_train.astype(np.float64)
-    X_mean, X_scale = X.mean(axis=0), X.std(axis=0)
-    # Of equal values the mean may be off by a rounding error, and the deviation with it.
-    X_scale = np.where(X.min(axis=0) == X.max(axis=0), 1.0, X_scale)
+    X_mean, X_scale = mean_and_scale(split.X_train)
     dtype = split.X_train.dtype
     X_train, X_test = (((part - X_mean) / X_scale).astype(dtype) for part in (split.X_train, split.X_test))
     y_mean, y_scale = 0.0, 1.0
     y_train, y_test = split.y_train, split.y_test
     if target:
-        y_mean = float(y_train.mean())
-        y_scale = float(y_train.std()) if np.ptp(y_train) > 0 else 1.0
+        y_mean, y_scale = (float(value) for value in mean_and_scale(y_train.ravel()))
         y_train, y_test = ((part - y_mean) / y_scale for part in (y_train, y_test))
     return dataclasses.replace(
         split,

@@ -21,9 +21,10 @@ Split = tuple[Index, Index]  # training and validation rows
 class Choice:
     """The validation error of every setting along its training, and where it is lowest."""
 
-    curves: Array  # [settings, evaluations]; infinite from where a network diverged
+    curves: Array  # [settings, evaluations], over all folds; infinite from where a network diverged
     evaluations: Index  # [settings]: the best evaluation of each
     errors: Array  # [settings]: the error there
+    fold_errors: Array  # [settings, folds]: the error of every fold there
 
     @property
     def order(self) -> Index:
@@ -43,44 +44,42 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
-    best = curves.argmin(axis=1)
-    return Choice(curves, best, curves[np.arange(len(curves)), best])
+    best, here = curves.argmin(axis=1), np.arange(len(curves))
+    return Choice(curves, best, curves[here, best], finite[here, :, best])
 
 
 class SnapshotRecorder:
     """Keeps the weights of every network of a fleet at every evaluation, and its error on its validation rows.
 
-    A callback of `fit_fleet`. Network i is measured on rows `validation[i]` of X [n, d] and Y [n, C], by the squared
-    error with row weights [n].
+    A callback of `fit_fleet` for networks that go through the folds one after another, setting by setting. Errors are
+    squared, of rows X [n, d] and Y [n, C] with weights [n]; `folds` are the validation rows.
     """
 
-    def __init__(self, X: Array, Y: Array, weight: Array | None, validation: Sequence[Index]) -> None:
-        self._X, self._Y, self._weight, self._validation = torch.tensor(X), Y, weight, validation
-        self._weights: list[list[torch.Tensor]] = [[] for _ in validation]  # by network and evaluation, flat
-        self._errors: list[list[float]] = [[] for _ in validation]
+    def __init__(
+        self, X: Array, Y: Array, weight: Array | None, *, folds: Sequence[Index], n_settings: int, n_evaluations: int
+    ) -> None:
+        self._folds = [(torch.tensor(X[r]).float(), Y[r], None if weight is None else weight[r]) for r in folds]
+        self._kept: list[list[torch.Tensor]] = [[] for _ in range(n_settings * len(folds))]  # flat weights
+        self.errors = np.full((n_settings, len(folds), n_evaluations), np.nan)  # NaN from where a network diverged
 
     def __call__(self, event: Event) -> None:
         """Take in one evaluation of one network."""
         if event.step == 0:
             return
-        network, rows = event.model(), self._validation[event.replica]
+        setting, fold = divmod(event.replica, len(self._folds))
+        X, Y, weight = self._folds[fold]
+        network, kept = event.model(), self._kept[event.replica]
         first = next(network.parameters())
         with torch.no_grad():
-            predicted = network(self._X[rows].to(first)).double().cpu().numpy()
-            self._weights[event.replica].append(nn.utils.parameters_to_vector(network.parameters()).cpu())
+            predicted = network(X.to(first)).double().cpu().numpy()
+            flat = nn.utils.parameters_to_vector(network.parameters()).cpu()
         with np.errstate(over="ignore"):
-            squared = ((predicted - self._Y[rows]) ** 2).mean(axis=1)
-        weight = None if self._weight is None else self._weight[rows]
-        self._errors[event.replica].append(float(np.average(squared, weights=weight)))
+            squared = ((predicted - Y) ** 2).mean(axis=1)
+        self.errors[setting, fold, len(kept)] = np.average(squared, weights=weight)
+        kept.append(flat)
 
-    def errors(self, n_evaluations: int) -> Array:
-        """Errors [networks, evaluations]; NaN from where a network diverged."""
-        found = np.full((len(self._errors), n_evaluations), np.nan)
-        for errors, row in zip(self._errors, found, strict=True):
-            row[: len(errors)] = errors
-        return found
-
-    def network(self, replica: int, evaluation: int, blank: nn.Module) -> nn.Module:
+    def network(self, setting: int, fold: int, evaluation: int, blank: nn.Module) -> nn.Module:
         """A network as it was at one evaluation, put into a blank one."""
-        nn.utils.vector_to_parameters(self._weights[replica][evaluation], blank.parameters())
+        flat = self._kept[setting * len(self._folds) + fold][evaluation]
+        nn.utils.vector_to_parameters(flat, blank.parameters())
         return blank
