@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 
+class MissingExtra(ImportError):
+    """A package of an extra is not installed; the message says how to install it."""
+
+
 def need(extra: str, what: str, *modules: str) -> None:
     """Refuse with the remedy where a package that `what` needs is missing. Call it before the first import of one.
 
@@ -16,4 +20,4 @@ def need(extra: str, what: str, *modules: str) -> None:
         except ImportError:  # an import hook that refuses it
             found = False
         if not found:
-            raise ImportError(f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'")
+            raise MissingExtra(f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'")

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlploss._progress import Progress
 from rlploss.compare.arms import (
     BASELINES,
     HIDDEN,
@@ -37,9 +38,9 @@ from rlploss.estimators.selection import Split, choose
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
 from rlploss.training.budget import Steps
-from rlploss.training.fleet import Problem, fit_fleet
+from rlploss.training.fit import fit_fleet
 from rlploss.training.history import History
-from rlploss.training.monitors import Progress
+from rlploss.training.job import Problem
 
 TEST_SHARE, MOST_TEST_ROWS = 0.25, 5000
 FOLDS, FOLD_ROWS, VALIDATION_SHARE = 5, 300, 0.2  # five folds up to 300 training rows, one validation part beyond

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from rlploss import _checks
 from rlploss._scaling import mean_and_scale
-from rlploss.datasets.dataset import Array, Dataset, Task, frozen
+from rlploss.datasets.dataset import Array, Dataset, TaskName, frozen
 
 if TYPE_CHECKING:
     import torch
 
 IMAGE_ROWS = 10_000  # the paper's |X| for MNIST and CIFAR-10
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Region = Literal["paper", "mahalanobis"]
 
 
@@ -44,10 +44,10 @@ class Split:
     y_train: Array = field(repr=False)
     X_test: Array = field(repr=False)
     y_test: Array = field(repr=False)
-    train_rows: Rows = field(repr=False)  # rows of the dataset, in the order of X_train
-    test_rows: Rows = field(repr=False)
+    train_rows: RowNumbers = field(repr=False)  # rows of the dataset, in the order of X_train
+    test_rows: RowNumbers = field(repr=False)
     dataset: str
-    task: Task
+    task: TaskName
     image_shape: tuple[int, int, int] | None = None  # channels, height, width of a row of X
     n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
     n_region_train: int | None = None  # shift: how many of them are in the training set
@@ -90,12 +90,11 @@ def size_split(
         (5950, 5)
     """
     generator = _generator(generator)
-    if dataset.n_official_train is None:
-        n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
+    boundary = dataset.n_official_train
+    n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows if boundary is None else IMAGE_ROWS)
+    if boundary is None:
         order = generator.permutation(dataset.n_rows)
         return _take(dataset, order[:n_train], order[n_train : n_train + n_test])
-    boundary = dataset.n_official_train
-    n_train, n_test = _sizes(dataset, n_train, n_test, total=IMAGE_ROWS)
     train = generator.permutation(boundary)[:n_train]
     test = boundary + generator.permutation(dataset.n_rows - boundary)[:n_test]
     return _take(dataset, train, test)
@@ -248,7 +247,7 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     return n_train, n_test
 
 
-def _take(dataset: Dataset, train: Rows, test: Rows) -> Split:
+def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     X_train, X_test = frozen(dataset.X[train]), frozen(dataset.X[test])
     same = dataset.y is dataset.X  # reconstruction: the target is the image itself, not a second copy of it
     return Split(

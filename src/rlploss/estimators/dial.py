@@ -61,7 +61,7 @@ DIALS = (MSE_END, Dial(place=0.5), Dial(fraction=0.85), LINEAR_END)  # what is t
 
 def n_columns(n_features: int, form: RLP) -> int:
     """p, the columns of the planes: the features, and the ones where planes have an offset."""
-    return n_features + int(form.has_offset)
+    return form.planes.n_columns(n_features)
 
 
 def auto_subset_size(n_rows: int, n_columns: int) -> int:

@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
-from torch import Tensor
 
-from rlploss import MSE, RLP, EarlyStopping, Event, History, Steps, fit
+from rlploss import MSE, RLP, Adam, EarlyStopping, Event, History, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss.estimators import dial
 from rlploss.estimators.base import Data, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.parameters import documented
 from rlploss.estimators.scaling import Array, Scaling
+from rlploss.training.fit import train
+from rlploss.training.job import make_job
+from rlploss.training.loop import Supervision
 from rlploss.training.objectives import Objective
-
-Moments = dict[int, dict[str, Tensor]]  # of Adam, by parameter
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -67,46 +66,39 @@ class MLP(NetworkEstimator):
         if self.early_stopping and not partial:
             (X, target, weight), validation = self._hold_out(X, target, weight, seed)
         if goes_on:  # a copy: training that fails leaves the estimator as it was
-            scaling, network, moments = self.scaling_, copy.deepcopy(self.network_).float(), self._moments
+            scaling, network, state = self.scaling_, copy.deepcopy(self.network_).float(), self._engine_state
         else:
-            scaling, network, moments = self._scaling(X, target, weight), self._build(seed), None
+            scaling, network, state = self._scaling(X, target, weight), self._build(seed), None
         objective = self._objective(*X.shape)
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
         metric = "cross_entropy" if self._head() == "logits" else "mse"
-        watched: dict[str, Any] = {}
-        if validation is not None:  # EarlyStopping keeps the best weights; the rule alone decides when to stop
-            watched = {
-                "validation": scaled(scaling, *validation),
-                "metrics": (metric, "accuracy") if target.ndim == 1 else metric,
-                "early_stopping": EarlyStopping(metric, patience=self.max_iter + 1),
-            }
+        held = None if validation is None else scaled(scaling, *validation)
         patience = None if partial else self.n_iter_no_change
-        rule = StoppingRule(metric if watched else "loss", self.tol, patience, verbose=bool(self.verbose))
+        rule = StoppingRule("loss" if held is None else metric, self.tol, patience, verbose=bool(self.verbose))
         steps = dial.steps_per_iteration(len(X), self._batch(len(X)))
-        adam = ResumableAdam(self.learning_rate_init, self.alpha, moments)
-        history = fit(
+        job = make_job(
             network,
-            *scaled(scaling, X, target),
-            objective,
+            Problem(*scaled(scaling, X, target), seed=seed, sample_weight=weight, validation=held),
+            objective=objective,
+            optimizer=Adam(self.learning_rate_init, self.alpha),
             budget=Steps(steps * (1 if partial else self.max_iter)),
-            evaluate_every=Steps(steps),
-            optimizer=adam,
-            seed=seed,
-            sample_weight=weight,
-            callbacks=[rule],
+            metrics=None if held is None else (metric, "accuracy") if target.ndim == 1 else metric,
             device=self.device,
-            **watched,
+            engine_state=state,
         )
+        # EarlyStopping keeps the best weights; the rule alone decides when to stop
+        kept = None if held is None else EarlyStopping(metric, patience=self.max_iter + 1)
+        (loop,) = train([job], Supervision(Steps(steps), callbacks=(rule,), early_stopping=kept))
         self.scaling_, self.network_ = scaling, network.to("cpu").double()
         self._kind: tuple[tuple[int, ...], str, str] = kind
-        self._moments: Moments = adam.moments()
+        self._engine_state: dict[str, Any] = loop.engine.state_dict()  # Adam's averages, for training that goes on
         self._fitted_head = kind[-1]
         self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
         self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
         self.loss_curve_: list[float] = [*(self.loss_curve_ if goes_on else []), *rule.losses]
         self.n_iter_, self.loss_ = len(self.loss_curve_), self.loss_curve_[-1]
-        self.best_loss_ = None if watched else min(self.loss_curve_)
-        self._note_validation(history, None if validation is None else validation[1])
+        self.best_loss_ = None if held is not None else min(self.loss_curve_)
+        self._note_validation(loop.history, None if validation is None else validation[1])
         return self
 
     def _hold_out(
@@ -196,26 +188,6 @@ class StoppingRule:
         self._waited = self._waited + 1 if value > self._best - self._tol else 0
         self._best = min(self._best, value)
         return self._patience is not None and self._waited >= self._patience
-
-
-class ResumableAdam:
-    """A function of the parameters that makes Adam, with the moments of the training before if there are any."""
-
-    def __init__(self, lr: float, weight_decay: float, moments: Moments | None) -> None:
-        self._lr, self._weight_decay, self._moments = lr, weight_decay, moments
-
-    def __call__(self, parameters: Any) -> torch.optim.Optimizer:
-        """Make the optimiser."""
-        self._made = torch.optim.Adam(parameters, lr=self._lr, weight_decay=self._weight_decay, fused=True)
-        if self._moments is not None:
-            groups = self._made.state_dict()["param_groups"]
-            self._made.load_state_dict({"state": self._moments, "param_groups": groups})
-        return self._made
-
-    def moments(self) -> Moments:
-        """The moments at the end of the training."""
-        state: Moments = self._made.state_dict()["state"]
-        return {key: {name: value.cpu() for name, value in of_one.items()} for key, of_one in state.items()}
 
 
 def scaled(scaling: Scaling, X: Array, target: NDArray[Any]) -> tuple[Array, NDArray[Any]]:

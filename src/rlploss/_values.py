@@ -12,11 +12,11 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlploss._checks import number, one_of
 
-V = TypeVar("V", bound="Value")
+put = object.__setattr__  # how a frozen value sets its own fields while it is made
 
 _KINDS: dict[str, type[Value]] = {}
 
