@@ -422,7 +422,9 @@ def test_nan_inside_the_network_is_not_swallowed(hidden: Any, engine: str) -> No
         fit(model, X, torch.zeros(6), MSE(3), budget=Steps(3), engine=engine)
 
 
-@pytest.mark.parametrize("objective", [MSE(3), MAE(3), Huber(3), RLP(4, 3), RLP(4, 3, plan="each-epoch"), CrossEntropy(3)])
+@pytest.mark.parametrize(
+    "objective", [MSE(3), MAE(3), Huber(3), RLP(4, 3), RLP(4, 3, plan="each-epoch"), CrossEntropy(3)]
+)
 def test_every_loss_looks_for_nan(objective: Objective) -> None:
     X = torch.linspace(5, 9, 12, dtype=torch.float64).view(6, 2).square()
     model = with_nan_inside(nn.Linear(2, 2))
