@@ -12,17 +12,9 @@ from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
+from rlploss.loss import planes
 from rlploss.loss.factors import Factors, chunks, factor, is_tracing
-from rlploss.loss.planes import (
-    Moment,
-    PlaneForm,
-    complement_of,
-    largest_rows,
-    pseudo_inverse_of,
-    rows_at,
-    rows_of,
-    second_moment,
-)
+from rlploss.loss.planes import PlaneForm
 from rlploss.loss.quadratic import add_form, as_residual, projected_value, quadratic_value, reduce, without_autocast
 from rlploss.loss.subsets import draw_rows, rows_outside
 
@@ -115,7 +107,7 @@ class ProjectionBank(nn.Module):
 
         moment = None
         if probe == "expected" and (pool is not None or draw_from == "train"):
-            moment = second_moment(features if pool is None else pool, intercept=form.intercept)
+            moment = planes.second_moment(features if pool is None else pool, intercept=form.intercept)
         kept: dict[str, Tensor | None] = {
             "features": features,
             "counts": _appearances(subsets, N),
@@ -131,9 +123,8 @@ class ProjectionBank(nn.Module):
         self.register_buffer("subsets", subsets.clone())
         self.register_buffer("points", None)
         self.register_buffer("rows", None)
-        self.kind, self._n_kept = self._choose()
-        self.residual_weight = 1 / M if self.kind in ("complement", "mse") else 0.0
-        self.projector_sign = {"complement": -1, "mse": 0}.get(self.kind, 1)
+        kind, self._n_kept = self._choose()
+        self._set_kind(kind)
         if probe == "draw":
             self._keep_inverse()
             self.redraw()
@@ -171,15 +162,9 @@ class ProjectionBank(nn.Module):
     def _of_one(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
         """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
         rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
-        if (
-            rows is None
-            or self.reduction == "none"
-            or pred.ndim != 2
-            or pred.shape != target.shape
-            or pred.dtype is not rows.dtype
-            or target.dtype is not rows.dtype
-            or torch.is_autocast_enabled(pred.device.type)
-        ):
+        if rows is None or self.reduction == "none" or torch.is_autocast_enabled(pred.device.type):
+            return None
+        if pred.ndim != 2 or pred.shape != target.shape or not pred.dtype is target.dtype is rows.dtype:
             return None
         K, _, M = rows.shape
         n, C = pred.shape
@@ -352,16 +337,16 @@ class ProjectionBank(nn.Module):
         """W of these subsets in the kept type, at most `_n_kept` rows each."""
         factors, form = self._factors(part), self.plane_form
         if self.kind == "complement":
-            return complement_of(factors, self._n_kept).to(self.dtype)
+            return planes.complement_of(factors, self._n_kept).to(self.dtype)
         moment = None
         if self._moment_rows is not None:
-            moment = Moment(self._moment_rows, self._moment_centre)
+            moment = planes.Moment(self._moment_rows, self._moment_centre)
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
-            moment = second_moment(outside, intercept=form.intercept)
+            moment = planes.second_moment(outside, intercept=form.intercept)
         points = None if self.points is None else self.points[part]
-        rows = rows_of(factors, form, points=points, moment=moment)
-        return largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
+        rows = planes.rows_of(factors, form, points=points, moment=moment)
+        return planes.largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
 
     # The points of probe="draw"
 
@@ -375,7 +360,7 @@ class ProjectionBank(nn.Module):
             self._centre = torch.empty(K, self.n_columns - 1, dtype=torch.float64, device=device)
         for part in self._parts():
             factors = self._factors(part)
-            self._inverse[part] = pseudo_inverse_of(factors)
+            self._inverse[part] = planes.pseudo_inverse_of(factors)
             if self._centre is not None and factors.centre is not None:
                 self._centre[part] = factors.centre
 
@@ -394,33 +379,33 @@ class ProjectionBank(nn.Module):
             raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
         self.points = points
         if self._inverse is not None:
-            rows = rows_at(points, self._inverse, self._centre).to(self.dtype)
+            rows = planes.rows_at(points, self._inverse, self._centre).to(self.dtype)
             # in place where possible: compiled code and views keep seeing the current points
             self.rows = rows if self.rows is None else self.rows.copy_(rows)
         return points
 
     # The state: plan, points and rows
 
-    def get_extra_state(self) -> dict[str, str]:
-        """What the rows of a state are."""
-        return {"kind": self.kind}
+    def get_extra_state(self) -> str:
+        """What the rows of the state are, see `kind`."""
+        return self.kind
 
-    def set_extra_state(self, state: dict[str, str]) -> None:
-        """`_load_from_state_dict` has looked at it."""
+    def set_extra_state(self, state: str) -> None:
+        """Read the rows of the state as what they are."""
+        self._set_kind(state)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        kind = state_dict.get(f"{prefix}_extra_state", {}).get("kind", self.kind)
-        if kind != self.kind:
-            raise ValueError(
-                f'the state is of a bank of kind "{kind}", got a bank of kind "{self.kind}"; build this bank with the '
-                "features and options of the other"
-            )
-        before = self.subsets.clone()
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        self._form = None  # it was made of the rows that have just been replaced
-        if not torch.equal(before, self.subsets):
-            self.counts = _appearances(self.subsets, self.features.shape[0])
-            self._keep_inverse() if self.plane_form.probe == "draw" else None
+    def _set_kind(self, kind: str) -> None:
+        self.kind = kind
+        self.residual_weight = 1 / self.subset_size if kind in ("complement", "mse") else 0.0
+        self.projector_sign = {"complement": -1, "mse": 0}.get(kind, 1)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        # what was made of the rows and the plan that have just been replaced
+        self._form = None
+        self.counts = _appearances(self.subsets, self.features.shape[0])
+        if self.plane_form.probe == "draw":
+            self._keep_inverse()
 
 
 def _appearances(subsets: Tensor, n_rows: int) -> Tensor:
