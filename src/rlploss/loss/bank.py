@@ -45,8 +45,7 @@ class ProjectionBank(nn.Module):
             takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every subset; "chunks": like "rows", with W made
             anew in every call, where keeping it exceeds `max_bytes`.
         rows: W (K, q, M), scale included; None where nothing is kept.
-        residual_weight: a, and
-        projector_sign: b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
+        residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
         subsets: the plan (K, M).
 
@@ -93,7 +92,7 @@ class ProjectionBank(nn.Module):
         N, d = features.shape
         K, M = subsets.shape
         if pool is None:
-            form.check_outside(M, N)
+            _checks.outside(form.draw_from if form.has_points else "train", M, N)
         elif pool.shape[1] != d:
             raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         if check_finite:
@@ -108,23 +107,19 @@ class ProjectionBank(nn.Module):
         moment = None
         if probe == "expected" and (pool is not None or draw_from == "train"):
             moment = planes.second_moment(features if pool is None else pool, intercept=form.intercept)
-        kept: dict[str, Tensor | None] = {
+        kept: dict[str, Tensor | None] = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
+        kept |= {
             "features": features,
+            "subsets": subsets.clone(),
             "counts": _appearances(subsets, N),
             "_pool": pool,
-            "_inverse": None,
-            "_centre": None,
             "_moment_rows": None if moment is None else moment.rows,
             "_moment_centre": None if moment is None else moment.centre,
-            "_form": None,
         }
         for name, value in kept.items():
-            self.register_buffer(name, value, persistent=False)
-        self.register_buffer("subsets", subsets.clone())
-        self.register_buffer("points", None)
-        self.register_buffer("rows", None)
+            self.register_buffer(name, value, persistent=name in ("subsets", "points", "rows"))
         kind, self._n_kept = self._choose()
-        self._set_kind(kind)
+        self.set_extra_state(kind)
         if probe == "draw":
             self._keep_inverse()
             self.redraw()
@@ -175,12 +170,9 @@ class ProjectionBank(nn.Module):
 
     def _of_some(self, pred: Tensor, target: Tensor, which: Which) -> Tensor:
         K, M = self.n_subsets, self.subset_size
-        if isinstance(which, slice):
-            chosen: slice | Tensor = which
-            k = len(range(*which.indices(K)))
-        else:
-            chosen = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
-            k = chosen.numel()
+        if not isinstance(which, slice):
+            which = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
+        k = len(range(K)[which]) if isinstance(which, slice) else which.numel()
         if pred.shape[0] != k * M or k == 0:
             raise ValueError(
                 f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got "
@@ -190,7 +182,7 @@ class ProjectionBank(nn.Module):
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
         residual = as_residual(pred, target)
-        return reduce(self._values(residual.reshape(k, M, -1), chosen), self.reduction)
+        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
@@ -354,15 +346,13 @@ class ProjectionBank(nn.Module):
         if self.kind != "rows":
             return
         K, M = self.subsets.shape
-        device = self.features.device
-        self._inverse = torch.empty(K, self.n_columns, M, dtype=torch.float64, device=device)
-        if self.plane_form.intercept:
-            self._centre = torch.empty(K, self.n_columns - 1, dtype=torch.float64, device=device)
+        self._inverse = self.features.new_empty(K, self.n_columns, M, dtype=torch.float64)
+        centres = []
         for part in self._parts():
             factors = self._factors(part)
             self._inverse[part] = planes.pseudo_inverse_of(factors)
-            if self._centre is not None and factors.centre is not None:
-                self._centre[part] = factors.centre
+            centres += [] if factors.centre is None else [factors.centre]
+        self._centre = torch.cat(centres) if centres else None
 
     @torch.no_grad()
     def redraw(self, points: Tensor | None = None) -> Tensor:
@@ -391,13 +381,10 @@ class ProjectionBank(nn.Module):
         return self.kind
 
     def set_extra_state(self, state: str) -> None:
-        """Read the rows of the state as what they are."""
-        self._set_kind(state)
-
-    def _set_kind(self, kind: str) -> None:
-        self.kind = kind
-        self.residual_weight = 1 / self.subset_size if kind in ("complement", "mse") else 0.0
-        self.projector_sign = {"complement": -1, "mse": 0}.get(kind, 1)
+        """Take the rows to be of this kind."""
+        self.kind = state
+        self.residual_weight = 1 / self.subset_size if state in ("complement", "mse") else 0.0
+        self.projector_sign = {"complement": -1, "mse": 0}.get(state, 1)
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

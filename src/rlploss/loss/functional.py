@@ -113,8 +113,8 @@ def subset_values(
         raise ValueError(
             'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass subsets'
         )
-    else:
-        form.check_outside(x.shape[0] if subsets is None else subsets.shape[1], x.shape[0])
+    elif form.has_points:
+        _checks.outside(form.draw_from, x.shape[0] if subsets is None else subsets.shape[1], x.shape[0])
     if check_finite and not tracing:  # rows that are in no subset are checked too
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():
