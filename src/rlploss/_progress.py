@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ProgressLine:
     On a terminal the line is rewritten a few times a second, elsewhere a line is written every `every` seconds.
     """
 
-    def __init__(self, total: float, *, stream: TextIO | None = None, every: float = 10.0, done: float = 0.0) -> None:
+    def __init__(self, total: float, *, stream: IO[str] | None = None, every: float = 10.0, done: float = 0.0) -> None:
         self._stream = sys.stderr if stream is None else stream
         self.terminal = self._stream.isatty()
         self.every = 0.25 if self.terminal else every
@@ -76,6 +76,45 @@ class ProgressLine:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
+
+
+class Reporter:
+    """Tells how many of all steps are done: to a function, or as a line on standard error."""
+
+    def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
+        self._function = progress if callable(progress) else None
+        self._line = ProgressLine(total) if progress is True else None
+        self._total, self._done, self._resumed = total, 0, 0
+        self._started = time.perf_counter()
+        self._due = self._started if self._function is not None else math.inf
+
+    @property
+    def due(self) -> float:
+        """When the next report is wanted."""
+        return self._line.due if self._line is not None else self._due
+
+    def add(self, steps: int, *, resumed: bool = False) -> None:
+        """So many steps more are done; steps of an earlier sitting took no time here."""
+        self._done += steps
+        self._resumed += steps if resumed else 0
+        if time.perf_counter() >= self.due:
+            self._tell()
+
+    def end(self) -> None:
+        """Tell the last state."""
+        self._tell(last=True)
+        if self._line is not None:
+            self._line.close()
+
+    def _tell(self, *, last: bool = False) -> None:
+        elapsed = time.perf_counter() - self._started
+        fresh = self._done - self._resumed
+        remaining = 0.0 if last else elapsed / fresh * (self._total - self._done) if fresh else math.inf
+        if self._line is not None:
+            self._line.tell(self._done, f"step {self._done:,} of {self._total:,}", remaining=remaining, now=last)
+        if self._function is not None:
+            self._due = time.perf_counter() + 0.25
+            self._function(Progress(self._done, self._total, elapsed, remaining))
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 from numpy.typing import NDArray
 
-from rlploss.lab.files import write_bytes_atomic, write_text_atomic
+from rlploss._files import write_bytes, write_text
+from rlploss.lab.text import number
 
 Array = NDArray[np.float64]
 
@@ -119,26 +121,6 @@ class Figure:
         curves = {line.label: (line.style, False) for panel in panels for line in panel.lines}
         levels = {label: (style, True) for panel in panels for label, _, style in panel.levels}
         return [(label, *rest) for label, rest in (curves | levels).items()]
-
-
-def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, short.
-
-    >>> number(2.6e-6), number(0.2271), number(4100.0), number(0.5)
-    ('2.60e-6', '0.227', '4,100', '0.500')
-    """
-    if not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    value = float(f"{value:.{digits - 1}e}")  # rounded first, or 0.9999 would have a digit more than 1.00
-    magnitude = abs(value)
-    if magnitude < 1e-3 or magnitude >= 1e6:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    if magnitude >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(magnitude)))}f}"
 
 
 @contextmanager
@@ -270,12 +252,8 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
         text = text.replace(f": {colour}", f": var(--{css}, {colour})")
     head, rest = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    words = f"<title>{_escape(panel.title)}</title><desc>{_escape(panel.describe())}</desc>"
-    return f'{head} role="img" aria-label="{_escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    words = f"<title>{escape(panel.title)}</title><desc>{escape(panel.describe())}</desc>"
+    return f'{head} role="img" aria-label="{escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
 
 
 def _svg(figure: MplFigure) -> str:
@@ -338,8 +316,8 @@ def save(figure: Figure, directory: Path) -> list[Path]:
         made = drawn(figure)
         raster = io.BytesIO()
         made.savefig(raster, format="png", dpi=160, metadata={"Software": None})
-        write_bytes_atomic(png, raster.getvalue())
-        write_text_atomic(svg, _svg(made) + mark)  # last, since its mark vouches for both
+        write_bytes(png, raster.getvalue())
+        write_text(svg, _svg(made) + mark)  # last, since its mark vouches for both
     return [svg, png]
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from rlploss._files import write_text
 from rlploss.lab import figures
-from rlploss.lab.figures import Drawing, Figure, Panel
-from rlploss.lab.files import Value, csv_text, markdown_text, write_text_atomic
+from rlploss.lab.figures import Figure
+from rlploss.lab.text import Scalar, csv_text, markdown_text
 
 
 class Text(str):
@@ -39,7 +40,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     data_header: tuple[str, ...] = ()
-    data_rows: tuple[tuple[Value, ...], ...] = ()
+    data_rows: tuple[tuple[Scalar, ...], ...] = ()
     notes: tuple[str, ...] = ()
     text_columns: frozenset[int] = frozenset()
     rules: frozenset[int] = frozenset()  # rows that begin a group
@@ -109,24 +110,11 @@ class Report:
         return [*(t for s in self.sections for t in s.tables), *self.tables]
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-
-
-def _svg(panel: Panel | Drawing, figure: str, index: int) -> Markup:
-    # inline_svg escapes every text it is given.
-    return Markup(figures.inline_svg(panel, f"{figure}-{index}"))
-
-
-def _swatch(style: str, level: bool) -> Markup:
-    return Markup(figures.legend_swatch(style, level))
-
-
 def html(report: Report) -> str:
     """The whole page."""
-    environment = _environment()
+    environment = Environment(
+        loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     css = environment.get_template("report.css").render(
         light=figures.style_variables(dark=False), dark=figures.style_variables(dark=True)
     )
@@ -138,8 +126,9 @@ def html(report: Report) -> str:
         folded=[claim for claim in report.claims if claim.folded],
         css=Markup(css),
         tally=[(word, tone, count) for (word, tone), count in counted.items()],
-        svg=_svg,
-        swatch=_swatch,
+        # Both escape every text they are given.
+        svg=lambda panel, figure, index: Markup(figures.inline_svg(panel, f"{figure}-{index}")),
+        swatch=lambda style, level: Markup(figures.legend_swatch(style, level)),
         has_data=lambda figure: bool(figures.data_rows(figure)),
     )
 
@@ -150,16 +139,16 @@ def write(report: Report, directory: Path) -> list[Path]:
     for table in report.all_tables():
         for suffix, text in ((".csv", table.csv()), (".md", table.markdown())):
             path = directory / "tables" / f"{table.name}{suffix}"
-            write_text_atomic(path, text)
+            write_text(path, text)
             written.append(path)
     for section in report.sections:
         for figure in section.figures:
             written += figures.save(figure, directory / "figures")
-            rows: Sequence[Sequence[Value]] = figures.data_rows(figure)
+            rows: Sequence[Sequence[Scalar]] = figures.data_rows(figure)
             if rows:
                 path = directory / "figures" / f"{figure.name}.csv"
-                write_text_atomic(path, csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
+                write_text(path, csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
                 written.append(path)
     page = directory / "report.html"
-    write_text_atomic(page, html(report))
+    write_text(page, html(report))
     return [page, *written]

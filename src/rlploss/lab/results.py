@@ -10,66 +10,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-AXES = ("step", "epoch", "samples", "seconds")
 Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
 
 
 @dataclass(frozen=True)
-class Run:
-    """One seed of one variant: its curve (axes and metrics, one list each) and any arrays worth keeping."""
+class TrainedNetwork:
+    """One seed of one variant: its curve (axes and metrics, one list each), single numbers, and arrays to keep."""
 
     seed: int
     variant: int
     curve: Mapping[str, list[float]]
     seconds: float
+    values: Mapping[str, float] = field(default_factory=dict)
     artifacts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """All runs of a cell, and how they were made."""
+    """All networks of a cell, and how they were made."""
 
-    runs: tuple[Run, ...]
-    path: str  # "compiled" or "plain"
+    networks: tuple[TrainedNetwork, ...]
+    engine: str  # which of the engines of `fit_fleet` trained them, "none" where nothing is trained
     threads: int
     seconds: float
     notes: tuple[str, ...] = ()  # what was worth telling on the way: warnings, each once
+    objectives: tuple[dict[str, Any], ...] = ()  # as JSON with M and K resolved: one, or one per variant
 
 
 @dataclass(frozen=True)
 class StoredCell:
-    """A cell read from the store: the runs and the provenance of the row."""
+    """A cell read from the store: the networks and the provenance of the row."""
 
-    runs: tuple[Run, ...]
+    networks: tuple[TrainedNetwork, ...]
     provenance: Mapping[str, Any]
     seconds: float
 
     @property
-    def path(self) -> str:
-        """Compiled or plain."""
-        return str(self.provenance["path"])
+    def engine(self) -> str:
+        """Which engine trained the networks."""
+        return str(self.provenance["engine"])
 
-    def of_variant(self, variant: int = 0) -> list[Run]:
-        """The runs of one variant, by seed."""
-        return sorted((r for r in self.runs if r.variant == variant), key=lambda r: r.seed)
+    def of_variant(self, variant: int = 0) -> list[TrainedNetwork]:
+        """The networks of one variant, by seed."""
+        return sorted((n for n in self.networks if n.variant == variant), key=lambda n: n.seed)
 
-    def has(self, metric: str) -> bool:
-        """Whether the runs carry this metric."""
-        return all(metric in run.curve for run in self.runs)
+    def has(self, name: str) -> bool:
+        """Whether every network has this metric or number."""
+        return all(name in network.curve or name in network.values for network in self.networks)
 
     def matrix(self, metric: str, variant: int = 0) -> Array:
         """[seeds, points]: the metric's curve of every seed."""
-        return np.array([run.curve[metric] for run in self.of_variant(variant)], dtype=np.float64)
+        return np.array([network.curve[metric] for network in self.of_variant(variant)], dtype=np.float64)
 
     def axis(self, name: str, variant: int = 0) -> Array:
-        """[points]: an axis, mean over seeds (they differ in seconds only)."""
+        """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in seconds only)."""
         values: Array = self.matrix(name, variant).mean(axis=0)
         return values
 
-    def final(self, metric: str, variant: int = 0) -> Array:
-        """[seeds]: the last value of the metric."""
-        values: Array = self.matrix(metric, variant)[:, -1]
-        return values
+    def final(self, name: str, variant: int = 0) -> Array:
+        """[seeds]: the last value of a metric's curve, or the single number of this name."""
+        networks = self.of_variant(variant)
+        return np.array([n.values[name] if name in n.values else n.curve[name][-1] for n in networks], dtype=np.float64)
 
     def at(self, metric: str, axis: str, value: float, variant: int = 0) -> Array:
         """[seeds]: the metric at the last evaluation with axis ≤ value; NaN where there is none."""

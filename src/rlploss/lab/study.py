@@ -1,33 +1,29 @@
-"""A study as plain data: arms × tasks × seeds × budget.
+"""A study as values: arms on tasks, each for a budget and with some seeds.
 
-The unit of work is a *cell*: one (arm, task, budget) with all its seeds. It trains as one fleet and is stored
-in one transaction. A cell is identified by the SHA-256 of its canonical JSON; names and labels are not part
-of it, so that two tables which need the same training share it.
+The unit of work is a *cell*: one (arm, task, budget) with all its seeds. It trains as one fleet and is stored in one
+transaction. A cell is identified by the SHA-256 of its canonical JSON; names and labels are not part of it, so that two
+tables which need the same training share it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlploss import _checks
+from rlploss._values import Value, from_json
+from rlploss.training.budget import Epochs, Steps
+from rlploss.training.objectives import Objective, as_objective
+from rlploss.training.optimizers import OptimizerValue
 
-Scalar = str | int | float | bool | None
-Settings = tuple[tuple[str, Scalar], ...]
-
-
-def settings(values: Mapping[str, Scalar]) -> Settings:
-    """Freeze a mapping: sorted by key, `None` (left at its default) dropped."""
-    for key, value in values.items():
-        if not isinstance(value, str | int | float | bool | None):
-            raise TypeError(f"setting {key!r} must be text, a number or a bool, got {value!r} ({type(value).__name__})")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"setting {key!r} must be finite, got {value!r}")
-    return tuple(sorted((k, v) for k, v in values.items() if v is not None))
+MODELS = ("regression", "autoencoder", "lenet5", "moons")
+OUTPUTS = ("logits", "softmax", "sigmoid")
+_LABELS = frozenset({"name", "protocol"})  # for people: they do not decide a result
+_KINDS: dict[str, type[Part]] = {}
 
 
 def canonical_json(value: Any) -> str:
@@ -35,133 +31,217 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How long an arm trains, and how often it is evaluated, both in the same unit."""
+class Part:
+    """What arms, tasks and variants share: a frozen dataclass that turns into JSON and back.
 
-    unit: str  # "epochs" or "steps"
-    n: int
-    every: int = 1
+    Another room may have arms and tasks of its own; the store and the workers use nothing but what stands here.
+    """
 
-    def __post_init__(self) -> None:
-        _checks.one_of("budget unit", self.unit, ("epochs", "steps"))
-        _checks.count("budget", self.n)
-        _checks.count("evaluate every", self.every)
+    name: str
+    timed = False  # whether the seconds are a result: such cells train alone, after the others
+    variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
+
+    def __init_subclass__(cls) -> None:
+        """Note the class under its name, for the way back from JSON."""
+        super().__init_subclass__()
+        _KINDS[cls.__name__] = cls
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields that decide a result as plain data, with the class under "kind"."""
+        names = [f.name for f in fields(self) if f.name not in _LABELS]  # type: ignore[arg-type]  # a dataclass
+        return {"kind": type(self).__name__} | {name: _plain(getattr(self, name)) for name in names}
+
+    @property
+    def family(self) -> str:
+        """What has the same family takes about as long as was predicted, or wrong by the same factor."""
+        return ""
 
     def __str__(self) -> str:
-        return f"{self.n:,} {self.unit}"
+        """The label that progress and messages show."""
+        return self.name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value | Part):
+        return value.to_json()
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _made(data: Any) -> Any:
+    """What `_plain` described. Functions are refused: reading a store that others wrote must not run their code."""
+    if isinstance(data, list):
+        return tuple(_made(item) for item in data)
+    if not isinstance(data, dict):
+        return data
+    if any(isinstance(item, dict) and "where" in item for item in data.values()):
+        raise ValueError("a spec with a function in it is not loaded")
+    if data.get("kind") not in _KINDS:
+        return from_json(data)
+    kind: Any = _KINDS[data["kind"]]
+    labels = {f.name: "" for f in fields(kind) if f.name in _LABELS}
+    return kind(**labels, **{name: _made(item) for name, item in data.items() if name != "kind"})
 
 
 @dataclass(frozen=True)
-class Arm:
-    """What is trained: an objective and the settings that `fit` takes; `protocol` names its column."""
+class Arm(Part):
+    """What is trained: an objective and an optimiser. `protocol` names its column, `output` the last layer."""
 
     name: str
-    objective: str
+    objective: Objective
+    optimizer: OptimizerValue
+    _: KW_ONLY
     protocol: str = ""
-    settings: Settings = ()
+    output: str = "logits"
 
-    def get(self, key: str, default: Scalar = None) -> Scalar:
-        """One setting."""
-        return dict(self.settings).get(key, default)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", as_objective(self.objective))
+        if not isinstance(self.optimizer, OptimizerValue):
+            raise TypeError(f"optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got {self.optimizer!r}")
+        _checks.one_of("output", self.output, OUTPUTS)
+
+    @property
+    def family(self) -> str:
+        """The objective, whether it mixes rows, and whether a step takes all subsets."""
+        made = self.objective
+        return f"{type(made).__name__} {made.mixup is None} {getattr(made, 'subsets_per_step', '')}"
+
+    def __str__(self) -> str:
+        return f"{self.protocol} · {self.name}" if self.protocol else self.name
 
 
 @dataclass(frozen=True)
-class Task:
-    """What it is trained on; `variants` (a sweep over γ, say) train in one fleet, each with every seed."""
+class Variant(Part):
+    """One level of a sweep: a distribution shift γ, or noise β on the training features; None: neither."""
+
+    shift: float | None = None
+    noise: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("shift", 1.0), ("noise", 1e6)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _checks.number(name, getattr(self, name), 0.0, most))
+
+
+@dataclass(frozen=True)
+class Task(Part):
+    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with every seed.
+
+    Args:
+        name: for tables and messages.
+        dataset: a name of `rlploss.datasets`.
+        model: which network: "regression", "autoencoder", "lenet5" or "moons".
+        n_train: training rows. Default: half of all.
+        n_test: test rows. Default: the rest.
+        first: whether the first rows are taken, instead of random ones.
+        region: of a shift, "paper" (the default) or "mahalanobis".
+        scaling: "standard" standardises features and target; None leaves them as they are.
+        metrics: what is evaluated on the test rows.
+        keep: "reconstructions" or "boundary", pictures that the first seed keeps.
+        timed: whether the seconds are a result: such cells train alone, after the others.
+        variants: see `Variant`.
+    """
 
     name: str
-    settings: Settings = ()
-    variants: tuple[Settings, ...] = ((),)
+    dataset: str
+    model: str
+    _: KW_ONLY
+    n_train: int | None = None
+    n_test: int | None = None
+    first: bool = False
+    region: str | None = None
+    scaling: str | None = None
+    metrics: tuple[str, ...] = ("mse",)
+    keep: str | None = None
+    timed: bool = False
+    variants: tuple[Variant, ...] = (Variant(),)
 
     def __post_init__(self) -> None:
+        _checks.one_of("model", self.model, MODELS)
+        choices = {
+            "region": ("paper", "mahalanobis"),
+            "scaling": ("standard",),
+            "keep": ("reconstructions", "boundary"),
+        }
+        for name, options in choices.items():
+            if getattr(self, name) is not None:
+                _checks.one_of(name, getattr(self, name), options)
+        for name in ("n_train", "n_test"):
+            if getattr(self, name) is not None:
+                _checks.count(name, getattr(self, name))
         if not self.variants:
-            raise ValueError(
-                f"task {self.name!r} needs at least one variant, got none; leave it out for the plain task"
-            )
+            raise ValueError(f"task {self.name!r} needs at least one variant, got none; leave it out for a plain task")
 
-    def get(self, key: str, default: Scalar = None) -> Scalar:
-        """One setting."""
-        return dict(self.settings).get(key, default)
+    @property
+    def family(self) -> str:
+        """The network."""
+        return self.model
+
+
+if TYPE_CHECKING:  # a TypeVar has defaults from Python 3.13 on
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    A = DefaultTypeVar("A", bound=Part, default=Arm)
+    T = DefaultTypeVar("T", bound=Part, default=Task)
+else:
+    A, T = TypeVar("A"), TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One arm on one task for one budget, with all its seeds."""
+class Cell(Generic[A, T]):
+    """One arm on one task for one budget, with all its seeds; evaluated every so many units of the budget."""
 
-    arm: Arm
-    task: Task
-    budget: Budget
+    arm: A
+    task: T
+    budget: Epochs | Steps
     seeds: tuple[int, ...]
+    _: KW_ONLY
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.budget, Epochs | Steps):
+            raise TypeError(f"budget must be Epochs(n) or Steps(n), got {self.budget!r}")
+        _checks.count("evaluate_every", self.evaluate_every)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"a cell needs distinct seeds, at least one, got {self.seeds!r}")
 
     def spec(self) -> dict[str, Any]:
         """Everything that decides the result, as plain data."""
         return {
-            "objective": self.arm.objective,
-            "arm": dict(self.arm.settings),
-            "task": dict(self.task.settings),
-            "variants": [dict(v) for v in self.task.variants],
-            "budget": {"unit": self.budget.unit, "n": self.budget.n, "every": self.budget.every},
+            "arm": self.arm.to_json(),
+            "task": self.task.to_json(),
+            "budget": self.budget.to_json(),
+            "evaluate_every": self.evaluate_every,
             "seeds": list(self.seeds),
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Cell:
+    def from_spec(cls, spec: Mapping[str, Any]) -> Cell[Any, Any]:
         """The cell of a stored spec; names, which are not part of a spec, are empty."""
-        return cls(
-            Arm("", spec["objective"], settings=settings(spec["arm"])),
-            Task("", settings(spec["task"]), tuple(settings(v) for v in spec["variants"])),
-            Budget(spec["budget"]["unit"], spec["budget"]["n"], spec["budget"]["every"]),
-            tuple(spec["seeds"]),
-        )
+        parts = {name: _made(spec[name]) for name in ("arm", "task", "budget", "seeds", "evaluate_every")}
+        for name in ("arm", "task"):
+            if not isinstance(parts[name], Part):
+                raise TypeError(f"{name} of a spec must describe one, got {parts[name]!r}")
+        return cls(**parts)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON of `spec()`."""
         return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()
 
     @property
-    def n_replicas(self) -> int:
-        """Networks trained together: seeds × variants."""
-        return len(self.seeds) * len(self.task.variants)
-
-    def __str__(self) -> str:
-        return " · ".join(p for p in (self.task.name, self.arm.protocol, self.arm.name, str(self.budget)) if p)
-
-
-@dataclass(frozen=True)
-class Study:
-    """A named set of cells; the name is for people, the cells are what runs."""
-
-    name: str
-    cells: tuple[Cell, ...] = field(default=())
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self.cells)
-
-    def __len__(self) -> int:
-        return len(self.cells)
+    def keys(self) -> list[tuple[int, int]]:
+        """(variant, seed) of every network, in the order in which they are trained."""
+        return [(variant, seed) for variant in range(len(self.task.variants)) for seed in self.seeds]
 
     @property
-    def hash(self) -> str:
-        """SHA-256 over the hashes of the cells."""
-        return hashlib.sha256(canonical_json([c.hash for c in self.cells]).encode()).hexdigest()
+    def n_replicas(self) -> int:
+        """Networks trained together: seeds × variants."""
+        return len(self.keys)
+
+    def __str__(self) -> str:
+        return f"{self.task} · {self.arm} · {self.budget.n:,} {type(self.budget).__name__.lower()}"
 
 
-def grid(
-    name: str, arms: Iterable[Arm], tasks: Iterable[Task], budgets: Iterable[Budget], seeds: Iterable[int]
-) -> Study:
-    """The full product arms × tasks × budgets, every cell with the same seeds."""
-    arms, budgets, frozen_seeds = tuple(arms), tuple(budgets), tuple(seeds)
-    return Study(
-        name, tuple(Cell(arm, task, budget, frozen_seeds) for task in tasks for arm in arms for budget in budgets)
-    )
-
-
-def distinct(cells: Iterable[Cell]) -> list[Cell]:
+def distinct(cells: Iterable[Cell[A, T]]) -> list[Cell[A, T]]:
     """The cells that have to run: the first of each hash, in order."""
     return list({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]

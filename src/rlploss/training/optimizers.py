@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rlploss._checks import number, one_of
-from rlploss.training.values import Value, positive
+from rlploss._values import Value, positive, put
 
 OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -23,12 +23,13 @@ class OptimizerValue(Value):
     weight_decay: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", positive("lr", self.lr))
-        object.__setattr__(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
+        put(self, "lr", positive("lr", self.lr))
+        put(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
 
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Torch's optimiser for these parameters, with its fused update where there is one."""
-        fused = parameters[0].device.type in ("cpu", "cuda", "mps")
+        # torch's fused SGD fails where a parameter has its first gradient later than others
+        fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(self, "momentum", 0.0)
         kind: Any = getattr(torch.optim, type(self).__name__)
         arguments = {name: value for name, value in self.to_json().items() if name != "kind"}
         return kind(parameters, **arguments, fused=fused)  # type: ignore[no-any-return]  # torch's own class
@@ -61,7 +62,7 @@ class SGD(OptimizerValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
+        put(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out")
 

@@ -1,0 +1,60 @@
+"""Numbers and tables as text: significant digits, CSV and Markdown. Nothing here needs matplotlib."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+
+from rlploss.lab.errors import shown
+
+Scalar = str | int | float | bool | None  # what a cell of a table may hold
+
+
+def number(value: float, digits: int = 3) -> str:
+    """So many significant digits, short.
+
+    >>> number(2.6e-6), number(0.2271), number(4100.0), number(0.5)
+    ('2.60e-6', '0.227', '4,100', '0.500')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    value = float(f"{value:.{digits - 1}e}")  # rounded first, or 0.9999 would have a digit more than 1.00
+    magnitude = abs(value)
+    if magnitude < 1e-3 or magnitude >= 1e6:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if magnitude >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(magnitude)))}f}"
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Scalar]]) -> str:
+    """CSV with exact floats; a text cell that a spreadsheet would run as a formula gets a quote in front."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_safe(h) for h in header])
+    writer.writerows([[_safe(v) for v in row] for row in rows])
+    return buffer.getvalue()
+
+
+def _safe(value: Scalar) -> Scalar:
+    if isinstance(value, str):
+        # A lone carriage return would end the line for a reader, and the writer does not quote it.
+        quoted = f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        return quoted.replace("\r", " ")
+    return repr(value) if isinstance(value, float) else value
+
+
+def markdown_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; bars, line ends, HTML, links and control characters in cells are made harmless."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(_cell(c) for c in line) + " |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    clean = shown(" ".join(str(text).split())).replace("\\", "\\\\").replace("|", "\\|")
+    return clean.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
