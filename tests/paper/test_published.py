@@ -17,11 +17,11 @@ def test_tables_are_complete():
 def test_hyperparameters_of_every_experiment():
     assert published.hyper("wine", "small") == published.Hyper("adamw", 5e-3, 1e-2, 0.25)
     assert len(published.hyper_rows()) == 28
-    assert published.subsets("time") == 2000
+    assert published.protocol("subsets")["time"] == 2000
     with pytest.raises(KeyError):
         published.hyper("wine", "nothing")
 
 
 def test_claims_have_distinct_names():
-    names = [name for name, _ in published.claims()]
+    names = [claim.id for claim in published.claims()]
     assert len(names) == len(set(names)) == 29

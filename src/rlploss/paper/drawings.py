@@ -13,7 +13,6 @@ from torch import nn
 from rlploss import models
 from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing
 from rlploss.lab.results import Array, StoredCell
-from rlploss.paper.panels import STYLES as ARM_STYLES
 from rlploss.paper.protocols import ARMS
 
 BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]
@@ -114,12 +113,9 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
         axes.set_ylim(len(words), 0)
         for k, text in enumerate(words):
             learned = "linear" in text or "convolution" in text
-            axes.add_patch(
-                FancyBboxPatch(
-                    (0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04",
-                    facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7,
-                )
-            )  # fmt: skip
+            box = FancyBboxPatch((0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04")
+            box.set(facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7)
+            axes.add_patch(box)
             axes.text(0.5, k + 0.45, text, ha="center", va="center", fontsize=8.5, color=INK)
 
     return Drawing(
@@ -142,7 +138,7 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
         if f"epoch {epoch}" not in kept:
             return None
         images.append(kept[f"epoch {epoch}"])
-        rows.append(ARMS[arm])
+        rows.append(ARMS[arm].label)
         original = kept["original"]
     stack = np.concatenate([original, *images])
     count = len(original)
@@ -155,7 +151,9 @@ def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: 
         axes.set_yticks([side * (k + 0.5) for k in range(len(rows))], rows)
         axes.grid(False)
 
-    squares = {ARMS[arm]: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)}
+    squares = {
+        ARMS[arm].label: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)
+    }
     errors = "; ".join(f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items())
     return Drawing(
         f"After {epoch} epochs ({protocol})",
@@ -179,13 +177,15 @@ def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Arr
         for arm, values in grids.items():
             if values is not None and values.min() < 0 < values.max():
                 x_axis, y_axis = (np.linspace(-1.8, 2.8, values.shape[1]), np.linspace(-1.4, 1.9, values.shape[0]))
-                colour, _, dash = STYLES[ARM_STYLES[arm]]
+                colour, _, dash = STYLES[ARMS[arm].style]
                 axes.contour(x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash])
         axes.set_xlabel("first feature")
         axes.set_ylabel("second feature")
 
     accuracies = ", ".join(
-        f"{ARMS[arm]} {cell.matrix('accuracy')[0, -1]:.3f}" for arm, cell in stored.items() if cell.has("accuracy")
+        f"{ARMS[arm].label} {cell.matrix('accuracy')[0, -1]:.3f}"
+        for arm, cell in stored.items()
+        if cell.has("accuracy")
     )
     words = f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {accuracies}."
     data = tuple((f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,6 +19,7 @@ DATASETS = {
 }
 REGRESSION = ("california", "wine", "linear", "nonlinear")
 IMAGES = ("mnist", "cifar10")
+Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,31 @@ class Hyper:
     lr: float
     weight_decay: float | None = None
     psi: float | None = None
+
+
+@dataclass(frozen=True)
+class PublishedClaim:
+    """What the paper says, and what decides whether we find it too; `published.toml` explains the fields."""
+
+    id: str
+    text: str
+    rule: str
+    studies: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    pairs: Pairs = (("rlp", "mse"), ("rlp", "mse_l2"))
+    metrics: tuple[str, ...] = ("mse",)
+    faster: Pairs = ()
+    epochs: tuple[int, ...] = ()
+    level: float = 0.0
+    below: float = 0.0
+    above: float = 0.0
+    note: str = ""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The arms that RLP is compared with."""
+        return tuple(theirs for _, theirs in self.pairs)
 
 
 @cache
@@ -67,11 +94,6 @@ def epochs(dataset: str) -> int:
     return int(data()["table1"]["epochs"][dataset])
 
 
-def subsets(experiment: str) -> int:
-    """Number of subsets K of an experiment."""
-    return int(data()["protocol"]["subsets"][experiment])
-
-
 def protocol(name: str) -> dict[str, Any]:
     """What the tables do not say: sizes and epochs of a family of experiments."""
     return dict(data()["protocol"][name])
@@ -89,13 +111,15 @@ def hyper(dataset: str, experiment: str) -> Hyper:
 
 def hyper_rows() -> list[tuple[str, str, Hyper]]:
     """Both hyperparameter tables: dataset, experiment, values."""
-    return [
-        (dataset, experiment, Hyper(**values))
-        for dataset, experiments in data()["hyperparameters"].items()
-        for experiment, values in experiments.items()
-    ]
+    found = data()["hyperparameters"]
+    return [(dataset, experiment, hyper(dataset, experiment)) for dataset in found for experiment in found[dataset]]
 
 
-def claims() -> list[tuple[str, str]]:
-    """(id, text) of every claim, in order."""
-    return [(claim["id"], claim["text"]) for claim in data()["claim"]]
+@cache
+def claims() -> tuple[PublishedClaim, ...]:
+    """Every claim, in the order of the text."""
+    return tuple(PublishedClaim(**{key: _frozen(value) for key, value in row.items()}) for row in data()["claim"])
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
