@@ -7,11 +7,11 @@ def test_tables_are_complete():
     for dataset in published.DATASETS:
         for trained in ("mse", "mse_l2", "rlp"):
             for measured in ("mse", "rlp"):
-                assert published.table1(dataset, trained, measured).sd > 0
-            assert published.table2(dataset, trained).mean > 0
-    assert published.table1("linear", "rlp", "mse") == published.Value(2.6e-6, 1.7e-6)
-    assert published.table1("moons", "rlp", "mse") is None
-    assert published.table2("linear", "mae") is None
+                assert published.value("table1", dataset, trained, measured).sd > 0
+            assert published.value("table2", dataset, trained, "mse").mean > 0
+    assert published.value("table1", "linear", "rlp", "mse") == published.Value(2.6e-6, 1.7e-6)
+    assert published.value("table1", "moons", "rlp", "mse") is None
+    assert published.value("table2", "linear", "mae", "mse") is None
 
 
 def test_hyperparameters_of_every_experiment():

@@ -28,8 +28,8 @@ PROVENANCE = {
 def level(cell, world):
     """Where the error of a cell ends."""
     name, arm, protocol = cell.task.name.split(" ")[0].split("-")[0], cell.arm.name, cell.arm.protocol
-    ours = published.table1(name, "rlp", "mse")
-    theirs = published.table1(name, "mse", "mse")
+    ours = published.value("table1", name, "rlp", "mse")
+    theirs = published.value("table1", name, "mse", "mse")
     rlp, base = (ours.mean, theirs.mean) if ours else (0.1, 0.5)
     if is_rlp(arm):
         return rlp

@@ -51,12 +51,18 @@ def _not_run(claim: PublishedClaim) -> Verdict:
     return Verdict(NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
 
 
-# RLP better than a baseline in every comparison of a claim. A function of this kind yields, for one pair of arms on one
-# task under one protocol, the places that are compared; None where a place was not run.
+class Place(NamedTuple):
+    """One comparison of a claim: two arms on a task under a protocol, by a metric."""
 
-Compare = Callable[
-    [Grid, PublishedClaim, str, str, tuple[str, str], str], Iterator[tuple[str, stats.Comparison | None]]
-]
+    grid: Grid
+    claim: PublishedClaim
+    task: str
+    protocol: str
+    pair: tuple[str, str]
+    metric: str
+
+
+Compare = Callable[[Place], Iterator[Placed]]  # what was run there: nothing, one comparison, or one for each variant
 
 
 def better(
@@ -101,13 +107,12 @@ def _compared(
 ) -> list[Placed]:
     """Every comparison of a claim under a protocol that was run."""
     return [
-        (where, comparison)
+        placed
         for grid in grids
         for pair in pairs or claim.pairs
         for metric in claim.metrics
         for task in claim.tasks or grid.whole_tasks()
-        for where, comparison in compare(grid, claim, task, protocol, pair, metric)
-        if comparison is not None
+        for placed in compare(Place(grid, claim, task, protocol, pair, metric))
     ]
 
 
@@ -120,22 +125,20 @@ def _counted_beside(grids: list[Grid], claim: PublishedClaim, compare: Compare) 
     return str(claim.beside["words"]).format(better=count, n=len(found)) if found else ""
 
 
-def _final(
-    grid: Grid, claim: PublishedClaim, task: str, protocol: str, pair: tuple[str, str], metric: str
-) -> Iterator[tuple[str, stats.Comparison | None]]:
+def _final(at: Place) -> Iterator[Placed]:
     """The last values, in every variant of the task."""
-    cell = grid.cell(task, protocol, pair[0])
+    cell = at.grid.cell(at.task, at.protocol, at.pair[0])
     for variant in range(0 if cell is None else len(cell.task.variants)):
-        yield title_of(task), grid.compare(task, protocol, *pair, metric, variant)
+        found = at.grid.compare(at.task, at.protocol, *at.pair, at.metric, variant)
+        if found is not None:
+            yield title_of(at.task), found
 
 
-def _flattening(
-    grid: Grid, claim: PublishedClaim, task: str, protocol: str, pair: tuple[str, str], metric: str
-) -> Iterator[tuple[str, stats.Comparison | None]]:
+def _flattening(at: Place) -> Iterator[Placed]:
     """The share of the whole rise (β from 0.1 to 0.9) that is left after β = 0.5; less is flatter."""
     shares = []
-    for arm in pair:
-        ends = [grid.final(task, protocol, arm, metric, variant) for variant in (0, 4, 8)]
+    for arm in at.pair:
+        ends = [at.grid.final(at.task, at.protocol, arm, at.metric, variant) for variant in (0, 4, 8)]
         if any(end is None for end in ends):
             return
         first, middle, last = (np.asarray(end) for end in ends)
@@ -144,39 +147,33 @@ def _flattening(
             return
         shares.append((last - middle) / whole)
     # Negated, so that less is better on a difference scale: shares may be negative.
-    yield title_of(task), stats.compare(-shares[0], -shares[1], lower_is_better=False)
+    yield title_of(at.task), stats.compare(-shares[0], -shares[1], lower_is_better=False)
 
 
-def _in_time(
-    grid: Grid, claim: PublishedClaim, task: str, protocol: str, pair: tuple[str, str], metric: str
-) -> Iterator[tuple[str, stats.Comparison | None]]:
+def _in_time(at: Place) -> Iterator[Placed]:
     """The values at the last second that both arms have reached; for equal steps, at the last step."""
-    ours, theirs = (grid.stored(task, "released", arm) for arm in pair)
+    ours, theirs = (at.grid.stored(at.task, "released", arm) for arm in at.pair)
     if ours is not None and theirs is not None:
-        axis = "step" if protocol == "steps" else "seconds"
+        axis = "step" if at.protocol == "steps" else "seconds"
         common = min(float(ours.axis(axis)[-1]), float(theirs.axis(axis)[-1]))
-        yield title_of(task), stats.compare(ours.at(metric, axis, common), theirs.at(metric, axis, common))
+        yield title_of(at.task), stats.compare(*(arm.at(at.metric, axis, common) for arm in (ours, theirs)))
 
 
-def _after(
-    grid: Grid, task: str, protocol: str, pair: tuple[str, str], metric: str, epoch: int
-) -> tuple[stats.Array, stats.Array] | None:
-    """Values of both arms after an epoch; for equal steps, after as many steps as ours has taken then."""
-    ours, theirs = (grid.stored(task, protocol, arm) for arm in pair)
+def _after(at: Place, epoch: int) -> list[stats.Array]:
+    """Values of both arms after an epoch (for equal steps, after as many steps as ours has taken then), if they ran."""
+    ours, theirs = (at.grid.stored(at.task, at.protocol, arm) for arm in at.pair)
     if ours is None or theirs is None:
-        return None
-    axis = axis_of(protocol)
-    at = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
-    return ours.at(metric, axis, at), theirs.at(metric, axis, at)
+        return []
+    axis = axis_of(at.protocol)
+    when = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
+    return [arm.at(at.metric, axis, when) for arm in (ours, theirs)]
 
 
-def _early(
-    grid: Grid, claim: PublishedClaim, task: str, protocol: str, pair: tuple[str, str], metric: str
-) -> Iterator[tuple[str, stats.Comparison | None]]:
+def _early(at: Place) -> Iterator[Placed]:
     """The values after some epochs."""
-    for epoch in claim.epochs:
-        found = _after(grid, task, protocol, pair, metric, epoch)
-        if found is not None and grid.epochs(task) >= epoch:
+    for epoch in at.claim.epochs:
+        found = _after(at, epoch)
+        if found and at.grid.epochs(at.task) >= epoch:
             yield f"epoch {epoch}", stats.compare(*found)
 
 
@@ -293,11 +290,10 @@ def _reach(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Findi
 
 def _ahead(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
     """RLP's score after some epochs is the higher one."""
-    (pair,), (metric,), (epoch,) = claim.pairs, claim.metrics, claim.epochs
-    found = _after(grid, task, protocol, pair, metric, epoch)
-    if found is None:
+    found = _after(Place(grid, claim, task, protocol, claim.pairs[0], claim.metrics[0]), claim.epochs[0])
+    if not found:
         return Finding(None, "")
-    words = [f"{protocol} {ARMS[arm].label} {mean_sd(values)}" for arm, values in zip(pair, found, strict=True)]
+    words = [f"{protocol} {ARMS[arm].label} {mean_sd(v)}" for arm, v in zip(claim.pairs[0], found, strict=True)]
     return Finding(stats.compare(*found, lower_is_better=False).word == "better", "; ".join(words))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rlploss.lab import stats
 from rlploss.lab.report import Table, Text
@@ -17,12 +17,14 @@ from rlploss.paper.studies import STUDIES
 from rlploss.paper.verdicts import NOT_JUDGED
 from rlploss.training.optimizers import SGD, OptimizerValue
 
-Lookup = Callable[[str, str, str], published.Value | None]  # task, arm, metric
-DATA = tuple(
-    "dataset trained_with measured_with protocol budget seeds mean sd low high "
-    "published_mean published_sd same_as_published cell training_seconds".split()
+DATA = (
+    *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
+    *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
 )
-RATIO_DATA = tuple("dataset baseline metric protocol scale effect low high p p_holm seeds word".split())
+RATIO_DATA = (
+    *("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"),
+    *("p", "p_holm", "seeds", "word"),
+)
 TONES = {"better": "good", "worse": "bad", "level": "calm"}
 
 
@@ -32,7 +34,7 @@ def columns(grid: Grid) -> list[str]:
 
 
 def error_table(
-    grid: Grid, name: str, title: str, arms: Sequence[str], metric: str, lookup: Lookup, notes: tuple[str, ...]
+    grid: Grid, name: str, title: str, *, arms: Sequence[str], metric: str = "mse", notes: tuple[str, ...] = ()
 ) -> Table:
     """Test error of every arm under every protocol, with the published number beside it."""
     protocols = columns(grid)
@@ -44,7 +46,7 @@ def error_table(
         for arm in arms:
             if not any(key[0] == task and key[2] == arm for key in grid.entries):
                 continue
-            value = lookup(task, arm, metric)
+            value = published.value(grid.name, task.removesuffix("-500"), arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = (mean_sd(grid.final(task, p, arm, metric)) for p in protocols)
@@ -93,7 +95,14 @@ def _data_row(
 
 
 def ratio_table(
-    grid: Grid, name: str, title: str, arms: Sequence[str], *, metric: str = "mse", ours: str = "rlp"
+    grid: Grid,
+    name: str,
+    title: str,
+    *,
+    arms: Sequence[str],
+    ours: str = "rlp",
+    metric: str = "mse",
+    notes: tuple[str, ...] = (),
 ) -> Table:
     """RLP against each baseline: ratio of errors (difference of scores) with its interval, and the word for it."""
     protocols = columns(grid)
@@ -117,6 +126,7 @@ def ratio_table(
         data_header=RATIO_DATA,
         data_rows=tuple(data),
         notes=(
+            *notes,
             f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % bootstrap interval; better, worse or "
             "level by a paired t-test over seeds (on logarithms for errors), Holm-corrected down each column.",
         ),

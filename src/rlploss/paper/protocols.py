@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from rlploss.lab.study import Arm, Cell, Task, Variant
+from rlploss.lab.study import Arm, Cell, Task
 from rlploss.paper import published
 from rlploss.paper.request import Request
 from rlploss.training.budget import Epochs, Steps
@@ -157,7 +156,7 @@ class CellFactory:
 
 
 def _regression_factory(
-    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int, **options: Any
+    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int
 ) -> CellFactory:
     given = published.protocol("small" if experiment == "small" else "regression")
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
@@ -173,34 +172,25 @@ def _regression_factory(
         subset_size=size,
         batch_size=given["batch_size"],
         epochs=scale.epochs(family, full_epochs),
-        **options,
     )
 
 
 def regression_cells(
     request: Request,
-    dataset: str,
+    task: Task,
     experiment: str,
     arms: Iterable[str],
     *,
-    n_train: int | None = None,
-    variants: tuple[Variant, ...] = (Variant(),),
-    region: str | None = None,
-    metrics: tuple[str, ...] = ("mse", "rlp"),
     corrected: bool = False,
-    name: str | None = None,
     full_epochs: int | None = None,
 ) -> list[Cell]:
-    """All cells of one regression dataset in one experiment; `name` is the task's name, the dataset's if None."""
+    """All cells of one regression task in one experiment; `full_epochs` is the paper's number if not None."""
     if full_epochs is None:
         own = published.protocol(experiment)["epochs"] if experiment in ("small", "mae") else None
-        full_epochs = own or published.epochs(dataset)
+        full_epochs = own or published.epochs(task.dataset)
     # A sweep looks at the end only.
-    points = 1 if len(variants) > 1 else 250 if request.scale == "paper" else 50
-    factory = _regression_factory(request, dataset, experiment, arms, full_epochs, points=points)
-    task = Task(
-        name or dataset, dataset, "regression", n_train=n_train, region=region, metrics=metrics, variants=variants
-    )
+    points = 1 if len(task.variants) > 1 else 250 if request.scale == "paper" else 50
+    factory = replace(_regression_factory(request, task.dataset, experiment, arms, full_epochs), points=points)
     cells = factory.cells("released", task, RLP.released) + factory.cells("paper", task, RLP.paper, batch_size="all")
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
@@ -214,9 +204,9 @@ def time_cells(request: Request, dataset: str) -> list[Cell]:
     given = published.protocol("time")
     at = given["datasets"].index(dataset)
     full, full_mse = int(given["rlp_epochs"][at]), int(given["mse_epochs"][at])
-    mse_epochs = max(1, round(full_mse * request.at.epochs("time", full) / full))
     both = replace(request, budget="epochs")  # whatever was asked for: the seconds are the budget here
-    factory = _regression_factory(both, dataset, "time", ("mse", "rlp"), full, baseline_epochs=mse_epochs)
+    factory = _regression_factory(both, dataset, "time", ("mse", "rlp"), full)
+    factory = replace(factory, baseline_epochs=max(1, round(full_mse * factory.epochs / full)))
     return factory.cells("released", Task(dataset, dataset, "regression", timed=True), RLP.released)
 
 

@@ -66,24 +66,21 @@ class PublishedClaim:
 
 
 @cache
-def data() -> dict[str, Any]:
-    """The whole file."""
-    text = resources.files("rlploss.paper").joinpath("published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def data(file: str = "published.toml") -> dict[str, Any]:
+    """The whole of a data file of this package."""
+    return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
 
 
-def table1(dataset: str, trained: str, measured: str) -> Value | None:
-    """Table 1: test error of the network trained with one loss and measured with another."""
-    return _cell("table1", dataset, f"{trained}/{measured}")
+def frozen(value: Any) -> Any:
+    """The same data with tuples instead of lists."""
+    if isinstance(value, dict):
+        return {key: frozen(item) for key, item in value.items()}
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def table2(dataset: str, trained: str) -> Value | None:
-    """Table 2: test MSE with 50 training examples."""
-    return _cell("table2", dataset, trained)
-
-
-def _cell(table: str, dataset: str, column: str) -> Value | None:
-    content = data()[table]
+def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
+    """A value of "table1" or "table2": test error of the network trained with one loss and measured with another."""
+    content, column = data()[table], f"{trained}/{measured}"
     if dataset not in content or column not in content["columns"]:
         return None
     return Value(*content[dataset][content["columns"].index(column)])
@@ -118,8 +115,4 @@ def hyper_rows() -> list[tuple[str, str, Hyper]]:
 @cache
 def claims() -> tuple[PublishedClaim, ...]:
     """Every claim, in the order of the text."""
-    return tuple(PublishedClaim(**{key: _frozen(value) for key, value in row.items()}) for row in data()["claim"])
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    return tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])
