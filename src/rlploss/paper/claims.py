@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
+from rlploss.lab.results import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import propositions, published
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import PublishedClaim
-from rlploss.paper.results import Grid, StoredResults, effect, mean_sd, title_of
+from rlploss.paper.results import Array, Grid, StoredResults, effect, mean_sd, title_of
 from rlploss.paper.verdicts import (
     NOT_TESTED,
     TONES,
@@ -39,46 +38,50 @@ def all_claims(results: StoredResults) -> list[Claim]:
     """Every claim of `published.toml` with its verdict."""
     made = []
     for claim in published.claims():
-        verdict = RULES[claim.rule](claim, results)
-        folded = verdict.word == NOT_TESTED
-        tone = TONES[verdict.word]
-        made.append(Claim(claim.id, claim.text, verdict.word, tone, verdict.scope, verdict.evidence, folded))
+        found = RULES[claim.rule](claim, results)
+        folded = found.word == NOT_TESTED
+        made.append(Claim(claim.id, claim.text, found.word, TONES[found.word], found.scope, found.evidence, folded))
     # Judged claims first; within a verdict the paper's order.
     return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
+
+
+class Place(NamedTuple):
+    """Where a claim is looked at: on a task under a protocol, by a metric, for a pair of arms."""
+
+    grid: Grid
+    claim: PublishedClaim
+    task: str
+    protocol: str
+    metric: str = "mse"
+    pair: tuple[str, str] = ("", "")
+
+    def stored(self, arm: str) -> StoredCell | None:
+        """The networks of an arm, or None."""
+        return self.grid.stored(self.task, self.protocol, arm)
+
+    def final(self, arm: str, variant: int = 0) -> Array | None:
+        """[seeds]: the last values of an arm, or None."""
+        return self.grid.final(self.task, self.protocol, arm, self.metric, variant)
 
 
 def _not_run(claim: PublishedClaim) -> Verdict:
     return Verdict(NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
 
 
-class Place(NamedTuple):
-    """One comparison of a claim: two arms on a task under a protocol, by a metric."""
-
-    grid: Grid
-    claim: PublishedClaim
-    task: str
-    protocol: str
-    pair: tuple[str, str]
-    metric: str
-
+# RLP is better in every comparison of a claim.
 
 Compare = Callable[[Place], Iterator[Placed]]  # what was run there: nothing, one comparison, or one for each variant
 
 
-def better(
-    claim: PublishedClaim,
-    results: StoredResults,
-    compare: Compare,
-    detail: Callable[[Grid, PublishedClaim], str] | None = None,
-) -> Verdict:
-    """RLP is better everywhere: reproduced by the rule of `verdicts`; `detail` adds a sentence to the evidence."""
+def better(claim: PublishedClaim, results: StoredResults, compare: Compare) -> Verdict:
+    """RLP is better everywhere: reproduced by the rule of `verdicts`."""
     grids = [grid for name in claim.studies if (grid := results.grid(name)) is not None]
     if not grids:
         return _not_run(claim)
     wanted = claim.tasks or grids[0].whole_tasks()
     absent = [name for name in claim.studies if name not in results.requests]
     missing = [missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
-    released, steps = (corrected(_compared(grids, claim, protocol, compare)) for protocol in BOTH)
+    released, steps = (_compared(grids, claim, protocol, compare) for protocol in BOTH)
     scope = scope_of(grids[0], wanted, max(claim.epochs, default=None))
     if not released:
         return Verdict(NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
@@ -89,7 +92,7 @@ def better(
         _counted_beside(grids, claim, compare),
         *words,
         claim.note,
-        detail(grids[0], claim) if detail else "",
+        _early_values(grids[0], claim, wanted),
         *missing,
     ]
     held, at_steps = all_better(released), all_better(steps)
@@ -105,22 +108,24 @@ def better(
 def _compared(
     grids: list[Grid], claim: PublishedClaim, protocol: str, compare: Compare, pairs: published.Pairs = ()
 ) -> list[Placed]:
-    """Every comparison of a claim under a protocol that was run."""
-    return [
-        placed
-        for grid in grids
-        for pair in pairs or claim.pairs
-        for metric in claim.metrics
-        for task in claim.tasks or grid.whole_tasks()
-        for placed in compare(Place(grid, claim, task, protocol, pair, metric))
-    ]
+    """Every comparison of a claim under a protocol that was run, corrected for their number."""
+    return corrected(
+        [
+            placed
+            for grid in grids
+            for pair in pairs or claim.pairs
+            for metric in claim.metrics
+            for task in claim.tasks or grid.whole_tasks()
+            for placed in compare(Place(grid, claim, task, protocol, metric, pair))
+        ]
+    )
 
 
 def _counted_beside(grids: list[Grid], claim: PublishedClaim, compare: Compare) -> str:
     """One sentence on the same comparisons under another protocol."""
     if not claim.beside:
         return ""
-    found = corrected(_compared(grids, claim, claim.beside["protocol"], compare, claim.beside.get("pairs", ())))
+    found = _compared(grids, claim, claim.beside["protocol"], compare, claim.beside.get("pairs", ()))
     count = sum(c.word == "better" for _, c in found)
     return str(claim.beside["words"]).format(better=count, n=len(found)) if found else ""
 
@@ -138,10 +143,9 @@ def _flattening(at: Place) -> Iterator[Placed]:
     """The share of the whole rise (β from 0.1 to 0.9) that is left after β = 0.5; less is flatter."""
     shares = []
     for arm in at.pair:
-        ends = [at.grid.final(at.task, at.protocol, arm, at.metric, variant) for variant in (0, 4, 8)]
-        if any(end is None for end in ends):
+        first, middle, last = (at.final(arm, variant) for variant in (0, 4, 8))
+        if first is None or middle is None or last is None:
             return
-        first, middle, last = (np.asarray(end) for end in ends)
         whole = float((last - first).mean())  # of the mean curve: a single seed's rise may be nearly nothing
         if whole <= 0:
             return
@@ -159,14 +163,14 @@ def _in_time(at: Place) -> Iterator[Placed]:
         yield title_of(at.task), stats.compare(*(arm.at(at.metric, axis, common) for arm in (ours, theirs)))
 
 
-def _after(at: Place, epoch: int) -> list[stats.Array]:
+def _after(at: Place, epoch: int) -> list[Array]:
     """Values of both arms after an epoch (for equal steps, after as many steps as ours has taken then), if they ran."""
-    ours, theirs = (at.grid.stored(at.task, at.protocol, arm) for arm in at.pair)
+    ours, theirs = (at.stored(arm) for arm in at.pair)
     if ours is None or theirs is None:
         return []
     axis = axis_of(at.protocol)
-    when = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
-    return [arm.at(at.metric, axis, when) for arm in (ours, theirs)]
+    value = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
+    return [arm.at(at.metric, axis, value) for arm in (ours, theirs)]
 
 
 def _early(at: Place) -> Iterator[Placed]:
@@ -177,13 +181,13 @@ def _early(at: Place) -> Iterator[Placed]:
             yield f"epoch {epoch}", stats.compare(*found)
 
 
-def _early_values(grid: Grid, claim: PublishedClaim) -> str:
+def _early_values(grid: Grid, claim: PublishedClaim, tasks: tuple[str, ...]) -> str:
+    """The values themselves, for a claim about some epochs."""
     values = "; ".join(
         f"{ARMS[arm].label} after {epoch}: {number(float(stored.at('mse', 'epoch', epoch).mean()))}"
         for arm in claim.pairs[0]
-        if (stored := grid.stored(grid.whole_tasks()[0], "released", arm)) is not None
         for epoch in claim.epochs
-        if stored.axis("epoch")[-1] >= epoch
+        if (stored := grid.stored(tasks[0], "released", arm)) is not None and stored.axis("epoch")[-1] >= epoch
     )
     return f"Test MSE: {values}." if values else ""
 
@@ -199,107 +203,90 @@ class Finding(NamedTuple):
     decided: bool = False
 
 
-Check = Callable[[Grid, PublishedClaim, str, str], Finding]  # claim, task, protocol
-
-
-def on_one_task(claim: PublishedClaim, results: StoredResults, check: Check) -> Verdict:
+def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[Place], Finding]) -> Verdict:
     """The check holds in the released loop, and at equal steps; judged if the paper's number of epochs was run."""
-    grid = results.grid(claim.studies[0])
+    grid, (task,) = results.grid(claim.studies[0]), claim.tasks
     if grid is None:
         return _not_run(claim)
-    (task,) = claim.tasks
     if not grid.has(task, "released", "rlp"):
         return Verdict(NOT_TESTED, missing_words(grid, (task,)) or "No runs.")
-    released, steps = (check(grid, claim, task, protocol) for protocol in BOTH)
-    words = [finding.words for finding in (released, steps) if finding.words]
     needed = max(claim.epochs, default=grid.full_epochs(task))
     enough = grid.epochs(task) >= needed
     scope = "" if enough else f"needs {needed} epochs"
+    released, steps = found = [check(Place(grid, claim, task, protocol, claim.metrics[0])) for protocol in BOTH]
     if claim.beside:
-        beside = check(grid, claim, task, claim.beside["protocol"])
-        words += [beside.words] if beside.words else []
-        if released.holds and beside.holds is False:
-            scope = claim.beside["words"]
-    evidence = f"{claim.note} {'; '.join(words)}.".strip()
-    return judge(
-        released.holds,
-        steps.holds,
-        evidence[0].upper() + evidence[1:],
-        scope,
-        judged=grid.request.at.judged and (enough or released.decided),
-    )
+        found.append(check(Place(grid, claim, task, claim.beside["protocol"], claim.metrics[0])))
+        scope = claim.beside["words"] if released.holds and found[-1].holds is False else scope
+    evidence = f"{claim.note} {'; '.join(f.words for f in found if f.words)}.".strip()
+    judged = grid.request.at.judged and (enough or released.decided)
+    return judge(released.holds, steps.holds, evidence[0].upper() + evidence[1:], scope, judged=judged)
 
 
-def _spread(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
+def _spread(at: Place) -> Finding:
     """RLP's standard deviation over seeds is the lower one."""
-    ours = grid.final(task, protocol, "rlp")
-    found = corrected(
-        [
-            (ARMS[base].label, stats.variance_ratio(ours, theirs))
-            for base in claim.baselines
-            if ours is not None and (theirs := grid.final(task, protocol, base)) is not None
-        ]
-    )
-    words = [f"{protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
+    ours = at.final("rlp")
+    finals = [(ARMS[base].label, at.final(base)) for base in at.claim.baselines if ours is not None]
+    ratios = [(base, stats.variance_ratio(ours, theirs)) for base, theirs in finals if theirs is not None]
+    found = corrected(ratios)
+    words = [f"{at.protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
     return Finding(all_better(found), "; ".join(words))
 
 
-def _bounds(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
+def _bounds(at: Place) -> Finding:
     """RLP's final error is below one bound while the baselines stay above another, each up to its interval."""
-    arms = ("rlp", *claim.baselines)
-    finals = {arm: end for arm in arms if (end := grid.final(task, protocol, arm)) is not None}
-    words = "; ".join(f"{protocol} {ARMS[arm].label} {mean_sd(end)}" for arm, end in finals.items())
+    arms = ("rlp", *at.claim.baselines)
+    finals = {arm: end for arm in arms if (end := at.final(arm)) is not None}
+    words = "; ".join(f"{at.protocol} {ARMS[arm].label} {mean_sd(end)}" for arm, end in finals.items())
     if len(finals) < len(arms):
         return Finding(None, words)
     ours, *theirs = (stats.summary(finals[arm]) for arm in arms)
-    reached = (ours.mean if ours.n == 1 else ours.low) <= claim.below
-    return Finding(reached and all((s.mean if s.n == 1 else s.high) >= claim.above for s in theirs), words)
+    reached = (ours.mean if ours.n == 1 else ours.low) <= at.claim.below
+    return Finding(reached and all((s.mean if s.n == 1 else s.high) >= at.claim.above for s in theirs), words)
 
 
-def _overfit(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
+def _overfit(at: Place) -> Finding:
     """The baselines' test error rises from a share of the training to its end, RLP's falls."""
-    rises = {}
-    for arm in (*claim.baselines, "rlp"):
-        stored = grid.stored(task, protocol, arm)
+    rises, axis = {}, axis_of(at.protocol)
+    for arm in (*at.claim.baselines, "rlp"):
+        stored = at.stored(arm)
         if stored is not None:
-            early = claim.level * float(stored.axis(axis_of(protocol))[-1])
-            rises[arm] = stats.compare(stored.final("mse"), stored.at("mse", axis_of(protocol), early))
+            early = at.claim.level * float(stored.axis(axis)[-1])
+            rises[arm] = stats.compare(stored.final("mse"), stored.at("mse", axis, early))
     words = "; ".join(
-        f"{protocol} {ARMS[arm].label}: final error {number(c.effect)} times that a fifth of the way ({c.word})"
+        f"{at.protocol} {ARMS[arm].label}: final error {number(c.effect)} times that a fifth of the way ({c.word})"
         for arm, c in rises.items()
     )
-    if len(rises) <= len(claim.baselines):
+    if len(rises) <= len(at.claim.baselines):
         return Finding(None, words)
-    overfit = all(rises[base].word == "worse" for base in claim.baselines)
+    overfit = all(rises[base].word == "worse" for base in at.claim.baselines)
     return Finding(overfit and rises["rlp"].word == "better", words)
 
 
-def _reach(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
+def _reach(at: Place) -> Finding:
     """RLP's mean curve reaches a level soon, the baselines' late; at equal steps, before the baselines."""
-    first = {arm: reach(grid, task, protocol, arm, claim.level) for arm in ("rlp", *claim.baselines)}
-    unit = f"{axis_of(protocol)}s"
-    words = f"{unit} until {claim.level:g}: " + ", ".join(f"{ARMS[arm].label} {when(at)}" for arm, at in first.items())
-    ours = first.pop("rlp")
-    theirs = [at for at in first.values() if at is not None]
-    if ours is not None and protocol == "released" and ours > claim.below:
+    cells = {arm: at.stored(arm) for arm in ("rlp", *at.claim.baselines)}
+    first = {arm: reach(cell, at.protocol, at.claim.level) for arm, cell in cells.items() if cell is not None}
+    told = ", ".join(f"{ARMS[arm].label} {when(first.get(arm))}" for arm in cells)
+    words = f"{axis_of(at.protocol)}s until {at.claim.level:g}: {told}"
+    ours = first.pop("rlp", None)
+    if ours is not None and at.protocol == "released" and ours > at.claim.below:
         return Finding(False, words, decided=True)
-    if ours is None or not theirs:
+    if ours is None or not first:
         return Finding(None, words)
-    return Finding(all(at > (claim.above if protocol == "released" else ours) for at in theirs), words)
+    return Finding(min(first.values()) > (at.claim.above if at.protocol == "released" else ours), words)
 
 
-def _ahead(grid: Grid, claim: PublishedClaim, task: str, protocol: str) -> Finding:
+def _ahead(at: Place) -> Finding:
     """RLP's score after some epochs is the higher one."""
-    found = _after(Place(grid, claim, task, protocol, claim.pairs[0], claim.metrics[0]), claim.epochs[0])
-    if not found:
-        return Finding(None, "")
-    words = [f"{protocol} {ARMS[arm].label} {mean_sd(v)}" for arm, v in zip(claim.pairs[0], found, strict=True)]
-    return Finding(stats.compare(*found, lower_is_better=False).word == "better", "; ".join(words))
+    found = _after(at._replace(pair=at.claim.pairs[0]), at.claim.epochs[0])
+    words = [f"{at.protocol} {ARMS[arm].label} {mean_sd(v)}" for arm, v in zip(at.claim.pairs[0], found, strict=False)]
+    holds = stats.compare(*found, lower_is_better=False).word == "better" if found else None
+    return Finding(holds, "; ".join(words))
 
 
 RULES: dict[str, Rule] = {
     "better": partial(better, compare=_final),
-    "better-early": partial(better, compare=_early, detail=_early_values),
+    "better-early": partial(better, compare=_early),
     "ahead-in-time": partial(better, compare=_in_time),
     "flatter": partial(better, compare=_flattening),
     "spread": partial(on_one_task, check=_spread),

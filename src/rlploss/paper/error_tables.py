@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rlploss.lab import stats
 from rlploss.lab.report import Table, Text
@@ -13,7 +13,7 @@ from rlploss.paper.panels import METRICS
 from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
 from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
-from rlploss.paper.studies import STUDIES
+from rlploss.paper.studies import cells_of
 from rlploss.paper.verdicts import NOT_JUDGED
 from rlploss.training.optimizers import SGD, OptimizerValue
 
@@ -43,15 +43,22 @@ def error_table(
     first_of_task: set[int] = set()
     for task in grid.tasks():
         first_of_task.add(len(rows))
-        for arm in arms:
-            if not any(key[0] == task and key[2] == arm for key in grid.entries):
-                continue
+        for arm in [a for a in arms if any((task, p, a) in grid.entries for p in protocols)]:
             value = published.value(grid.name, task.removesuffix("-500"), arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
-            ours = (mean_sd(grid.final(task, p, arm, metric)) for p in protocols)
-            rows.append((title_of(task), ARMS[arm].label, shown, *ours, verdict))
-            data += [row for p in protocols if (row := _data_row(grid, task, p, arm, metric, value, verdict))]
+            ours = {p: grid.final(task, p, arm, metric) for p in protocols}
+            rows.append((title_of(task), ARMS[arm].label, shown, *map(mean_sd, ours.values()), verdict))
+            for protocol, values in ours.items():
+                cell, stored = grid.entries.get((task, protocol, arm), (None, None))
+                if values is None or cell is None or stored is None:
+                    continue
+                s, budget = stats.summary(values), budget_words(cell.budget).replace(",", "")
+                told = (None, None) if value is None else (value.mean, value.sd)
+                same = verdict if protocol == "released" else None
+                origin = (cell.hash[:16], round(stored.seconds, 3))
+                mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
+                data.append((*mine, *told, same, *origin))
     header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")
     return Table(
         name,
@@ -78,20 +85,6 @@ def against_published(grid: Grid, task: str, arm: str, metric: str, value: publi
     if stats.same_as_published(ours, value.mean, value.sd):
         return Text("same as published", "good")
     return Text("lower" if ours.mean() < value.mean else "higher", "warn")
-
-
-def _data_row(
-    grid: Grid, task: str, protocol: str, arm: str, metric: str, value: published.Value | None, verdict: str
-) -> tuple[Scalar, ...]:
-    """The exact numbers of one arm under one protocol; empty if it was not run."""
-    ours, cell = grid.final(task, protocol, arm, metric), grid.cell(task, protocol, arm)
-    stored = grid.stored(task, protocol, arm)
-    if ours is None or cell is None or stored is None:
-        return ()
-    s = stats.summary(ours)
-    told = (None, None) if value is None else (value.mean, value.sd)
-    mine = (task, arm, metric, protocol, budget_words(cell.budget).replace(",", ""), s.n, s.mean, s.sd, s.low, s.high)
-    return (*mine, *told, verdict if protocol == "released" else None, cell.hash[:16], round(stored.seconds, 3))
 
 
 def ratio_table(
@@ -134,21 +127,26 @@ def ratio_table(
     )
 
 
-# Hyperparameters
-
-EXPERIMENTS = {  # title and the studies that train it
-    "full": ("no ablations", ("table1", "fig-mixup-curves")),
-    "small": ("small training set", ("table2", "fig-mixup-small")),
+EXPERIMENTS = {  # title, and the studies that train it
+    "full": ("no ablations", ("table1", "fig-mixup-curves", "fig-moons", "fig-mnist-classes")),
+    "small": ("small training set", ("table2", "fig-mixup-small", "fig-moons", "fig-mnist-classes")),
     "shift": ("distribution shift", ("fig-mixup-shift", "fig-shift")),
     "noise": ("additive noise", ("fig-mixup-noise", "fig-noise")),
     "mae": ("RLP against MAE", ("fig-mae",)),
     "time": ("training time", ("fig-time",)),
 }
-CLASSES = {"moons": "fig-moons", "mnist_classes": "fig-mnist-classes"}
-HYPER_HEADER = (
-    *("dataset", "experiment", "optimiser", "learning rate", "weight decay (+L2)", "ψ (mixup)"),
-    *("M", "K", "batch", "epochs"),
-)
+CLASS = "classification"
+CLASSES = ("moons", "mnist_classes")
+USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
+    "optimiser": lambda cell: _name(cell.arm.optimizer),
+    "learning rate": lambda cell: cell.arm.optimizer.lr,
+    "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
+    "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
+    "M": lambda cell: getattr(cell.arm.objective, "subset_size", None),
+    "K": lambda cell: getattr(cell.arm.objective, "n_subsets", None),
+    "batch": lambda cell: getattr(cell.arm.objective, "batch_size", None),
+    "epochs": lambda cell: cell.budget.n if is_rlp(cell.arm.name) else None,
+}
 
 
 def hyperparameter_tables() -> list[Table]:
@@ -156,52 +154,26 @@ def hyperparameter_tables() -> list[Table]:
     rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
     for dataset, experiment, hyper in published.hyper_rows():
         title, studies = EXPERIMENTS[experiment]
+        cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
         if dataset in CLASSES:
-            studies = (CLASSES[dataset],)
-        cells = _released_cells(studies, dataset, is_small=experiment == "small")
-        rows[dataset in CLASSES].append((title_of(dataset), title, *_used(cells, hyper)))
+            mine = [c for c in cells if c.task.name == (f"{dataset}-small" if experiment == "small" else dataset)]
+        else:
+            mine = [c for c in cells if c.task.name.split(" ")[0].split("-")[0] == dataset]
+        optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
+        if optimizer != hyper.optimizer:
+            optimizer += f" (paper: {hyper.optimizer})"
+        rows[dataset in CLASSES].append((title_of(dataset), title, optimizer, *rest))
+    note = "Where the released code differs from the paper, the paper's value stands in brackets."
+    header, text = ("dataset", "experiment", *USED), frozenset({1, 2})
     return [
-        Table(
-            name,
-            title,
-            HYPER_HEADER,
-            tuple(rows[classes]),
-            text_columns=frozenset({1, 2}),
-            notes=("Where the released code differs from the paper, the paper's value stands in brackets.",),
-        )
-        for title, name, classes in (
-            ("Regression and reconstruction", "hyperparameters-regression", False),
-            ("Classification", "hyperparameters-classification", True),
-        )
+        Table(f"hyperparameters-{name}", title, header, tuple(rows[name == CLASS]), text_columns=text, notes=(note,))
+        for name, title in (("regression", "Regression and reconstruction"), (CLASS, "Classification"))
     ]
 
 
-def _released_cells(studies: Iterable[str], dataset: str, *, is_small: bool) -> list[Cell]:
-    """The released cells of a dataset at paper scale, whatever the names of its tasks end in."""
-    cells = [cell for name in studies for cell in STUDIES[name](Request("paper", "epochs"))]
-    mine = [c for c in cells if c.arm.protocol == "released" and c.task.name.split(" ")[0].split("-")[0] == dataset]
-    return [cell for cell in mine if dataset not in CLASSES or cell.task.name.endswith("-small") == is_small]
-
-
-def _used(cells: list[Cell], paper: published.Hyper) -> tuple[str, ...]:
-    """Optimiser, rates and sizes of one experiment, from its cells; what differs from the published is marked."""
-
-    def values(found: Iterable[object]) -> str:
-        kept = [v for v in dict.fromkeys(found) if v is not None]
-        return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
-
-    ours = [cell for cell in cells if is_rlp(cell.arm.name)]
-    optimizer = values(_name(cell.arm.optimizer) for cell in cells)
-    return (
-        optimizer if optimizer == paper.optimizer else f"{optimizer} (paper: {paper.optimizer})",
-        values(cell.arm.optimizer.lr for cell in cells),
-        values(cell.arm.optimizer.weight_decay for cell in cells if ARMS[cell.arm.name].penalised),
-        values(cell.arm.objective.mixup for cell in cells if ARMS[cell.arm.name].mixed),
-        values(getattr(cell.arm.objective, "subset_size", None) for cell in ours),
-        values(getattr(cell.arm.objective, "n_subsets", None) for cell in ours),
-        values(getattr(cell.arm.objective, "batch_size", None) for cell in cells),
-        values(cell.budget.n for cell in ours),
-    )
+def _distinct(found: Iterable[object]) -> str:
+    kept = [v for v in dict.fromkeys(found) if v is not None]
+    return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
 
 
 def _name(optimizer: OptimizerValue) -> str:

@@ -63,31 +63,18 @@ def axis_of(protocol: str) -> str:
 
 @dataclass(frozen=True)
 class CellFactory:
-    """Makes the cells of a family of experiments under a protocol.
-
-    Args:
-        request: what the user asked for.
-        arms: the arms that are compared.
-        hyper: the published optimiser and rates.
-        family: whose number of seeds is used.
-        n_subsets: K of the RLP arms.
-        subset_size: M of the RLP arms.
-        batch_size: rows per step of the others.
-        epochs: how long the arms train.
-        baseline_epochs: how long the others than RLP train. Default: as long.
-        points: about how many points a curve has.
-    """
+    """Makes the cells of a family of experiments under a protocol."""
 
     request: Request
     arms: tuple[str, ...]
     hyper: published.Hyper
-    family: str
-    n_subsets: int
-    subset_size: int
-    batch_size: int
+    family: str  # whose number of seeds is used
+    n_subsets: int  # K of the RLP arms
+    subset_size: int  # M of the RLP arms
+    batch_size: int  # rows per step of the others
     epochs: int
-    baseline_epochs: int | None = None
-    points: int = 50
+    baseline_epochs: int | None = None  # of the others than RLP, if they differ
+    points: int = 50  # about how many a curve has
 
     def cells(
         self,

@@ -15,7 +15,7 @@ from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration
 from rlploss.lab import provenance, report
 from rlploss.lab.errors import Stopped
-from rlploss.lab.report import Claim, Report, Table
+from rlploss.lab.report import Report, Table
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, StoreError
 from rlploss.lab.study import distinct
@@ -26,7 +26,7 @@ from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG
+from rlploss.paper.sections import CATALOG, words_of
 from rlploss.paper.studies import STUDIES, AnyCell, cells_of
 from rlploss.paper.summary import summary
 from rlploss.paper.verdicts import NOT_TESTED
@@ -149,26 +149,17 @@ def build(store: Store, out: Path) -> Report:
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
+    rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
         summary(results, judged, ", ".join(scales)),
         tuple(shown),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
-        claims_lead=(
-            "A claim is reproduced when the released loop shows it: every comparison it makes is in RLP's favour in a "
-            "paired test over seeds (5 %, Holm-corrected over the claim's comparisons). Where the same is not seen "
-            "with equal numbers of optimiser steps, the verdict says so.",
-        ),
+        claims_lead=words_of(("claims",)),
         footer=tuple(footer),
-        tables=(claims_table(judged),),
+        tables=(Table("claims", "Claims and verdicts", ("claim", "text", "verdict", "scope", "evidence"), rows),),
     )
-
-
-def claims_table(judged: Sequence[Claim]) -> Table:
-    """All claims with their verdicts."""
-    rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
-    return Table("claims", "Claims and verdicts", ("claim", "text", "verdict", "scope", "evidence"), rows)
 
 
 def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) -> None:

@@ -14,23 +14,13 @@ BUDGETS = ("epochs", "steps", "both")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper's effort is spent.
+    """How much of the paper's effort is spent."""
 
-    Args:
-        name: what the user types.
-        seeds: number of seeds by family of experiments.
-        most_epochs: the most epochs by family; a family that is not in it has all of them.
-        most_subsets: the most subsets K.
-        most_rows: the most training images.
-        judged: whether verdicts are given.
-    """
-
-    name: str
-    seeds: dict[str, int]
-    most_epochs: dict[str, int]
+    seeds: dict[str, int]  # by family of experiments
+    most_epochs: dict[str, int]  # by family; one that is not in it has the paper's epochs
     most_subsets: int = 10_000
-    most_rows: int = 10_000
-    judged: bool = True
+    most_rows: int = 10_000  # of images
+    judged: bool = True  # whether verdicts are given
 
     def epochs(self, family: str, full: int) -> int:
         """The number of epochs at this scale, from that of the paper."""
@@ -39,7 +29,6 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(
-        "smoke",
         seeds=dict.fromkeys(("regression", "sweep", "moons"), 2) | dict.fromkeys(("images", "classes", "time"), 1),
         most_epochs=dict.fromkeys(("regression", "small", "mae", "moons"), 2)
         | dict.fromkeys(("sweep", "mnist", "cifar10", "images-small", "classes", "time"), 1),
@@ -48,17 +37,12 @@ SCALES = {
         judged=False,
     ),
     "quick": Scale(
-        "quick",
         seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
         most_epochs=dict.fromkeys(("regression", "mae", "moons"), 20)
         | dict.fromkeys(("sweep", "mnist", "classes", "time"), 10)
         | {"cifar10": 5, "images-small": 50},
     ),
-    "paper": Scale(
-        "paper",
-        seeds={"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5},
-        most_epochs={},
-    ),
+    "paper": Scale({"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5}, {}),
 }
 
 

@@ -127,7 +127,7 @@ class Artefact:
             self.name,
             self.title,
             self.short,
-            (*_words(self.lead), *missing),
+            (*words_of(self.lead), *missing),
             tuple(item for item in made if isinstance(item, Table)),
             tuple(item for item in made if isinstance(item, Figure)),
             grid.facts() if grid.whole else (),
@@ -135,10 +135,11 @@ class Artefact:
 
     def _table(self, grid: Grid, kind: str, title: str, name: str = "", notes: Iterable[str] = (), **row: Any) -> Table:
         whole = f"{self.name}-{name}" if name else self.name
-        return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=_words(notes))
+        return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=words_of(notes))
 
 
-def _words(texts: Iterable[str]) -> tuple[str, ...]:
+def words_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The texts, with those of `report.toml` instead of their keys."""
     shared = published.data("report.toml")["words"]
     return tuple(shared.get(text, text) for text in texts)
 

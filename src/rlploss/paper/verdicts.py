@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlploss.lab import stats
+from rlploss.lab.results import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import Pairs
@@ -101,14 +102,8 @@ def missing_words(grid: Grid, wanted: Sequence[str]) -> str:
     return " ".join([*parts, *([f"Not asked for: {', '.join(left_out)}."] if left_out else [])])
 
 
-def reach(grid: Grid, task: str, protocol: str, arm: str, target: float, metric: str = "mse") -> float | None:
-    """The epoch, or at equal steps the step, at which an arm's mean curve first reaches `target`.
-
-    None if the arm was not run, inf if it never does.
-    """
-    stored = grid.stored(task, protocol, arm)
-    if stored is None:
-        return None
+def reach(stored: StoredCell, protocol: str, target: float, metric: str = "mse") -> float:
+    """The epoch, or at equal steps the step, at which the mean curve first reaches `target`; inf if it never does."""
     mean = stored.matrix(metric).mean(axis=0)
     hit = np.flatnonzero(mean >= target if metric in SCORES else mean <= target)
     return float(stored.axis(axis_of(protocol))[hit[0]]) if hit.size else float("inf")
@@ -127,22 +122,20 @@ def faster(grid: Grid, tasks: Sequence[str], pairs: Pairs, metric: str) -> tuple
     Returns whether that is so wherever it was run, by epochs and by steps, and a sentence for each pair of arms.
     """
     verdicts, sentences = {"released": True, "steps": True}, []
-    for ours, base in pairs:
-        words = []
+    for pair in pairs:
+        label, words = ARMS[pair[1]].label, []
         for task in tasks:
             text = ""
             for protocol in verdicts:
-                end = grid.final(task, protocol, base, metric)
-                if end is None or not grid.has(task, protocol, ours):
+                ours, theirs = (grid.stored(task, protocol, arm) for arm in pair)
+                if ours is None or theirs is None:
                     break
-                a, b = (reach(grid, task, protocol, arm, float(end.mean()), metric) for arm in (ours, base))
-                assert a is not None  # both are there, as asked above
-                assert b is not None
+                target = float(theirs.final(metric).mean())
+                a, b = (reach(stored, protocol, target, metric) for stored in (ours, theirs))
                 verdicts[protocol] &= a < b
-                told = f"{when(a)} {axis_of(protocol)}s, {ARMS[base].label} {when(b)}"
+                told = f"{when(a)} {axis_of(protocol)}s, {label} {when(b)}"
                 text += f" (equal steps: {told})" if text else f"{title_of(task)}: {told}"
-            if text:
-                words.append(text)
+            words += [text] if text else []
         if words:
-            sentences.append(f"RLP reaches {ARMS[base].label}'s final value after: {'; '.join(words)}.")
+            sentences.append(f"RLP reaches {label}'s final value after: {'; '.join(words)}.")
     return verdicts["released"], verdicts["steps"], sentences
