@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
-from rlploss.lab.results import StoredCell
+from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import propositions, published
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import PublishedClaim
-from rlploss.paper.results import Array, Grid, StoredResults, effect, mean_sd, title_of
+from rlploss.paper.results import Grid, StoredResults, effect, mean_sd, title_of
 from rlploss.paper.verdicts import (
     NOT_TESTED,
     TONES,
@@ -224,9 +224,11 @@ def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[
 
 def _spread(at: Place) -> Finding:
     """RLP's standard deviation over seeds is the lower one."""
-    ours = at.final("rlp")
-    finals = [(ARMS[base].label, at.final(base)) for base in at.claim.baselines if ours is not None]
-    ratios = [(base, stats.variance_ratio(ours, theirs)) for base, theirs in finals if theirs is not None]
+    ours, ratios = at.final("rlp"), []
+    for base in at.claim.baselines:
+        theirs = at.final(base)
+        if ours is not None and theirs is not None:
+            ratios.append((ARMS[base].label, stats.variance_ratio(ours, theirs)))
     found = corrected(ratios)
     words = [f"{at.protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
     return Finding(all_better(found), "; ".join(words))

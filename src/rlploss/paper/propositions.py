@@ -22,17 +22,17 @@ def _mean(stored: StoredCell, key: str, variant: int) -> float:
 def measured_table(grid: Grid, task: str, title: str, columns: Mapping[str, str], note: str) -> Table:
     """What a statement comes to when it is measured: a row for each setting, means over seeds."""
     cell, stored = grid.entries[task, "measured", "measured"]
-    data = [
-        (str(setting), *(float("nan") if stored is None else _mean(stored, key, index) for key in columns))
+    numbers = {
+        str(setting): [float("nan") if stored is None else _mean(stored, key, index) for key in columns]
         for index, setting in enumerate(cell.task.variants)
-    ]
+    }
     return Table(
         f"{grid.name}-{task}",
         title,
         ("setting", *columns.values()),
-        tuple((row[0], *map(_cell_text, columns, row[1:])) for row in data),
+        tuple((setting, *map(_cell_text, columns, row)) for setting, row in numbers.items()),
         data_header=("setting", *columns),
-        data_rows=tuple(data),
+        data_rows=tuple((setting, *row) for setting, row in numbers.items()),
         notes=(note,),
     )
 

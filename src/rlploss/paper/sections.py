@@ -27,7 +27,7 @@ def _regions(grid: Grid) -> Content:
     """How many rows the regions of interest hold."""
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for dataset in grid.request.pick_datasets(studies.THREE):
         try:
             X = load(dataset, progress=False).X
@@ -70,8 +70,9 @@ def _boundaries(grid: Grid) -> Content:
     drawings: list[Drawing] = []
     for task in grid.tasks():
         for words, arms in CLASSES.items():
+            cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
             stored = {arm: s for arm in arms if (s := grid.stored(task, "released", arm)) is not None}
-            for cell in [grid.cell(task, "released", arm) for arm in stored][:1]:
+            if cell is not None and stored:
                 split = problems.split(cell.task, Variant(), cell.seeds[0])
                 drawings.append(boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test))
     caption = "Test points of the first seed and each arm's decision boundary (solid RLP or cross entropy)."
