@@ -10,25 +10,11 @@ from rlploss.lab import stats
 from rlploss.lab.report import Claim
 from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
-from rlploss.paper import propositions, published
+from rlploss.paper import propositions, published, verdicts
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import PublishedClaim
 from rlploss.paper.results import Grid, StoredResults, effect, mean_sd, title_of
-from rlploss.paper.verdicts import (
-    NOT_TESTED,
-    TONES,
-    Placed,
-    Verdict,
-    all_better,
-    corrected,
-    faster,
-    judge,
-    missing_words,
-    reach,
-    scope_of,
-    tally,
-    when,
-)
+from rlploss.paper.verdicts import Placed, Verdict
 
 Rule = Callable[[PublishedClaim, StoredResults], Verdict]
 BOTH = ("released", "steps")
@@ -39,10 +25,10 @@ def all_claims(results: StoredResults) -> list[Claim]:
     made = []
     for claim in published.claims():
         found = RULES[claim.rule](claim, results)
-        folded = found.word == NOT_TESTED
-        made.append(Claim(claim.id, claim.text, found.word, TONES[found.word], found.scope, found.evidence, folded))
+        tone, folded = verdicts.TONES[found.word], found.word == verdicts.NOT_TESTED
+        made.append(Claim(claim.id, claim.text, found.word, tone, found.scope, found.evidence, folded))
     # Judged claims first; within a verdict the paper's order.
-    return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
+    return sorted(made, key=lambda claim: list(verdicts.TONES).index(claim.verdict))
 
 
 class Place(NamedTuple):
@@ -65,7 +51,7 @@ class Place(NamedTuple):
 
 
 def _not_run(claim: PublishedClaim) -> Verdict:
-    return Verdict(NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
+    return Verdict(verdicts.NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
 
 
 # RLP is better in every comparison of a claim.
@@ -80,23 +66,23 @@ def better(claim: PublishedClaim, results: StoredResults, compare: Compare) -> V
         return _not_run(claim)
     wanted = claim.tasks or grids[0].whole_tasks()
     absent = [name for name in claim.studies if name not in results.requests]
-    missing = [missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
+    missing = [verdicts.missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
     released, steps = (_compared(grids, claim, protocol, compare) for protocol in BOTH)
-    scope = scope_of(grids[0], wanted, max(claim.epochs, default=None))
+    scope = verdicts.scope_of(grids[0], wanted, max(claim.epochs, default=None))
     if not released:
-        return Verdict(NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
-    faster_by_epochs, faster_by_steps, words = faster(grids[0], wanted, claim.faster, claim.metrics[0])
+        return Verdict(verdicts.NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
+    faster_by_epochs, faster_by_steps, words = verdicts.faster(grids[0], wanted, claim.faster, claim.metrics[0])
     evidence = [
-        f"Equal epochs: {tally(released)}.",
-        f"Equal steps: {tally(steps)}.",
+        f"Equal epochs: {verdicts.tally(released)}.",
+        f"Equal steps: {verdicts.tally(steps)}.",
         _counted_beside(grids, claim, compare),
         *words,
         claim.note,
         _early_values(grids[0], claim, wanted),
         *missing,
     ]
-    held, at_steps = all_better(released), all_better(steps)
-    return judge(
+    held, at_steps = verdicts.all_better(released), verdicts.all_better(steps)
+    return verdicts.judge(
         held and faster_by_epochs,
         None if at_steps is None else at_steps and faster_by_steps,
         " ".join(filter(None, evidence)),
@@ -109,7 +95,7 @@ def _compared(
     grids: list[Grid], claim: PublishedClaim, protocol: str, compare: Compare, pairs: published.Pairs = ()
 ) -> list[Placed]:
     """Every comparison of a claim under a protocol that was run, corrected for their number."""
-    return corrected(
+    return verdicts.corrected(
         [
             placed
             for grid in grids
@@ -209,7 +195,7 @@ def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[
     if grid is None:
         return _not_run(claim)
     if not grid.has(task, "released", "rlp"):
-        return Verdict(NOT_TESTED, missing_words(grid, (task,)) or "No runs.")
+        return Verdict(verdicts.NOT_TESTED, verdicts.missing_words(grid, (task,)) or "No runs.")
     needed = max(claim.epochs, default=grid.full_epochs(task))
     enough = grid.epochs(task) >= needed
     scope = "" if enough else f"needs {needed} epochs"
@@ -219,7 +205,7 @@ def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[
         scope = claim.beside["words"] if released.holds and found[-1].holds is False else scope
     evidence = f"{claim.note} {'; '.join(f.words for f in found if f.words)}.".strip()
     judged = grid.request.at.judged and (enough or released.decided)
-    return judge(released.holds, steps.holds, evidence[0].upper() + evidence[1:], scope, judged=judged)
+    return verdicts.judge(released.holds, steps.holds, evidence[0].upper() + evidence[1:], scope, judged=judged)
 
 
 def _spread(at: Place) -> Finding:
@@ -229,9 +215,9 @@ def _spread(at: Place) -> Finding:
         theirs = at.final(base)
         if ours is not None and theirs is not None:
             ratios.append((ARMS[base].label, stats.variance_ratio(ours, theirs)))
-    found = corrected(ratios)
+    found = verdicts.corrected(ratios)
     words = [f"{at.protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
-    return Finding(all_better(found), "; ".join(words))
+    return Finding(verdicts.all_better(found), "; ".join(words))
 
 
 def _bounds(at: Place) -> Finding:
@@ -267,8 +253,8 @@ def _overfit(at: Place) -> Finding:
 def _reach(at: Place) -> Finding:
     """RLP's mean curve reaches a level soon, the baselines' late; at equal steps, before the baselines."""
     cells = {arm: at.stored(arm) for arm in ("rlp", *at.claim.baselines)}
-    first = {arm: reach(cell, at.protocol, at.claim.level) for arm, cell in cells.items() if cell is not None}
-    told = ", ".join(f"{ARMS[arm].label} {when(first.get(arm))}" for arm in cells)
+    first = {arm: verdicts.reach(cell, at.protocol, at.claim.level) for arm, cell in cells.items() if cell is not None}
+    told = ", ".join(f"{ARMS[arm].label} {verdicts.when(first.get(arm))}" for arm in cells)
     words = f"{axis_of(at.protocol)}s until {at.claim.level:g}: {told}"
     ours = first.pop("rlp", None)
     if ours is not None and at.protocol == "released" and ours > at.claim.below:

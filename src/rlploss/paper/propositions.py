@@ -52,71 +52,59 @@ def verdict(claim: PublishedClaim, results: StoredResults) -> Verdict:
     cell, stored = grid.entries[task, "measured", "measured"]
     if stored is None:
         return Verdict(NOT_TESTED, grid.why(task))
-    holds, words, scope = JUDGES[task](cell.task, stored)
-    return judge(holds, None, words, scope, judged=grid.request.at.judged)
+    holds, numbers = JUDGES[task](cell.task, stored)
+    return judge(holds, None, claim.note.format(**numbers), claim.scope, judged=grid.request.at.judged)
 
 
-def _proposition_1(task: Measurement, stored: StoredCell) -> tuple[bool, str, str]:
+# Each function returns whether a statement holds, and the numbers that its words need.
+
+
+def _proposition_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
     """Non-negative, and every deviation costs something, except at an atom at the origin."""
     generic, atom = 0, 1
-    bent = _mean(stored, "bent", generic)
-    error = _mean(stored, "bent_error", generic)
+    bent, error = (_mean(stored, key, generic) for key in ("bent", "bent_error"))
     free = _mean(stored, "at_zero", atom)
-    cost = "nothing" if free < 1e-12 else number(free)
     holds = bent > 4 * error and bool((stored.final("bent", generic) >= 0).all())
-    words = (
-        f"A deviation from E[Y|X] raises RLP by {number(bent)} (standard error {number(error)}): it is the minimiser. "
-        f"But the minimum is not 0 with noisy labels: it is σ²d/(M − d − 1), infinite at the smallest M = d + 1; and "
-        f"with rows at x = 0 a deviation there costs {cost}, so the minimiser is then not unique."
-    )
-    return holds, words, "if P(X = 0) = 0 and M > d + 1"
+    cost = "nothing" if free < 1e-12 else number(free)
+    return holds, {"bent": number(bent), "error": number(error), "cost": cost}
 
 
-def _proposition_2(task: Measurement, stored: StoredCell) -> tuple[bool, str, str]:
+def _proposition_2(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
     """Where condition (iii) holds, does the conclusion for every convergent step?"""
     n = len(task.variants)
     where = [index for index in range(n) if _mean(stored, "holds", index) > 0.5]
     nearer = [_mean(stored, "nearer", k) > 0.5 for k in where]
     every = [_mean(stored, "good_step", k) >= _mean(stored, "convergent_step", k) for k in where]
-    words = (
-        f"Condition (iii) holds in {len(where)} of {n} settings, all very skewed; for symmetric features its mean is 0 "
-        f"where it must be 1/d². Where it holds, a small RLP step ends nearer in {sum(nearer)} of {len(where)}, and "
-        f"every convergent step does in {sum(every)} of {len(where)}."
-    )
-    return bool(where) and all(every) and all(nearer), words, ""
+    counts: dict[str, object] = {"m": len(where), "n": n, "nearer": sum(nearer), "every": sum(every)}
+    return bool(where) and all(every) and all(nearer), counts
 
 
-def _algorithm_1(task: Measurement, stored: StoredCell) -> tuple[bool, str, str]:
-    missing, equal, words = 0.0, 0.0, []
-    for index, setting in enumerate(task.variants):
-        if setting.method == "paper":
-            missing = max(missing, float(stored.final("missing", index).max()))
-            equal = max(equal, float(stored.final("equal", index).max()))
-            rows = number(_mean(stored, "missing", index))
-            words.append(f"N = {setting.N}, M = {setting.M}, K = {setting.K}: {rows} rows in no subset")
-    text = "As printed: " + "; ".join(words) + f"; equal subsets: {equal:g}. Our default keeps both promises."
-    return missing == 0 and equal == 0, text, ""
+def _algorithm_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """No row is in no subset, and no two subsets are equal."""
+    printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
+    missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
+    words = [
+        f"N = {at.N}, M = {at.M}, K = {at.K}: {number(_mean(stored, 'missing', k))} rows in no subset"
+        for k, at in printed.items()
+    ]
+    return missing == 0 and equal == 0, {"missing": "; ".join(words), "equal": f"{equal:g}"}
 
 
-def _empirical(task: Measurement, stored: StoredCell) -> tuple[bool, str, str]:
+def _empirical(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """The error falls with N, to less than half."""
     errors = [_mean(stored, "error", k) for k in range(len(task.variants))]
     falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
-    told = ", ".join(f"N = {s.N}: {number(e)}" for s, e in zip(task.variants, errors, strict=True))
-    words = f"Relative error by training size: {told}. At M = d + 1 the definition is infinite and nothing converges."
-    return falling, words, "for M > d + 1"
+    words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
+    return falling, {"errors": ", ".join(words)}
 
 
-def _planes(task: Measurement, stored: StoredCell) -> tuple[bool, str, str]:
+def _planes(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """No residual on generic points changes no plane."""
     generic, origin, single = (_mean(stored, "nullity", k) for k in range(3))
-    words = (
-        f"Residuals that change no plane of any subset: a space of dimension {generic:g} on 8 generic points, "
-        f"{origin:g} with a row at the origin (planes without intercept are blind there), {single:g} if all rows are "
-        "one subset."
-    )
-    return generic == 0, words, "on the sampled points, away from the origin, with N > M"
+    return generic == 0, {"generic": f"{generic:g}", "origin": f"{origin:g}", "single": f"{single:g}"}
 
 
-JUDGES: dict[str, Callable[[Measurement, StoredCell], tuple[bool, str, str]]] = {
+JUDGES: dict[str, Callable[[Measurement, StoredCell], tuple[bool, dict[str, object]]]] = {
     "excess": _proposition_1,
     "condition": _proposition_2,
     "coverage": _algorithm_1,

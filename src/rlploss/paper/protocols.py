@@ -7,7 +7,7 @@ many rows per step, `paper` is the algorithms as printed (one step per epoch, pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -83,7 +83,7 @@ class CellFactory:
         rlp: Callable[..., RLP],
         *,
         batch_size: int | str | None = None,
-        momentum: Mapping[bool, float] | None = None,
+        momentum: tuple[float, float] | None = None,
         weight_decay: float | None = None,
         outputs: tuple[str, str] = ("logits", "logits"),
     ) -> list[Cell]:
@@ -94,13 +94,13 @@ class CellFactory:
             task: what is trained on.
             rlp: makes the RLP arms' objective from M, K and mixup.
             batch_size: rows per step of the other arms. Default: the factory's.
-            momentum: of plain SGD, for RLP arms (True) and others. Default: the published optimiser.
+            momentum: of plain SGD, for RLP arms and for others. Default: the published optimiser.
             weight_decay: AdamW's. Default: the paper's.
             outputs: last layer of RLP arms and of others.
         """
         made = []
         for name in self.arms:
-            kind, ours = ARMS[name], is_rlp(name)
+            kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
@@ -108,19 +108,14 @@ class CellFactory:
                 objective: Objective = rlp(self.subset_size, self.n_subsets, mixup=mixup)
             else:
                 objective = kind.objective(batch_size or self.batch_size, mixup=mixup)
-            arm = Arm(
-                name,
-                objective,
-                self.optimizer(kind, None if momentum is None else momentum[ours], weight_decay),
-                protocol=protocol,
-                output=outputs[0] if ours else outputs[1],
-            )
+            optimizer = self.optimizer(kind, None if momentum is None else momentum[column], weight_decay)
+            arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
             at_steps = AT_EQUAL_STEPS.get(protocol)
             # Equal steps are RLP's steps: its own cell is needed for either comparison.
-            if self.request.epochs_wanted or (ours and at_steps):
+            if self.request.budget != "steps" or (ours and at_steps):
                 made.append(self.cell(arm, task, epochs))
-            if self.request.steps_wanted and at_steps:
+            if self.request.budget != "epochs" and at_steps:
                 budget = epochs if ours else Steps(self.n_subsets * self.epochs)
                 made.append(self.cell(replace(arm, protocol=at_steps), task, budget))
         return made
@@ -233,7 +228,7 @@ def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_
     )
     heavy = given["momentum_rlp"]
     released = partial(RLP.released, float32_cutoff=True)
-    cells = factory.cells("released", first, released, momentum={True: heavy, False: given["momentum_mse"]})
+    cells = factory.cells("released", first, released, momentum=(heavy, given["momentum_mse"]))
     if n_train is None:
         random = replace(first, dataset=dataset, n_test=min(5000, scale.most_rows), first=False)
         # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
@@ -244,7 +239,7 @@ def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_
             random,
             partial(RLP, subsets_per_step=1, intercept=False),
             batch_size=min(100, size),
-            momentum={True: heavy, False: heavy},
+            momentum=(heavy, heavy),
         )
     return cells
 

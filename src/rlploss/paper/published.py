@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -57,6 +57,7 @@ class PublishedClaim:
     below: float = 0.0
     above: float = 0.0
     note: str = ""
+    scope: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -116,3 +117,9 @@ def hyper_rows() -> list[tuple[str, str, Hyper]]:
 def claims() -> tuple[PublishedClaim, ...]:
     """Every claim, in the order of the text."""
     return tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])
+
+
+def words_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The texts, with those of `report.toml` instead of their keys."""
+    shared = data("report.toml")["words"]
+    return tuple(shared.get(text, text) for text in texts)

@@ -23,10 +23,10 @@ from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
 from rlploss.paper.cost import expected_seconds
 from rlploss.paper.protocols import ARMS
-from rlploss.paper.published import DATASETS
+from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG, words_of
+from rlploss.paper.sections import CATALOG
 from rlploss.paper.studies import STUDIES, AnyCell, cells_of
 from rlploss.paper.summary import summary
 from rlploss.paper.verdicts import NOT_TESTED

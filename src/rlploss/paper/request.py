@@ -79,16 +79,6 @@ class Request:
         """Those of `names` that were asked for."""
         return tuple(n for n in names if self.arms is None or n in self.arms)
 
-    @property
-    def epochs_wanted(self) -> bool:
-        """Whether the epoch-matched comparison is wanted."""
-        return self.budget in ("epochs", "both")
-
-    @property
-    def steps_wanted(self) -> bool:
-        """Whether the step-matched comparison is wanted."""
-        return self.budget in ("steps", "both")
-
     def options(self) -> dict[str, Any]:
         """The request as plain data, for the store."""
         return asdict(self)

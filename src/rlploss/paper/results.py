@@ -135,15 +135,16 @@ class Grid:
         if not found:
             return (("Runs", "none"),)
         unique = {cell.hash: (cell, stored) for cell, stored in found}
-        budgets: dict[str, dict[str, None]] = {}
-        for cell, _ in found:
-            budgets.setdefault(cell.arm.protocol, {})[budget_words(cell.budget)] = None
+        budgets = {
+            protocol: _joined((budget_words(c.budget) for c, _ in found if c.arm.protocol == protocol), ", ")
+            for protocol in dict.fromkeys(cell.arm.protocol for cell, _ in found)
+        }
         origins = [stored.provenance for _, stored in unique.values()]
         seconds = sum(stored.seconds for _, stored in unique.values())
-        notes = list(dict.fromkeys(note for origin in origins for note in origin.get("notes", ())))
+        notes = _joined((note for origin in origins for note in origin.get("notes", ())), " · ")
         facts = [
             ("Scale", self.request.scale),
-            ("Budgets", "; ".join(f"{name}: {', '.join(values)}" for name, values in budgets.items())),
+            ("Budgets", "; ".join(f"{name}: {values}" for name, values in budgets.items())),
             ("Seeds", _joined(_seeds(cell.seeds) for cell, _ in found)),
             ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
             ("Training time", f"{duration(seconds)} of one core"),
@@ -151,13 +152,11 @@ class Grid:
             ("Versions", _joined(", ".join(f"{k} {v}" for k, v in o["versions"].items()) for o in origins)),
             ("Machine", _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins)),
         ]
-        if notes:
-            facts.append(("Remarks", " · ".join(notes)))
-        return tuple(facts)
+        return (*facts, ("Remarks", notes)) if notes else tuple(facts)
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(texts))
+def _joined(texts: Iterable[str], between: str = "; ") -> str:
+    return between.join(dict.fromkeys(texts))
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -128,7 +128,7 @@ class Artefact:
             self.name,
             self.title,
             self.short,
-            (*words_of(self.lead), *missing),
+            (*published.words_of(self.lead), *missing),
             tuple(item for item in made if isinstance(item, Table)),
             tuple(item for item in made if isinstance(item, Figure)),
             grid.facts() if grid.whole else (),
@@ -136,13 +136,7 @@ class Artefact:
 
     def _table(self, grid: Grid, kind: str, title: str, name: str = "", notes: Iterable[str] = (), **row: Any) -> Table:
         whole = f"{self.name}-{name}" if name else self.name
-        return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=words_of(notes))
-
-
-def words_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The texts, with those of `report.toml` instead of their keys."""
-    shared = published.data("report.toml")["words"]
-    return tuple(shared.get(text, text) for text in texts)
+        return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=published.words_of(notes))
 
 
 CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.data("report.toml")["section"]}
