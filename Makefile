@@ -54,5 +54,10 @@ check: lint test
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run
 
+# How many modules and functions a reader opens to follow one loss, one fit, one reproduce, one compare.
+.PHONY: walk
+walk: $(STAMP)
+	$(BIN)/python -m benchmarks.walk
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

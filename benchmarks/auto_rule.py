@@ -18,10 +18,11 @@ import numpy as np
 
 from benchmarks.common import Row
 from benchmarks.studies import write_results
-from rlploss import Problem, Steps, datasets, fit_fleet
-from rlploss.estimators import RLPRegressor
-from rlploss.estimators.base import auto_subset_size, steps_per_iteration
-from rlploss.estimators.predictor import Scaling, build_network
+from rlploss import MSE, RLP, Adam, Problem, Steps, datasets, fit_fleet
+from rlploss.estimators import auto_subset_size
+from rlploss.estimators.dial import BATCH, steps_per_iteration, with_subsets
+from rlploss.estimators.network import build_network
+from rlploss.estimators.scaling import Scaling
 
 DATASETS = ("diabetes", "california", "wine", "nonlinear")
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
@@ -42,7 +43,7 @@ def draw(X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> tuple[np.ndar
     """Training and test rows, standardised by the training rows."""
     order = np.random.default_rng(seed).permutation(len(X))
     train, test = order[:n_train], order[n_train : n_train + TEST_ROWS]
-    scaling = Scaling.of(X[train], y[train, None], None, on=True)
+    scaling = Scaling.of(X[train], y[train, None])
     return tuple(part for rows in (train, test) for part in (scaling.inputs(X[rows]), scaling.targets(y[rows, None])))
 
 
@@ -57,15 +58,13 @@ def errors(name: str, n_train: int, n_draws: int, iterations: int) -> dict[str, 
     for rule, size_of in RULES.items():
         size = size_of(n_train, d + 1)
         if size not in found:
-            estimator = RLPRegressor(loss="mse") if size is None else RLPRegressor(subset_size=size)
-            settings = estimator._settings(n_train, d)
             histories = fit_fleet(
                 lambda seed: build_network(d, (100,), 1, activation="relu", softmax=False, seed=seed),
                 [Problem(a, b, validation=(c, e), seed=seed) for seed, (a, b, c, e) in enumerate(drawn)],
-                budget=Steps(iterations * steps_per_iteration(n_train, min(200, n_train))),
+                MSE(min(BATCH, n_train)) if size is None else with_subsets(RLP(), size, n_train, d),
+                budget=Steps(iterations * steps_per_iteration(n_train)),
                 evaluate_every=Steps(10**6),
-                weight_decay=1e-4,
-                **settings,
+                optimizer=Adam(weight_decay=1e-4),
             )
             found[size] = np.array([h.last("mse") for h in histories])
         result[rule] = found[size]

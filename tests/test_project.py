@@ -14,29 +14,51 @@ import rlploss
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "rlploss"
 
-# Arrows go up only: a room may import itself and the rooms named beside it. "top" is what lies beside the rooms.
-TOP = {"loss", "top"}
-TRAINING = TOP | {"training"}
-ROOMS = {
-    "top": {"loss", "training"},
-    "loss": {"top"},
-    "training": TOP,
-    "estimators": TRAINING,
-    "datasets": {"top"},
-    "lab": TRAINING | {"datasets"},
-    "paper": TRAINING | {"datasets", "lab"},
-    "compare": TRAINING | {"datasets", "lab", "estimators"},
-    "cli": TRAINING | {"datasets", "lab", "paper", "compare", "estimators"},
+# Arrows go one way: a room, or a file beside the rooms, may import itself, the helpers, and what is named beside it.
+TOOL = {"loss", "distributed", "training", "models"}
+LAB = TOOL | {"datasets", "lab"}
+MAY_IMPORT = {
+    "loss": set(),
+    "models": set(),
+    "theory": {"loss"},
+    "distributed": {"loss"},
+    "training": {"loss", "distributed"},
+    "estimators": TOOL,
+    "datasets": set(),
+    "lab": LAB,
+    "paper": LAB | {"theory"},
+    "compare": LAB | {"estimators"},
+    "cli": LAB | {"paper", "compare", "estimators"},
 }
-CORE = {"top", "loss", "training"}  # torch and numpy only
+# Inside these two a file may import only what stands before it.
+FILES = {
+    "loss": (
+        "subsets",
+        "factors",
+        "moments",
+        "planes",
+        "quadratic",
+        "functional",
+        "keeping",
+        "mixup",
+        "module",
+        "bank",
+        "sampler",
+    ),
+    "training": (),
+}
+HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_version"}
+OUTSIDE = {"torch", "numpy", "filelock"}  # packages that are always there; torch brings filelock
+KERNEL = {"numba", "scipy", "threadpoolctl"}
 HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", "platformdirs", "joblib", "dask"}
-STANDARD = sys.stdlib_module_names
 
-
-def room_of(module):
-    """`rlploss.lab.store` -> lab; what is in no room is "top"."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "top"
+LINES_PER_FILE = 400
+LINES = {  # of Python, at most
+    "loss": 2_200,
+    "training": 2_600,
+    "tool": 6_800,  # loss, training, estimators, and everything beside the rooms
+    "everything": 14_500,
+}
 
 
 def modules():
@@ -45,14 +67,9 @@ def modules():
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), ast.parse(path.read_text())
 
 
-def imported(tree, *, top_level=False):
-    nodes = tree.body if top_level else ast.walk(tree)
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("rlploss"))
+def room_of(module):
+    """`rlploss.lab.store` -> lab, `rlploss._checks` -> _checks, `rlploss` -> nothing."""
+    return [*module.split("."), ""][1]
 
 
 def is_module(name):
@@ -60,41 +77,115 @@ def is_module(name):
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def test_import_arrows():
-    wrong = []
+def front_door():
+    """Where the names of `rlploss` come from: fit -> rlploss.training.fit.fit."""
+    tree = ast.parse((PACKAGE / "_api.py").read_text())
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+
+
+def imported(tree, *, top_level=False):
+    """Full names of what is imported; names of `rlploss` itself by where they come from."""
+    origin = front_door()
+    for node in tree.body if top_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "rlploss":
+            yield from (origin.get(alias.name, f"rlploss.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def between_rooms():
+    """(module, what it imports of rlploss) for all rooms; the front door itself may import everything."""
     for module, tree in modules():
-        here = room_of(module)
-        for name in imported(tree):
-            if not name.startswith("rlploss.") or not is_module(name):
-                continue
-            there = room_of(name)
-            if there != here and there not in ROOMS[here]:
-                wrong.append(f"{module} ({here}) imports {name} ({there})")
+        if module not in ("rlploss", "rlploss._api"):
+            for name in imported(tree):
+                if name.startswith("rlploss.") and name != "rlploss.__version__":
+                    yield module, name
+
+
+def test_arrows_between_rooms_go_one_way():
+    wrong = []
+    for module, name in between_rooms():
+        here, there = room_of(module), room_of(name)
+        if there not in {here, *HELPERS, *MAY_IMPORT.get(here, ())}:
+            wrong.append(f"{module} imports {name}")
     assert not wrong, wrong
+    assert {room_of(module) for module, _ in modules()} == {"", "_api", *HELPERS, *MAY_IMPORT}
 
 
-def test_core_needs_torch_and_numpy_only():
+@pytest.mark.parametrize("room", FILES)
+def test_arrows_inside_a_room_go_one_way(room):
+    order = FILES[room]
+    assert {path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"} == set(order), "state the order"
     wrong = []
-    for module, tree in modules():
-        if room_of(module) not in CORE:
-            continue
-        for name in imported(tree):
-            top = name.split(".")[0]
-            if top not in STANDARD and top not in ("torch", "numpy", "rlploss"):
+    for module, name in between_rooms():
+        if room_of(module) == room_of(name) == room and module != f"rlploss.{room}":
+            here, there = (full.split(".")[2] for full in (module, name))
+            if here != there and order.index(there) > order.index(here):
                 wrong.append(f"{module} imports {name}")
     assert not wrong, wrong
 
 
-def test_importing_rlploss_imports_nothing_heavy():
-    code = f"import sys, rlploss; print(sorted({HEAVY!r} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_a_rooms_private_names_stay_in_it():
+    wrong = [
+        f"{module} imports {name}"
+        for module, name in between_rooms()
+        if room_of(module) != room_of(name) and any(is_private(part) for part in name.split(".")[2:])
+    ]
+    for module, tree in modules():
+        modules_here = {}  # names that stand for a module of another room in this one
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlploss"):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    if is_module(full) and room_of(full) != room_of(module):
+                        modules_here[alias.asname or alias.name] = full
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and is_private(node.attr):
+                full = modules_here.get(node.value.id)
+                wrong += [f"{module} uses {full}.{node.attr}"] if full else []
+    assert not wrong, wrong
+
+
+def test_the_core_needs_torch_and_numpy_only():
+    wrong = []
+    for module, tree in modules():
+        room = room_of(module)
+        if room in {"estimators", "datasets", "lab", "paper", "compare", "cli"}:
+            continue
+        allowed = {"rlploss", *OUTSIDE, *sys.stdlib_module_names, *(KERNEL if room == "training" else ())}
+        wrong += [f"{module} imports {name}" for name in imported(tree, top_level=True)
+                  if name.split(".")[0] not in allowed]  # fmt: skip
+    assert not wrong, wrong
+
+
+def n_lines(*paths):
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def test_no_file_is_too_long():
+    long = {str(path.relative_to(PACKAGE)): n_lines(path) for path in PACKAGE.rglob("*.py")}
+    assert not {name: lines for name, lines in long.items() if lines > LINES_PER_FILE}
+
+
+@pytest.mark.parametrize("room", LINES)
+def test_rooms_stay_small(room):
+    tool = [PACKAGE / "loss", PACKAGE / "training", PACKAGE / "estimators", *PACKAGE.glob("*.py")]
+    paths = {"tool": tool, "everything": [PACKAGE]}.get(room, [PACKAGE / room])
+    assert n_lines(*paths) <= LINES[room]
 
 
 def test_public_names_resolve():
-    assert sorted(rlploss.__all__, key=str.lower) == sorted(set(rlploss.__all__), key=str.lower)
+    assert rlploss.__all__ == sorted(set(rlploss.__all__), key=lambda name: (not name.isupper(), name))
     for name in rlploss.__all__:
-        assert getattr(rlploss, name).__doc__ or name == "__version__", f"{name} has no docstring"
+        assert getattr(rlploss, name).__doc__, f"{name} has no docstring"
     assert (PACKAGE / "py.typed").exists()
 
 

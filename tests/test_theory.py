@@ -64,11 +64,6 @@ def test_a_deviation_at_the_origin_costs_nothing():
 
     blind = theory.measure_excess(at_zero, 2, 12, zero_share=0.2, generator=generator())
     assert blind.mean == pytest.approx(0.0, abs=1e-20)
-    x = theory.draw_features("gaussian", 100, 2, generator=generator())
-    assert theory.uniqueness(x).holds
-    x[7] = 0.0
-    assert theory.uniqueness(x) == theory.Uniqueness(1, theory.uniqueness(x).smallest_eigenvalue, False)
-    assert not theory.uniqueness(torch.cat([x[8:], x[8:]], dim=1)).holds
 
 
 def test_condition_three_fails_for_symmetric_features():

@@ -1,59 +1,37 @@
-"""Random Linear Projections (RLP) loss for PyTorch."""
+"""Random Linear Projections (RLP) loss for PyTorch.
 
-from rlploss._checks import DegenerateLossWarning, HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss._version import __version__
-from rlploss.loss.bank import ProjectionBank
-from rlploss.loss.functional import rlp_loss
-from rlploss.loss.mixup import mixup, mixup_lambdas, mixup_subsets
-from rlploss.loss.module import RLPLoss
-from rlploss.loss.sampler import BalancedBatchSampler
-from rlploss.loss.subsets import balanced_subsets
-from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
-from rlploss.training.budget import Epochs, Steps
-from rlploss.training.fit import fit
-from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.history import Event, History
-from rlploss.training.monitors import DivergenceError, EarlyStopping, Progress
-from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
-from rlploss.training.optimizers import SGD, Adam, AdamW
+The public names stand in `_api`. They and the modules below are loaded when they are first asked for: `import rlploss`
+takes no time, and the command answers `--help` without torch.
+"""
 
-__all__ = [
-    "MAE",
-    "MSE",
-    "RLP",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Autoencoder",
-    "BalancedBatchSampler",
-    "BatchLoss",
-    "CrossEntropy",
-    "DegenerateLossWarning",
-    "DivergenceError",
-    "EarlyStopping",
-    "Epochs",
-    "Event",
-    "HeavyTailWarning",
-    "History",
-    "Huber",
-    "LeNet5",
-    "MSEEquivalentWarning",
-    "MeanOnlyWarning",
-    "MoonsNet",
-    "Pointwise",
-    "Problem",
-    "Progress",
-    "ProjectionBank",
-    "RLPLoss",
-    "RegressionNet",
-    "Steps",
-    "__version__",
-    "balanced_subsets",
-    "fit",
-    "fit_fleet",
-    "mixup",
-    "mixup_lambdas",
-    "mixup_subsets",
-    "rlp_loss",
-    "seeded",
-]
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from rlploss._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from rlploss import compare as compare
+    from rlploss import datasets as datasets
+    from rlploss import distributed as distributed
+    from rlploss import estimators as estimators
+    from rlploss import theory as theory
+    from rlploss._api import *  # noqa: F403 - the same names, for type checkers
+    from rlploss._api import __all__ as __all__
+else:  # hidden from type checkers, which would take every name for a public one
+
+    def __getattr__(name: str) -> object:
+        """Load a public name or a module when it is first asked for."""
+        public = not name.startswith("_")
+        if public and find_spec(f"rlploss.{name}"):
+            return import_module(f"rlploss.{name}")
+        if public or name == "__all__":
+            api = import_module("rlploss._api")
+            if name == "__all__" or name in api.__all__:
+                globals()[name] = value = getattr(api, name)
+                return value
+        raise AttributeError(f"module 'rlploss' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        modules = ["compare", "datasets", "distributed", "estimators", "theory"]
+        return sorted([*import_module("rlploss._api").__all__, *modules, "__version__"])

@@ -80,14 +80,6 @@ REDUCTIONS = ("none", "mean", "sum")
 DRAW_FROM = ("train", "outside")
 
 
-def options(probe: object, ridge: object, reduction: object, draw_from: object, probes: Iterable[str]) -> float:
-    """Check what every form of the loss takes, and return ridge as a float."""
-    one_of("probe", probe, probes)
-    one_of("reduction", reduction, REDUCTIONS)
-    one_of("draw_from", draw_from, DRAW_FROM)
-    return number("ridge", ridge, minimum=0.0)
-
-
 def pair(pred: Tensor, target: Tensor) -> None:
     """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N, C)."""
     for name, value in (("pred", pred), ("target", target)):
@@ -102,6 +94,8 @@ def pair(pred: Tensor, target: Tensor) -> None:
         )
     if pred.ndim not in (1, 2):
         raise ValueError(f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first")
+    if pred.ndim == 2 and pred.shape[1] == 0:
+        raise ValueError(f"pred must have at least one output column, got shape {tuple(pred.shape)}")
     if not pred.is_floating_point() or target.is_complex():
         raise TypeError(f"pred and target must be real floating tensors, got {pred.dtype} and {target.dtype}")
 
@@ -191,6 +185,27 @@ def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
             f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows; '
             'use smaller subsets, or draw_from="train"'
         )
+
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor:
+    """Return the numbers of subsets as int64 [k], of one or of several; `values=False` skips a look at them."""
+    try:
+        numbers = torch.as_tensor(which)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(1)
+    if numbers.ndim > 1 or (numbers.dtype not in _WHOLE and numbers.numel()):
+        raise TypeError(
+            f"which must be a number of a subset, several of them, a slice or None, got {which!r}; "
+            f"subsets are numbered from 0 to {n_subsets - 1}"
+        )
+    numbers = numbers.reshape(-1).to(torch.int64)
+    wrong = numbers[(numbers < -n_subsets) | (numbers >= n_subsets)] if values else numbers[:0]
+    if wrong.numel():
+        raise ValueError(f"which must be a subset from 0 to {n_subsets - 1}, got {int(wrong[0])}")
+    return numbers
 
 
 def finite(**tensors: Tensor | None) -> None:

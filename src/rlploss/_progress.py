@@ -78,6 +78,45 @@ class ProgressLine:
         self._stream.flush()
 
 
+class Reporter:
+    """Tells how many of all steps are done: to a function, or as a line on standard error."""
+
+    def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
+        self._function = progress if callable(progress) else None
+        self._line = ProgressLine(total) if progress is True else None
+        self._total, self._done, self._resumed = total, 0, 0
+        self._started = time.perf_counter()
+        self._due = self._started if self._function is not None else math.inf
+
+    @property
+    def due(self) -> float:
+        """When the next report is wanted."""
+        return self._line.due if self._line is not None else self._due
+
+    def add(self, steps: int, *, resumed: bool = False) -> None:
+        """So many steps more are done; steps of an earlier sitting took no time here."""
+        self._done += steps
+        self._resumed += steps if resumed else 0
+        if time.perf_counter() >= self.due:
+            self._tell()
+
+    def end(self) -> None:
+        """Tell the last state."""
+        self._tell(last=True)
+        if self._line is not None:
+            self._line.close()
+
+    def _tell(self, *, last: bool = False) -> None:
+        elapsed = time.perf_counter() - self._started
+        fresh = self._done - self._resumed
+        remaining = 0.0 if last else elapsed / fresh * (self._total - self._done) if fresh else math.inf
+        if self._line is not None:
+            self._line.tell(self._done, f"step {self._done:,} of {self._total:,}", remaining=remaining, now=last)
+        if self._function is not None:
+            self._due = time.perf_counter() + 0.25
+            self._function(Progress(self._done, self._total, elapsed, remaining))
+
+
 def duration(seconds: float) -> str:
     """Seconds in words: 8 s, 3 min, 1 h 20 min.
 

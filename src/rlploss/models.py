@@ -95,7 +95,8 @@ class LeNet5(nn.Sequential):
 class MoonsNet(nn.Sequential):
     """The Moons classifier: 2 → 50 → ReLU → 50 → ReLU → 2.
 
-    Input [B, n_features], output [B, n_classes]. `output` as in `LeNet5`.
+    Input [B, n_features], output [B, n_classes]. `output` is what follows the last layer: `"logits"` for cross
+    entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the released code for both losses.
     """
 
     def __init__(self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits") -> None:

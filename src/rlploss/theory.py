@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def _estimate(values: Tensor) -> Estimate:
 def draw_features(
     distribution: str, n_rows: int, n_features: int, *, rare: float = 0.0085, generator: torch.Generator
 ) -> Tensor:
-    """Independent features [n_rows, d] with mean 0 and variance 1.
+    """Return independent features [n_rows, d] with mean 0 and variance 1.
 
     "gaussian" and "uniform" are symmetric; "skewed" is √(p/(1−p)) with probability 1 − p and −√((1−p)/p) with
     probability p = `rare`: mostly small and positive, seldom large and negative.
@@ -62,18 +63,21 @@ def draw_features(
     return torch.where(uniform < p, large, small)
 
 
-def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Tensor) -> Tensor:
-    """One value of Definition 2.2 per block of `subset_size` rows; [n / M]."""
-    plan = torch.arange(len(x)).reshape(-1, subset_size)
+def _planes_apart(x: Tensor, residual: Tensor, plan: Tensor, **probe: Any) -> Tensor:
+    """Return the loss of Definition 2.2, without an intercept as the paper has it, of each subset of the plan; [K]."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeavyTailWarning)  # heavy tails are what is measured here
-        return rlp_loss(
-            residual, torch.zeros_like(residual), x, subsets=plan, probe="draw", probe_points=points, reduction="none"
-        )
+        zeros = torch.zeros_like(residual)
+        return rlp_loss(residual, zeros, x, subsets=plan, probe="draw", intercept=False, reduction="none", **probe)
+
+
+def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Tensor) -> Tensor:
+    """Return one value of Definition 2.2 per block of `subset_size` rows; [n / M]."""
+    return _planes_apart(x, residual, torch.arange(len(x)).reshape(-1, subset_size), probe_points=points)
 
 
 def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
-    """RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d / (M − d − 1).
+    """Return RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d / (M − d − 1).
 
     Infinite for M ≤ d + 1, where the mean of (XᵀX)⁻¹ does not exist.
 
@@ -94,7 +98,7 @@ def measure_noise_floor(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Estimate:
-    """RLP at the true regression function, by drawing subsets, probes and label noise."""
+    """Return RLP at the true regression function, by drawing subsets, probes and label noise."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     residual = noise * torch.randn(len(x), generator=generator, dtype=torch.float64)
@@ -111,34 +115,15 @@ def measure_excess(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Estimate:
-    """How much RLP rises above its floor at h = E[Y|X] + δ: E[(zᵀx⁺δ(x))²] for δ = `deviation`.
+    """Return how much RLP rises above its floor at h = E[Y|X] + δ: E[(zᵀx⁺δ(x))²] for δ = `deviation`.
 
     `zero_share` of the feature rows are set to 0 (an atom at the origin), where planes without an intercept
-    are blind: δ = 1{x = 0} then costs nothing, and the minimiser is not unique.
+    see nothing: δ = 1{x = 0} then costs nothing, and the minimiser is not unique.
     """
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     return _estimate(_population_values(x, deviation(x), subset_size, z))
-
-
-@dataclass(frozen=True)
-class Uniqueness:
-    """What the uniqueness of Proposition 1 needs, on given features."""
-
-    zero_rows: int
-    smallest_eigenvalue: float  # of the mean of xxᵀ over the mean of its diagonal
-    holds: bool
-
-
-def uniqueness(features: Tensor) -> Uniqueness:
-    """Whether P(X = 0) = 0 and E[XXᵀ] > 0 on the rows of `features` [N, d]: then the minimiser is unique."""
-    x = _checks.feature_matrix(features).to(torch.float64)
-    zero_rows = int((x == 0).all(dim=1).sum())
-    moment = x.T @ x / len(x)
-    scale = float(moment.diagonal().mean())
-    smallest = float(torch.linalg.eigvalsh(moment)[0]) / scale if scale > 0 else 0.0
-    return Uniqueness(zero_rows, smallest, zero_rows == 0 and smallest > len(x) * torch.finfo(x.dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -162,7 +147,7 @@ class ConditionThree:
 def measure_condition_three(
     distribution: str, n_features: int, subset_size: int, *, n_subsets: int = 20_000, generator: torch.Generator
 ) -> ConditionThree:
-    """Estimate E[a_jk a_lk] from fresh subsets."""
+    """Return estimates of E[a_jk a_lk] from fresh subsets."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     A = torch.linalg.pinv(x.reshape(n_subsets, subset_size, n_features))  # [n, d, M]
     squares = A.square().mean(dim=2)  # [n, d]: j = l, averaged over exchangeable rows
@@ -214,7 +199,7 @@ def compare_steps(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> StepComparison:
-    """Measure both curvatures: c_rlp = E[(zᵀx⁺g(x))²], c_mse = E[g(x)²]; g ≡ 1 if `direction` is None."""
+    """Return both curvatures, measured: c_rlp = E[(zᵀx⁺g(x))²], c_mse = E[g(x)²]; g ≡ 1 if `direction` is None."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     g = torch.ones(len(x), dtype=x.dtype) if direction is None else direction(x)
@@ -230,13 +215,12 @@ def empirical_error(
     subset_size: int,
     *,
     noise: float = 1.0,
-    subsets_per_row: int = 4,
     n_samples: int = 30,
     generator: torch.Generator,
 ) -> float:
-    """Root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
+    """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
 
-    The empirical loss averages random subsets, each with its probe expected over the rows outside it. Where
+    The empirical loss averages 4 random subsets per row, each with its probe expected over the rows outside it. Where
     the definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
     """
     truth = noise_floor(n_features, subset_size, noise)
@@ -246,18 +230,8 @@ def empirical_error(
     for _ in range(_checks.count("n_samples", n_samples)):
         x = draw_features("gaussian", n_rows, n_features, generator=generator)
         residual = noise * torch.randn(n_rows, generator=generator, dtype=torch.float64)
-        plan = balanced_subsets(n_rows, subset_size, subsets_per_row * n_rows, generator=generator)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HeavyTailWarning)
-            value = rlp_loss(
-                residual,
-                torch.zeros_like(residual),
-                x,
-                subsets=plan,
-                probe="draw",
-                draw_from="outside",
-                generator=generator,
-            )
+        plan = balanced_subsets(n_rows, subset_size, 4 * n_rows, generator=generator)
+        value = _planes_apart(x, residual, plan, draw_from="outside", generator=generator).mean()
         squares += (float(value) / truth - 1.0) ** 2
     return math.sqrt(squares / n_samples)
 
@@ -280,7 +254,7 @@ def coverage(subsets: Tensor, n_rows: int) -> Coverage:
 
 
 def plane_nullity(features: Tensor, subset_size: int) -> int:
-    """Dimension of the residuals on `features` [N, d] that change no plane of any of the C(N, M) subsets.
+    """Return the dimension of the residuals on `features` [N, d] that change no plane of any of the C(N, M) subsets.
 
     0 means: functions that share all planes are equal on these rows. All subsets are listed, so N must be
     small.

@@ -1,32 +1,67 @@
-"""`rlploss bench` finds the benchmarks of a checkout, and says where they are otherwise."""
+"""`rlploss bench` measures the user's machine, checkout or not; `make bench` measures the project's claims."""
 
 import json
-from types import SimpleNamespace
 
+import pytest
 from benchmarks import run as benchmarks_run
 from benchmarks.common import at_least, at_most, paired
 
 from rlploss import cli
+from rlploss._extras import MissingExtra
 from rlploss.cli import bench
 
 
-def test_json_and_exit_code(monkeypatch, capsys):
-    rows = [at_most("fast enough", 1.0, 1.1, "")]
-    suite = SimpleNamespace(measure=lambda quick: rows)
-    monkeypatch.setattr(benchmarks_run, "load", lambda name: suite)
-    assert cli.run(["bench", "--json", "--only", "core"]) == 0
+def test_a_table(capsys):
+    assert cli.run(["bench", "--steps", "20"]) == 0
+    setting, problem, _, header, *rows = capsys.readouterr().out.splitlines()
+    assert setting.startswith("rlploss ")
+    assert "100 per step" in problem
+    assert header.split() == ["LOSS", "TRAINED", "BY", "STEPS", "PER", "SECOND", "RATIO"]
+    assert len(rows) == 2 * (len(bench.WAYS) + 1)
+    assert all(float(row.split()[-1]) > 0 for row in rows)
+    assert all(row.endswith(" 1.0") for row in rows if bench.LOOP in row)
+
+
+def test_json(capsys):
+    assert cli.run(["bench", "--json", "--steps", "5"]) == 0
+    found = json.loads(capsys.readouterr().out)["steps_per_second"]
+    assert {*found} == {"rlp", "mse"}
+    assert all({*speeds} == {*bench.WAYS, bench.LOOP} for speeds in found.values())
+    assert all(speed > 0 for speeds in found.values() for speed in speeds.values())
+
+
+def test_a_way_that_is_not_installed(monkeypatch, capsys):
+    def missing(loss):
+        def train(steps):
+            raise MissingExtra("numba is not installed")
+
+        return train
+
+    monkeypatch.setattr(bench, "_fit", missing)
+    monkeypatch.setattr(bench, "WAYS", {"fit": {}})
+    assert cli.run(["bench", "--steps", "2"]) == 0
+    assert capsys.readouterr().out.count("not installed") == 2
+
+
+def test_bad_steps(capsys):
+    assert cli.run(["bench", "--steps", "0"]) == 2
+    assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_the_projects_own_benchmarks(met, monkeypatch, capsys):
+    class Suite:
+        @staticmethod
+        def measure(quick):
+            return [at_most("fast enough", 1.0, 1.1, ""), *([] if met else [at_least("too slow", 2.0, 3.0, "")])]
+
+    monkeypatch.setattr(benchmarks_run, "load", lambda name: Suite)
+    assert benchmarks_run.main(["--json", "--only", "core", "--keep-readme"]) == (0 if met else 1)
     assert json.loads(capsys.readouterr().out)["results"]["core"][0]["ok"] is True
-    rows.append(at_least("too slow", 2.0, 3.0, ""))
-    assert cli.run(["bench", "--only", "core"]) == 1
+    assert benchmarks_run.main(["--only", "core", "--keep-readme"]) == (0 if met else 1)
     captured = capsys.readouterr()
-    assert "not met: too slow" in captured.err
-    assert "| too slow | 2 | ≥ 3 | NO |" in captured.out
-
-
-def test_without_a_checkout(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
-    assert cli.run(["bench"]) == 2
-    assert "the benchmarks are part of the source checkout" in capsys.readouterr().err
+    assert ("not met: too slow" in captured.err) is not met
+    assert ("| too slow | 2 | ≥ 3 | NO |" in captured.out) is not met
 
 
 def test_paired_takes_turns():

@@ -10,15 +10,16 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlploss.datasets._progress import Quiet
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.sources import Web
+from rlploss.datasets.transfers import Reporter
 
 
-class Recorder(Quiet):
+class Recorder(Reporter):
     """Keeps what a fetch says."""
 
     def __init__(self) -> None:
+        super().__init__(None)
         self.notes: list[str] = []
         self.warnings: list[str] = []
 

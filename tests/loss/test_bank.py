@@ -115,10 +115,13 @@ def test_the_dense_way_is_taken_when_cheaper_with_the_same_result(reduction):
 
 def test_kinds_cost_what_they_should():
     X, _, _, plan = data(d=4)
-    assert ProjectionBank(X, plan).kind == "rows"
-    assert ProjectionBank(X, plan).nbytes == ProjectionBank.bytes_for(9, 12, 4, dtype=torch.float64) == 9 * 12 * 4 * 8
+    for intercept, columns in ((False, 4), (True, 5), (None, 5)):
+        bank = ProjectionBank(X, plan, intercept=intercept)
+        assert bank.kind == "rows"
+        need = ProjectionBank.bytes_for(9, 12, 4, intercept=intercept, dtype=torch.float64)
+        assert bank.nbytes == need == 9 * 12 * columns * 8
     X8, _, _, plan = data(d=8)
-    bank = ProjectionBank(X8, plan)
+    bank = ProjectionBank(X8, plan, intercept=False)
     assert bank.kind == "complement"
     assert bank.rows.shape == (9, 4, 12)  # rank 8 of 12: the four unseen directions
     X15, _, _, plan = data(d=15)
@@ -271,7 +274,7 @@ def test_print():
     X, _, _, plan = data()
     text = str(ProjectionBank(X, plan))
     assert "n_subsets=9, subset_size=12, probe='subset'" in text
-    assert "kind='rows', nbytes=3456" in text
+    assert "kind='rows', nbytes=4320" in text
 
 
 @pytest.mark.parametrize("way", ["rows", "complement", "mse", "chunks", "dense"])

@@ -10,8 +10,8 @@ from tests.close import assert_close
 from torch.autograd import gradcheck, gradgradcheck
 
 from rlploss import ProjectionBank, balanced_subsets, rlp_loss
-from rlploss.loss.functional import draw_rows, rows_outside
 from rlploss.loss.planes import PROBES
+from rlploss.loss.subsets import draw_rows, rows_outside
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
 
@@ -29,7 +29,7 @@ def probe_points(probe, X, K=1):
 
 def test_subset_probe_is_the_projected_residual_and_the_released_formula():
     X, pred, target = table()
-    loss = rlp_loss(pred, target, X)
+    loss = rlp_loss(pred, target, X, intercept=False)
     q, _ = torch.linalg.qr(X)
     projected = q @ (q.mT @ (pred - target))
     assert_close(loss, projected.square().mean())
@@ -86,14 +86,14 @@ def test_a_duplicated_column_does_not_matter(probe, intercept):
 @pytest.mark.parametrize("probe", PROBES)
 def test_quadratic_scaling_and_blindness(probe):
     X, pred, target = table()
-    points = probe_points(probe, X)
-    loss = rlp_loss(pred, target, X, probe=probe, probe_points=points)
-    tripled = rlp_loss(target + 3 * (pred - target), target, X, probe=probe, probe_points=points)
+    options = {"probe": probe, "probe_points": probe_points(probe, X), "intercept": False}
+    loss = rlp_loss(pred, target, X, **options)
+    tripled = rlp_loss(target + 3 * (pred - target), target, X, **options)
     assert_close(tripled, 9 * loss)
     q, _ = torch.linalg.qr(X, mode="complete")
     unseen = q[:, 3:] @ torch.ones(9, 2, dtype=torch.float64)  # orthogonal to every feature
-    assert_close(rlp_loss(pred + unseen, target, X, probe=probe, probe_points=points), loss)
-    assert rlp_loss(target + unseen, target, X, probe=probe, probe_points=points) < 1e-25
+    assert_close(rlp_loss(pred + unseen, target, X, **options), loss)
+    assert rlp_loss(target + unseen, target, X, **options) < 1e-25
 
 
 def test_the_gap_is_linear_in_the_residual():
@@ -149,7 +149,7 @@ def test_algorithm_2_epoch_loss_is_the_mean_over_the_subsets():
     X, pred, target = table(N=20)
     plan = balanced_subsets(20, 8, 7, generator=torch.Generator().manual_seed(3))
     points = X[torch.arange(7)]
-    bank = ProjectionBank(X, plan, probe="draw")
+    bank = ProjectionBank(X, plan, probe="draw", intercept=False)
     bank.redraw(points)
     singles = []
     for k, rows in enumerate(plan):
@@ -242,4 +242,4 @@ def test_features_grad_refuses_rank_deficient_features():
     X[:, 0] = X[:, 1]
     message = "features_grad=True needs subsets of full rank 3, got rank 2 in subset 0; the pseudo-inverse has no"
     with pytest.raises(ValueError, match=message):
-        rlp_loss(pred, target, X, features_grad=True)
+        rlp_loss(pred, target, X, features_grad=True, intercept=False)

@@ -120,8 +120,10 @@ def test_warnings_of_their_own_classes():
         loss = rlp_loss(r, z, vector(N, 12), probe="sum")
     assert_close(loss, r.sum().square(), dtype=torch.float32)
     for probe in ("draw", "expected"):
-        with pytest.warns(HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 2 columns'):
+        with pytest.warns(HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 3 columns'):
             rlp_loss(r, z, X, probe=probe, subsets=PLAN[:, :4])
+        with pytest.warns(HeavyTailWarning, match=f'probe="{probe}" is heavy-tailed at subset_size 4 with 2 columns'):
+            rlp_loss(r, z, X, probe=probe, subsets=PLAN[:, :4], intercept=False)
 
 
 def test_a_clean_call_warns_of_nothing():
@@ -129,7 +131,7 @@ def test_a_clean_call_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rlp_loss(r, z, X)
-        rlp_loss(r, z, X, probe="draw", subsets=PLAN)
+        rlp_loss(r, z, X, probe="draw", subsets=PLAN, intercept=False)
         rlp_loss(r, z, X, probe="draw", subsets=PLAN[:, :4], ridge=0.1)
         rlp_loss(r, z, X, probe="sum", subsets=PLAN)
 
@@ -137,6 +139,7 @@ def test_a_clean_call_warns_of_nothing():
 def test_draws_come_from_the_generator_only():
     r, z = vector(N), torch.zeros(N)
     before = torch.get_rng_state()
-    a, b = (rlp_loss(r, z, X, probe="draw", subsets=PLAN, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    options = {"probe": "draw", "subsets": PLAN, "intercept": False}
+    a, b = (rlp_loss(r, z, X, generator=torch.Generator().manual_seed(3), **options) for _ in range(2))
     assert torch.equal(a, b)
     assert torch.equal(before, torch.get_rng_state())

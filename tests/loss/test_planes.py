@@ -14,7 +14,7 @@ from tests.close import assert_close
 import rlploss
 from rlploss.loss import factors, planes
 from rlploss.loss.factors import factor
-from rlploss.loss.planes import PROBES, probe_rows, second_moment
+from rlploss.loss.planes import PROBES, PlaneForm, probe_rows, second_moment
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
 
@@ -134,15 +134,15 @@ def test_the_path_without_branches_agrees(probe, intercept, problem):
         return  # there the minimum-norm plane is compared with exact arithmetic below
     moment = second_moment(torch.tensor(problem["features"]), intercept=intercept)
     points = torch.tensor(problem["points"])
-    options = {"probe": probe, "intercept": intercept, "points": points, "moment": moment}
+    form = PlaneForm(probe, intercept)
     rtol = tolerance(problem, intercept)
     if rtol is None:
         return
-    plain = probe_rows(x, **options)
+    plain = probe_rows(x, form, points=points, moment=moment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planes, "traced", lambda: True)
-        patch.setattr(factors, "traced", lambda: True)
-        branchless = probe_rows(x, **options)
+        patch.setattr(planes, "is_tracing", lambda: True)
+        patch.setattr(factors, "is_tracing", lambda: True)
+        branchless = probe_rows(x, form, points=points, moment=moment)
     assert_close(branchless.mT @ branchless, plain.mT @ plain, 10 * rtol)
 
 
@@ -297,17 +297,18 @@ def test_rank_follows_the_rule():
 def test_chunks_give_the_same_rows(monkeypatch):
     x = torch.randn(23, 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     moment = second_moment(x[:, :2], intercept=True)
-    whole = probe_rows(x, probe="expected", intercept=True, moment=moment)
+    form = PlaneForm("expected", True)
+    whole = probe_rows(x, form, moment=moment)
     monkeypatch.setattr(planes, "chunks", lambda *a, **k: [slice(0, 10), slice(10, 23)])
-    assert_close(probe_rows(x, probe="expected", intercept=True, moment=moment), whole)
+    assert_close(probe_rows(x, form, moment=moment), whole)
 
 
 def test_missing_inputs_are_named():
     x = torch.randn(1, 8, 3)
-    with pytest.raises(ValueError, match='probe="expected" needs the second moment of the rows'):
-        probe_rows(x, probe="expected")
-    with pytest.raises(ValueError, match="this probe needs an input that was not given"):
-        probe_rows(x, probe="draw")
+    with pytest.raises(ValueError, match='probe="expected" needs its moment, got None'):
+        probe_rows(x, PlaneForm("expected"))
+    with pytest.raises(ValueError, match='probe="draw" needs its points, got None'):
+        probe_rows(x, PlaneForm("draw"))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -286,7 +286,7 @@ def archive_bytes(draw: Draw) -> tuple[str, bytes]:
 
 def check_archive(case: tuple[str, bytes]) -> bool:
     """Members of the size asked for, or ArchiveError; and nothing is ever written."""
-    from rlploss.datasets.archives import ArchiveError, read_gz, read_tar_gz, read_zip
+    from rlploss.datasets.readers import ArchiveError, read_gz, read_tar_gz, read_zip
 
     kind, data = case
     folder = SCRATCH / "archive"
@@ -337,9 +337,7 @@ def format_bytes(draw: Draw) -> tuple[str, bytes]:
 
 def check_format(case: tuple[str, bytes]) -> bool:
     """An array, or FormatError."""
-    from rlploss.datasets.formats import FormatError, read_cifar_batch, read_csv, read_idx
-    from rlploss.datasets.images import read_labels
-    from rlploss.datasets.png import read_png
+    from rlploss.datasets.readers import FormatError, read_cifar_batch, read_csv, read_idx, read_labels, read_png
 
     kind, data = case
     readers: dict[str, Callable[[bytes], Any]] = {

@@ -12,14 +12,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-try:
-    import typer
-except ImportError:
-    raise SystemExit("rlploss: the command line needs more packages: pip install 'rlploss[lab]'") from None
+import typer
 
-from rlploss import __version__
+from rlploss._extras import MissingExtra
+from rlploss._version import __version__
 from rlploss.cli import bench, compare, data, reproduce
-from rlploss.datasets import CacheError, DatasetUnavailable
 from rlploss.lab.errors import LabError, Stopped, sentence
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
@@ -59,15 +56,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone, as in `rlploss data list | head -1`
         _forget_output()
         return 1
-    except DatasetUnavailable as error:
-        return _fail(str(error), 1)
-    except (ValueError, CacheError, LabError) as error:
+    except (ValueError, LabError, MissingExtra) as error:
         return _fail(sentence(str(error)), 2)
     except OSError as error:
-        _forget_output()  # it may be the output that cannot be written
-        where = f"cannot use {error.filename}" if error.filename else "cannot go on"
-        remedy = "check that it is there, that you may write there, and that the disk has room"
-        return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
+        return _no_file(error)
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
@@ -84,6 +76,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     print(f"rlploss: {message}", file=sys.stderr)
     return code
+
+
+def _no_file(error: OSError) -> int:
+    """A file, the cache or a source of data cannot be used: say which, and what to do."""
+    from rlploss.datasets import CacheError, DatasetUnavailable  # here, because it imports torch
+
+    if isinstance(error, DatasetUnavailable):
+        return _fail(str(error), 1)
+    if isinstance(error, CacheError):
+        return _fail(sentence(str(error)), 2)
+    _forget_output()  # it may be the output that cannot be written
+    where = f"cannot use {error.filename}" if error.filename else "cannot go on"
+    remedy = "check that it is there, that you may write there, and that the disk has room"
+    return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
 
 
 def _stopped(words: Sequence[str]) -> int:

@@ -1,13 +1,16 @@
-"""`rlploss bench`: the project's benchmarks, which live beside the package in a source checkout."""
+"""`rlploss bench`: how fast this machine trains."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from typing import Annotated
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+
+N_ROWS, N_FEATURES, SUBSET_SIZE = 2000, 8, 100
+WAYS = {"fit, kernel": {"engine": "kernel"}, "fit, torch": {"engine": "torch"}}
+LOOP = "a loop in torch"  # what a user would write, without fit
 
 
 def register(app: typer.Typer) -> None:
@@ -16,18 +19,82 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, smaller sizes.")] = False,
-    only: Annotated[str | None, typer.Option(help="Suites, separated by commas, e.g. core,subsets.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    steps: Annotated[int, typer.Option(help="Optimiser steps of each measurement.")] = 2000,
 ) -> None:
-    """Measure every performance claim as a ratio in one run."""
-    root = Path(__file__).parents[3]
-    if not (root / "benchmarks" / "run.py").exists():
-        raise ValueError(
-            f"the benchmarks are part of the source checkout, and there is none around {Path(__file__).parent}; "
-            "run `make bench` in a clone of the project"
-        )
-    sys.path.insert(0, str(root))
-    arguments = ["--keep-readme", *(["--json"] if json else []), *(["--quick"] if quick else [])]
-    code = importlib.import_module("benchmarks.run").main(arguments + (["--only", only] if only else []))
-    raise typer.Exit(code)
+    """Measure the optimiser steps per second of this machine: `fit` against a plain loop in torch."""
+    from json import dumps
+
+    import torch
+
+    from rlploss import __version__, _checks
+    from rlploss._extras import MissingExtra
+
+    _checks.count("--steps", steps)
+    found: dict[str, dict[str, float | None]] = {}
+    for loss in ("rlp", "mse"):
+        found[loss] = {}
+        for name, work in {**{way: _fit(loss, **options) for way, options in WAYS.items()}, LOOP: _loop(loss)}.items():
+            try:
+                work(min(steps, 100))  # compiles what is compiled
+                found[loss][name] = max(steps / _seconds(work, steps) for _ in range(3))
+            except MissingExtra:
+                found[loss][name] = None
+    setting = f"rlploss {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    problem = f"{N_ROWS} rows of {N_FEATURES} features, {SUBSET_SIZE} per step, {N_FEATURES}-32-1 network, Adam"
+    if json:
+        print(dumps({"setting": setting, "problem": problem, "steps_per_second": found}, indent=2))
+        return
+    print(f"{setting}\n{problem}\n\n{'LOSS':6}{'TRAINED BY':24}{'STEPS PER SECOND':>16}  RATIO")
+    for loss, speeds in found.items():
+        for name, speed in speeds.items():
+            shown = f"{speed:>16,.0f}  {speed / (speeds[LOOP] or 1):.1f}" if speed else f"{'not installed':>16}"
+            print(f"{loss:6}{name:24}{shown}")
+
+
+def _seconds(work: Callable[[int], object], steps: int) -> float:
+    started = time.perf_counter()
+    work(steps)
+    return time.perf_counter() - started
+
+
+def _problem() -> Any:
+    """Return the network, its features and its targets."""
+    import torch
+
+    from rlploss import RegressionNet, seeded
+
+    X = torch.randn(N_ROWS, N_FEATURES, generator=torch.Generator().manual_seed(0))
+    return seeded(lambda: RegressionNet(N_FEATURES), 0), X, X.square().mean(dim=1, keepdim=True)
+
+
+def _fit(loss: str, **options: Any) -> Callable[[int], object]:
+    """Return a function that trains so many steps with `fit`."""
+    from rlploss import MSE, RLP, Steps, fit
+
+    objective = RLP(subset_size=SUBSET_SIZE) if loss == "rlp" else MSE(batch_size=SUBSET_SIZE)
+
+    def train(steps: int) -> None:
+        network, X, y = _problem()
+        fit(network, X, y, objective, budget=Steps(steps), **options)
+
+    return train
+
+
+def _loop(loss: str) -> Callable[[int], object]:
+    """Return a function that trains so many steps with a loop as one writes it in torch."""
+    import torch
+
+    from rlploss import RLPLoss, balanced_subsets
+
+    def train(steps: int) -> None:
+        network, X, y = _problem()
+        rlp, mse = RLPLoss(), torch.nn.MSELoss()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+        for rows in balanced_subsets(N_ROWS, SUBSET_SIZE, steps, generator=torch.Generator().manual_seed(0)):
+            optimizer.zero_grad()
+            pred, target = network(X[rows]), y[rows]
+            (rlp(pred, target, X[rows]) if loss == "rlp" else mse(pred, target)).backward()
+            optimizer.step()
+
+    return train

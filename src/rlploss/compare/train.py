@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlploss._progress import Progress
 from rlploss.compare.arms import HIDDEN, Arm, Setting, arm_named, classical_model, classical_settings, network_settings
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.base import BATCH, steps_per_iteration
@@ -26,8 +27,8 @@ from rlploss.estimators.predictor import Scaling, build_network
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell
 from rlploss.training.budget import Steps
-from rlploss.training.fleet import Problem, fit_fleet
-from rlploss.training.monitors import Progress
+from rlploss.training.fit import fit_fleet
+from rlploss.training.job import Problem
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -1,7 +1,6 @@
 """The paper's datasets from real bytes, verified, and its splits and perturbations."""
 
-from rlploss.datasets._progress import DataWarning
-from rlploss.datasets.cache import CacheError, cache_dir
+from rlploss.datasets.cache import CacheError, DataWarning, cache_dir
 from rlploss.datasets.dataset import Dataset
 from rlploss.datasets.registry import is_cached, load, names
 from rlploss.datasets.sources import DatasetUnavailable

@@ -9,22 +9,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlploss._locks import try_lock
+from rlploss import _files
 
 VARIABLE = "RLPLOSS_DATA"
-TEMPORARY = ".tmp-"  # prefix of everything that a killed process may leave behind
+OK, ABSENT = "ok", "not there"  # states of a file
+WORKSPACE = ".tmp-"  # begins the names of directories that a killed process may leave behind
 
 
 class CacheError(OSError):
     """The cache directory cannot be used: not a directory, not readable or writable, or full."""
+
+
+class DataWarning(UserWarning):
+    """A cached file does not hold the bytes it should."""
 
 
 @dataclass(frozen=True)
@@ -76,30 +80,16 @@ def cache_errors(path: Path) -> Iterator[None]:
         raise CacheError(f"the cache {error.filename or path} cannot be used ({what}): {remedy}") from error
 
 
-def read_bytes(path: Path, limit: int) -> bytes | None:
-    """Return the file's bytes, at most `limit` + 1 of them, or None if there is no such file."""
+def read_file(directory: Path, file: DataFile) -> tuple[bytes, str]:
+    """Return what the directory holds as this file, and "ok", "not there" or what is wrong with it."""
+    path = directory / file.name
     with cache_errors(path):
         try:
-            with path.open("rb") as file:
-                return file.read(limit + 1)
+            with path.open("rb") as stream:
+                data = stream.read(file.size + 1)  # a byte too many tells that it is too long
         except FileNotFoundError:
-            return None
-
-
-def make_directory(directory: Path) -> None:
-    """Create the directory if it is not there."""
-    with cache_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-
-
-def sweep(directory: Path) -> None:
-    """Remove what a killed process left half-written; call with the lock held."""
-    with cache_errors(directory):
-        for leftover in directory.glob(f"{TEMPORARY}*"):
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink(missing_ok=True)
+            return b"", ABSENT
+    return data, file.problem(data) or OK
 
 
 def need_space(directory: Path, n_bytes: int) -> None:
@@ -119,56 +109,41 @@ def install(path: Path, data: bytes) -> Path | None:
     A file of other content that is in the way is renamed, not deleted; its new path is returned.
     """
     with cache_errors(path.parent):
-        temporary = path.parent / f"{TEMPORARY}{os.getpid()}-{path.name}"
+        aside = _set_aside(path)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            aside = _set_aside(path)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+            _files.write_bytes(path, data)
+        except BaseException:
+            if aside is not None:
+                aside.rename(path)
+            raise
         return aside
 
 
 def _set_aside(path: Path) -> Path | None:
     if not os.path.lexists(path):
         return None
-    for number in range(1, 10_000):
-        aside = path.with_name(f"{path.name}.mismatch-{number}")
-        if not os.path.lexists(aside):
-            path.rename(aside)
-            return aside
-    raise CacheError(f"{path.parent} holds too many *.mismatch-* files: move them away")
-
-
-def _sync_directory(directory: Path) -> None:
-    if sys.platform != "win32":  # Windows cannot open a directory
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
+    return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
 
 
 @contextlib.contextmanager
-def lock(directory: Path, *, on_wait: Callable[[], None], poll: float = 0.1) -> Iterator[None]:
-    """Hold the directory's lock; `on_wait` is called once if another process has it.
+def locked(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of the directory, which is made if need be; `on_wait` is called once if another process has it.
 
-    The operating system drops the lock when its owner dies, so a killed process blocks nobody.
+    What a killed process has left half-made there is removed.
     """
     with cache_errors(directory):
-        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        waiting = False
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _files.lock(directory / ".lock")
+    if lock is None:
+        on_wait()
+    while lock is None:
         with cache_errors(directory):
-            while not try_lock(handle):
-                if not waiting:
-                    on_wait()
-                    waiting = True
-                time.sleep(poll)
+            lock = _files.lock(directory / ".lock", seconds=60.0)
+    try:
+        with cache_errors(directory):
+            for leftover in directory.glob(f"{WORKSPACE}*"):
+                shutil.rmtree(leftover)
         yield
     finally:
-        os.close(handle)  # releases the lock
+        lock.release()

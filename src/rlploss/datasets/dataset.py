@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.sources import Source
 
-Task = Literal["regression", "classification", "reconstruction"]
+TaskName = Literal["regression", "classification", "reconstruction"]
 Array = NDArray[Any]
 Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
-
-SKLEARN_LICENCE = "BSD-3-Clause (shipped with scikit-learn)"
+ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 def frozen(array: Array) -> Array:
@@ -39,11 +38,11 @@ class Dataset:
     X: Array
     y: Array
     feature_names: tuple[str, ...]
-    task: Task
+    task: TaskName
     source: str
     licence: str
     citation: str
-    image_shape: tuple[int, int, int] | None = None  # channels, height, width
+    image_shape: ImageShape | None = None
     n_official_train: int | None = None  # rows before this one are the original training set, the others its test set
 
     def __repr__(self) -> str:
@@ -74,7 +73,7 @@ class Entry:
     name: str
     n_rows: int
     n_features: int
-    task: Task
+    task: TaskName
     read: Callable[[Mapping[str, bytes]], Arrays]
     source: str
     licence: str
@@ -82,11 +81,11 @@ class Entry:
     files: tuple[DataFile, ...] = ()
     sources: tuple[Source, ...] = ()
     directory: str = ""  # in the cache; entries that share files share it
-    image_shape: tuple[int, int, int] | None = None
+    image_shape: ImageShape | None = None
     n_official_train: int | None = None
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[TaskName, ...]:
         """The tasks it can be loaded for, its own first."""
         return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlploss import _checks
-from rlploss.datasets import images, tables
-from rlploss.datasets._progress import Quiet, reporter
-from rlploss.datasets.cache import cache_dir, read_bytes
-from rlploss.datasets.dataset import Dataset, Entry, Task, frozen
-from rlploss.datasets.sources import ABSENT, obtain
+from rlploss.datasets.cache import cache_dir, read_file
+from rlploss.datasets.catalog import entries
+from rlploss.datasets.dataset import Dataset, Entry, TaskName, frozen
+from rlploss.datasets.sources import obtain
+from rlploss.datasets.transfers import Reporter
 
-ENTRIES = {item.name: item for item in (*tables.ENTRIES, *images.ENTRIES)}
+ENTRIES = {item.name: item for item in entries()}
 _lent: Mapping[str, bytes] = {}
 
 
@@ -33,7 +34,11 @@ def is_cached(name: str) -> bool:
     Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need no files.
     """
     item = entry(name)
-    return not item.files or all(_size(cache_path(item) / file.name) == file.size for file in item.files)
+    paths = {cache_path(item) / file.name: file.size for file in item.files}
+    try:
+        return all(path.stat().st_size == size for path, size in paths.items())
+    except OSError:
+        return False
 
 
 def cache_path(item: Entry) -> Path:
@@ -44,19 +49,10 @@ def cache_path(item: Entry) -> Path:
 def cached_files(item: Entry) -> Iterator[tuple[Path, str]]:
     """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is wrong."""
     for file in item.files:
-        path = cache_path(item) / file.name
-        data = read_bytes(path, limit=file.size)
-        yield path, ABSENT if data is None else file.problem(data) or "ok"
+        yield cache_path(item) / file.name, read_file(cache_path(item), file)[1]
 
 
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
-
-
-def load(name: str, *, task: Task | None = None, download: bool = True, progress: bool = True) -> Dataset:
+def load(name: str, *, task: TaskName | None = None, download: bool = True, progress: bool = True) -> Dataset:
     """Return a dataset by name, fetching and verifying its files if need be.
 
     Args:
@@ -73,29 +69,23 @@ def load(name: str, *, task: Task | None = None, download: bool = True, progress
     item = entry(name)
     chosen = item.task if task is None else task
     _checks.one_of(f'task of "{name}"', chosen, item.tasks)
-    data = fetch(name, download=download, progress=reporter() if progress else Quiet())
-    X, y, feature_names = item.read(data)
+    X, y, feature_names = item.read(fetch(name, download=download, progress=progress))
     X = frozen(X)
-    return Dataset(
-        name=item.name,
-        X=X,
-        y=X if chosen == "reconstruction" else frozen(y),
-        feature_names=feature_names,
-        task=chosen,
-        source=item.source,
-        licence=item.licence,
-        citation=item.citation,
-        image_shape=item.image_shape,
-        n_official_train=item.n_official_train,
-    )
+    y = X if chosen == "reconstruction" else frozen(y)
+    shared = ("name", "source", "licence", "citation", "image_shape", "n_official_train")
+    return Dataset(X=X, y=y, feature_names=feature_names, task=chosen, **{key: getattr(item, key) for key in shared})
 
 
-def fetch(name: str, *, download: bool = True, progress: Quiet) -> dict[str, bytes]:
-    """Return the verified bytes of the dataset's files, which are in the cache afterwards."""
+def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:
+    """Return the verified bytes of the dataset's files, by name; they are in the cache afterwards.
+
+    `progress=False` fetches in silence, and tells of wrong files in the cache as a `DataWarning`.
+    """
     item = entry(name)
     if all(file.sha256 in _lent for file in item.files):
         return {file.name: _lent[file.sha256] for file in item.files}
-    return obtain(item.directory, item.files, item.sources, download=download, progress=progress)
+    reporter = Reporter(sys.stderr if progress else None)
+    return obtain(item.directory, item.files, item.sources, download=download, progress=reporter)
 
 
 @contextmanager

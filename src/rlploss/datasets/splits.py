@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss import _checks
-from rlploss.datasets.dataset import Array, Dataset, Task, frozen
+from rlploss._scaling import mean_and_scale
+from rlploss.datasets.dataset import Array, Dataset, TaskName, frozen
 
 if TYPE_CHECKING:
     import torch
 
 IMAGE_ROWS = 10_000  # the paper's |X| for MNIST and CIFAR-10
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Region = Literal["paper", "mahalanobis"]
 
 
@@ -43,10 +44,10 @@ class Split:
     y_train: Array = field(repr=False)
     X_test: Array = field(repr=False)
     y_test: Array = field(repr=False)
-    train_rows: Rows = field(repr=False)  # rows of the dataset, in the order of X_train
-    test_rows: Rows = field(repr=False)
+    train_rows: RowNumbers = field(repr=False)  # rows of the dataset, in the order of X_train
+    test_rows: RowNumbers = field(repr=False)
     dataset: str
-    task: Task
+    task: TaskName
     image_shape: tuple[int, int, int] | None = None  # channels, height, width of a row of X
     n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
     n_region_train: int | None = None  # shift: how many of them are in the training set
@@ -89,12 +90,11 @@ def size_split(
         (5950, 5)
     """
     generator = _generator(generator)
-    if dataset.n_official_train is None:
-        n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
+    boundary = dataset.n_official_train
+    n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows if boundary is None else IMAGE_ROWS)
+    if boundary is None:
         order = generator.permutation(dataset.n_rows)
         return _take(dataset, order[:n_train], order[n_train : n_train + n_test])
-    boundary = dataset.n_official_train
-    n_train, n_test = _sizes(dataset, n_train, n_test, total=IMAGE_ROWS)
     train = generator.permutation(boundary)[:n_train]
     test = boundary + generator.permutation(dataset.n_rows - boundary)[:n_test]
     return _take(dataset, train, test)
@@ -184,17 +184,13 @@ def standardize(split: Split, *, target: bool = False) -> Split:
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
-    X = split.X_train.astype(np.float64)
-    X_mean, X_scale = X.mean(axis=0), X.std(axis=0)
-    # Of equal values the mean may be off by a rounding error, and the deviation with it.
-    X_scale = np.where(X.min(axis=0) == X.max(axis=0), 1.0, X_scale)
+    X_mean, X_scale = mean_and_scale(split.X_train)
     dtype = split.X_train.dtype
     X_train, X_test = (((part - X_mean) / X_scale).astype(dtype) for part in (split.X_train, split.X_test))
     y_mean, y_scale = 0.0, 1.0
     y_train, y_test = split.y_train, split.y_test
     if target:
-        y_mean = float(y_train.mean())
-        y_scale = float(y_train.std()) if np.ptp(y_train) > 0 else 1.0
+        y_mean, y_scale = (float(value) for value in mean_and_scale(y_train.ravel()))
         y_train, y_test = ((part - y_mean) / y_scale for part in (y_train, y_test))
     return dataclasses.replace(
         split,
@@ -251,7 +247,7 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     return n_train, n_test
 
 
-def _take(dataset: Dataset, train: Rows, test: Rows) -> Split:
+def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     X_train, X_test = frozen(dataset.X[train]), frozen(dataset.X[test])
     same = dataset.y is dataset.X  # reconstruction: the target is the image itself, not a second copy of it
     return Split(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlploss import _checks
-from rlploss.datasets.formats import Floats
+from rlploss import _checks, _extras
+from rlploss.datasets.readers import Floats
 
 N_ROWS = 6000
 
@@ -39,6 +39,7 @@ def moons(n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0) -> tuple[Flo
     n_rows = _checks.count("n_rows", n_rows, minimum=2)
     noise = _checks.number("noise", noise, minimum=0.0)
     seed = _checks.count("seed", seed, minimum=0)
+    _extras.need("sklearn", "the moons", "sklearn")
     from sklearn.datasets import make_moons
 
     X, y = make_moons(n_samples=n_rows, noise=noise, random_state=seed)

@@ -1,9 +1,12 @@
 """scikit-learn estimators: a multilayer perceptron trained with RLP, or with any loss that RLP is compared with."""
 
-from rlploss.estimators.base import auto_subset_size
+from rlploss._extras import need
 
-# isort: split  (the first import above says what to install where scikit-learn is missing)
-from rlploss.estimators.cv import RLPRegressorCV
-from rlploss.estimators.mlp import RLPClassifier, RLPRegressor
+need("sklearn", "rlploss.estimators", "sklearn")
+
+# The guard above comes before every import that needs scikit-learn.
+from rlploss.estimators.cv import RLPRegressorCV  # noqa: E402 - after the guard
+from rlploss.estimators.dial import auto_subset_size  # noqa: E402 - after the guard
+from rlploss.estimators.mlp import RLPClassifier, RLPRegressor  # noqa: E402 - after the guard
 
 __all__ = ["RLPClassifier", "RLPRegressor", "RLPRegressorCV", "auto_subset_size"]

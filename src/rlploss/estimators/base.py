@@ -1,144 +1,88 @@
-"""What all estimators share: rules of size, reading of rows and targets, prediction and export."""
+"""What all estimators share: reading of rows, targets and weights, prediction and export."""
 
 from __future__ import annotations
 
 import copy
-import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
 from torch import nn
 
-try:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils import check_random_state
-    from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
-except ImportError:  # pragma: no cover - the extra is installed where tests run
-    raise ImportError("rlploss.estimators needs scikit-learn: pip install 'rlploss[sklearn]'") from None
-
 from rlploss._checks import count, one_of
-from rlploss.estimators.predictor import Array, Predictor, Scaling, predict_rows
-from rlploss.training.objectives import NAMES, RLP, Objective
+from rlploss.estimators.dial import BATCH
+from rlploss.estimators.network import Predictor, build_network, predict_rows
+from rlploss.estimators.scaling import Array, Scaling
 
-BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
-FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
-_PLAN_WORK = 10**9  # of K·M·p², the cost of factoring a plan
-
-
-def steps_per_iteration(n_rows: int, batch_size: int) -> int:
-    """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for every loss."""
-    return max(FEWEST_STEPS, -(-n_rows // batch_size))
+Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d], y, weights [n]
 
 
-def auto_subset_size(n_rows: int, n_columns: int) -> int:
-    """The subset size M that `subset_size="auto"` takes, for N rows and p columns (the intercept included).
+class FittedNetwork(BaseEstimator, ABC):
+    """Prediction and export of a network on scaled columns."""
 
-    M = 0.85·N up to 100 rows, 8500/N beyond, at least p + 2; N where there are fewer rows (MSE then).
-    Few rows want the strong regulariser that large subsets are; many rows can afford to learn what is not linear.
-    """
-    size = 0.85 * min(n_rows, 10_000 / n_rows)
-    return min(n_rows, max(n_columns + 2, round(size)))
-
-
-def auto_n_subsets(n_rows: int, n_columns: int, subset_size: int) -> int:
-    """Subsets in a plan: up to 1000, fewer where factoring them would take more than about a second."""
-    enough = min(1000, _PLAN_WORK // (subset_size * n_columns**2))
-    return min(max(enough, -(-n_rows // subset_size)), math.comb(n_rows, subset_size))
-
-
-def auto_subsets_per_step(n_rows: int, subset_size: int) -> int:
-    """Small subsets are taken several at a time: as many as fit into 200 rows and into a fifth of all."""
-    return max(1, min(BATCH, n_rows // 5) // subset_size)
-
-
-def subset_objective(
-    n_rows: int,
-    n_features: int,
-    subset_size: int,
-    *,
-    n_subsets: int | None,
-    probe: str,
-    intercept: bool,
-    ridge: float,
-    mixup: float | None = None,
-) -> RLP:
-    """RLP with subsets of this size; `n_subsets=None` leaves their number to the rule."""
-    if n_subsets is None:
-        n_subsets = auto_n_subsets(n_rows, n_features + int(intercept), subset_size)
-    per_step = min(n_subsets, auto_subsets_per_step(n_rows, subset_size))
-    return RLP(
-        subset_size,
-        n_subsets,
-        subsets_per_step=per_step,
-        probe=probe,
-        intercept=bool(intercept),
-        ridge=ridge,
-        mixup=mixup,
-    )
-
-
-def batch_objective(loss: str, batch_size: int, mixup: float | None = None) -> Objective:
-    """The pointwise objective of this name."""
-    made: Any = NAMES[loss]
-    return made(batch_size, mixup=mixup)  # type: ignore[no-any-return]  # one of the pointwise classes
-
-
-def known_frame(X: Any) -> Any:
-    """X itself; a frame whose column names this version of scikit-learn cannot see, as one of pandas."""
-    names = getattr(X, "columns", None)
-    if names is None or not hasattr(X, "to_numpy") or _get_feature_names(X) is not None:
-        return X
-    if not all(isinstance(name, str) for name in names):
-        return X
-    try:
-        import pandas as pd
-    except ImportError:
-        return X
-    return pd.DataFrame(X.to_numpy(), columns=list(names))
-
-
-class RowReader(BaseEstimator, ABC):
-    """Reading of rows, targets and weights, prediction and export; what every estimator of this package shares."""
-
-    hidden_layer_sizes: int | Iterable[int]
-    batch_size: int | str
-    random_state: int | np.random.RandomState | None
     network_: nn.Module
     scaling_: Scaling
     n_features_in_: int
+    _fitted_head: str  # what the network gives: "regression", "logits" or "probabilities"
     _flat = False  # whether predictions have one dimension
+
+    def _predictor(self) -> Predictor:
+        """Raw columns to predictions, in float64; shares the network."""
+        return Predictor(self.network_, self.scaling_, head=self._fitted_head, flat=self._flat).double()
+
+    def _predict_rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
+        return predict_rows(self._predictor(), checked)
+
+    def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """A copy of the fitted model as an `nn.Module`, from raw columns [B, d] to what `predict` gives.
+
+        Scaling is part of it. In float64 the numbers are those of `predict` (`predict_proba` for classes); pass
+        `torch.float32` for a smaller one, say for ONNX.
+        """
+        check_is_fitted(self)
+        return copy.deepcopy(self._predictor()).to(dtype).eval()
+
+
+@dataclass(eq=False, repr=False)
+class NetworkEstimator(FittedNetwork):
+    """The settings that all estimators have, and the reading of rows."""
+
+    hidden_layer_sizes: int | Iterable[int] = (100,)
+    activation: str = "relu"
+    _: KW_ONLY
+    probe: str = "subset"
+    intercept: bool | None = None
+    ridge: float = 0.0
+    standardize: bool = True
+    batch_size: int | str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
+    device: str | None = None
 
     @abstractmethod
     def _head(self) -> str:
-        """What the network ends in."""
-
-    @abstractmethod
-    def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
-        """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
+        """What the network is to give: "regression", "logits" or "probabilities"."""
 
     @abstractmethod
     def _n_outputs(self) -> int:
         """C."""
 
-    # Reading
+    @abstractmethod
+    def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
+        """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Array, NDArray[Any], Array | None]:
-        """Check the data; rows of weight 0 are left out."""
-        X, y, weight = self._validated(X, y, sample_weight, first=first)
-        if weight is not None:
-            keep = weight > 0
-            X, y, weight = X[keep], y[keep], weight[keep]
-        return X, self._read_target(y, first=first), weight
-
-    def _validated(
-        self, X: Any, y: Any, sample_weight: Any, *, first: bool
-    ) -> tuple[Array, NDArray[Any], Array | None]:
-        """All rows, checked; at least two of them have a weight above 0, or one where training goes on."""
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Data:
+        """Check all rows; at least two of them have a weight above 0, or one where training goes on."""
         fewest = 2 if first else 1
         if y is None:
             raise ValueError(f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised")
@@ -162,9 +106,17 @@ class RowReader(BaseEstimator, ABC):
             raise ValueError(f"sample_weight must be above 0 for at least {rows}, got {above} of n_samples={len(X)}")
         return X, y, weight
 
-    def _hidden(self) -> tuple[int, ...]:
-        sizes = self.hidden_layer_sizes
-        return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    def _weighted(self, X: Array, y: NDArray[Any], weight: Array | None, *, first: bool) -> Data:
+        """The rows of weight above 0, with the target as numbers."""
+        if weight is not None:
+            X, y, weight = (part[weight > 0] for part in (X, y, weight))
+        return X, self._read_target(y, first=first), weight
+
+    def _scaling(self, X: Array, target: NDArray[Any], weight: Array | None) -> Scaling:
+        """How rows are scaled; class numbers [n] are not."""
+        if not self.standardize:
+            return Scaling.none(X.shape[1])
+        return Scaling.of(X, None if target.ndim == 1 else target, weight)
 
     def _batch(self, n_rows: int) -> int:
         if isinstance(self.batch_size, str):
@@ -178,33 +130,22 @@ class RowReader(BaseEstimator, ABC):
             return secrets.randbelow(2**31)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    # Prediction and export
+    def _hidden(self) -> tuple[int, ...]:
+        sizes = self.hidden_layer_sizes
+        return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
-    def _predictor(self) -> Predictor:
-        """Raw columns to predictions, in float64; shares the network."""
-        head = getattr(self, "_trained", {}).get("head", self._head())  # whatever `loss` has been set to since
-        return Predictor(self.network_, self.scaling_, head=head, flat=self._flat).double()
-
-    def _predict_rows(self, X: Any) -> Array:
-        check_is_fitted(self)
-        checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
-        return predict_rows(self._predictor(), checked)
-
-    def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
-        """A copy of the fitted model as an `nn.Module`, from raw columns [B, d] to what `predict` gives.
-
-        Scaling is part of it. In float64 the numbers are those of `predict` (`predict_proba` for classes); pass
-        `torch.float32` for a smaller one, say for ONNX.
-        """
-        check_is_fitted(self)
-        return copy.deepcopy(self._predictor()).to(dtype).eval()
+    def _build(self, seed: int) -> nn.Sequential:
+        """An untrained network for the rows that were read."""
+        d, C, softmax = self.n_features_in_, self._n_outputs(), self._head() == "probabilities"
+        return build_network(d, self._hidden(), C, activation=self.activation, softmax=softmax, seed=seed)
 
 
-class RegressionTarget:
-    """The target of a regression: real numbers, one or several per row."""
+class RegressionEstimator(RegressorMixin, NetworkEstimator):
+    """An estimator whose target is real numbers, one or several per row."""
 
-    n_outputs_: int
-    _flat: bool
+    def predict(self, X: Any) -> Array:
+        """Predictions (n,), or (n, C) if y had two dimensions."""
+        return self._predict_rows(X)
 
     def _head(self) -> str:
         return "regression"
@@ -213,17 +154,26 @@ class RegressionTarget:
         return self.n_outputs_
 
     def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
-        target = np.asarray(y, dtype=np.float64)
+        target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         if first:
-            self._flat = target.ndim == 1
-        target = target.reshape(len(target), -1)
-        if first:
-            self.n_outputs_ = target.shape[1]
+            self._flat, self.n_outputs_ = y.ndim == 1, target.shape[1]
         elif target.shape[1] != self.n_outputs_:
             raise ValueError(f"y must have {self.n_outputs_} outputs as before, got {target.shape[1]}")
         return target
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]  # a mixin: the next class has it
+        tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def known_frame(X: Any) -> Any:
+    """X itself; a frame whose column names this version of scikit-learn cannot see, as one of pandas."""
+    names = getattr(X, "columns", None)
+    if names is None or not hasattr(X, "to_numpy") or _get_feature_names(X) is not None:
+        return X
+    try:
+        import pandas as pd
+    except ImportError:
+        return X
+    return pd.DataFrame(X.to_numpy(), columns=list(names)) if all(isinstance(name, str) for name in names) else X

@@ -222,7 +222,14 @@ class Store:
         with self._told(), self._transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, ?, ?)",
-                (cell.hash, self.code_version, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
+                (
+                    cell.hash,
+                    self.code_version,
+                    canonical_json(cell.spec()),
+                    canonical_json(origin),
+                    _now(),
+                    result.seconds,
+                ),
             )
             for run in result.runs:
                 inserted = connection.execute(
@@ -241,13 +248,16 @@ class Store:
                         for name, array in run.artifacts.items()
                     ],
                 )
-            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version))
+            connection.execute(
+                "DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
+            )
 
     def read(self, cell: Cell) -> StoredCell | None:
         """The stored cell of this code_version, or None."""
         with self._told():
             row = self._connection.execute(
-                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
+                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?",
+                (cell.hash, self.code_version),
             ).fetchone()
             if row is None:
                 return None
@@ -286,13 +296,17 @@ class Store:
     def code_versions(self) -> list[str]:
         """Every code_version that has rows here, the latest first."""
         with self._told():
-            rows = self._connection.execute("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC").fetchall()
+            rows = self._connection.execute(
+                "SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC"
+            ).fetchall()
         return [str(row[0]) for row in rows]
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         with self._told():
-            row = self._connection.execute("SELECT COUNT(*) FROM cell WHERE code_version <> ?", (self.code_version,)).fetchone()
+            row = self._connection.execute(
+                "SELECT COUNT(*) FROM cell WHERE code_version <> ?", (self.code_version,)
+            ).fetchone()
         return int(row[0])
 
     def write_failure(self, cell: Cell, reason: str) -> None:

@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlploss import _checks
+from rlploss._values import Value, from_json
 from rlploss.training.budget import Epochs, Steps
 from rlploss.training.objectives import Objective, as_objective
 from rlploss.training.optimizers import OptimizerValue
-from rlploss.training.values import Value, from_json
 
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
 OUTPUTS = ("logits", "softmax", "sigmoid")

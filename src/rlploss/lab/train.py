@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rlploss import _checks, models
+from rlploss._progress import Progress
 from rlploss.lab import problems
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell, Scalar
 from rlploss.training.budget import Epochs, Steps
-from rlploss.training.fleet import Problem, fit_fleet
+from rlploss.training.fit import fit_fleet
 from rlploss.training.history import Event, History
-from rlploss.training.monitors import Progress
+from rlploss.training.job import Problem
 from rlploss.training.objectives import NAMES, RLP, Objective
 from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue
 

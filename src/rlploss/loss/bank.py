@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
-from rlploss.loss.factors import traced
-from rlploss.loss.functional import as_residual, reduce, without_autocast
-from rlploss.loss.keeping import KeptRows
-from rlploss.loss.quadratic import add_form, complement_form, quadratic_form
+from rlploss.loss.factors import Factors, chunks, factor, is_tracing
+from rlploss.loss.planes import (
+    Moment,
+    PlaneForm,
+    complement_of,
+    largest_rows,
+    pseudo_inverse_of,
+    rows_at,
+    rows_of,
+    second_moment,
+)
+from rlploss.loss.quadratic import add_form, as_residual, projected_value, quadratic_value, reduce, without_autocast
+from rlploss.loss.subsets import draw_rows, rows_outside
+
+Which = int | slice | Tensor | Sequence[int]
 
 
-class ProjectionBank(KeptRows):
+class ProjectionBank(nn.Module):
     """Kept factors: a training step costs one small product, whatever the features.
 
     Args:
         features: the training rows (N, d), constants; factored in float64, kept in float32 or their own type.
         subsets: row numbers (K, M), see `balanced_subsets`.
-        probe, intercept, ridge, draw_from, reduction: as in `rlp_loss`.
-        probe_points: rows (n, d) that z may come from, instead of `features`.
+        probe: where the two planes of a subset are compared: "subset", on its own rows; "draw", at one random row per
+            subset; "expected", the mean over those draws; "sum", summed over the subset's rows.
+        intercept: fit planes with an offset; None is True, except for probe="sum". False is the paper's formula.
+        ridge: λ ≥ 0, added to the diagonal of xᵀx; the offset is not penalised.
+        draw_from: rows that "draw" and "expected" compare at, "train" (all) or "outside" (those not in the subset).
+        probe_points: rows (n, d) to compare at instead of `features`.
+        reduction: over subsets, "mean", "sum" or "none" (one value per subset).
         max_bytes: what may be kept. Past it nothing is kept and every call factors anew, a chunk of subsets at
             a time, with the same results. `bytes_for` tells the need beforehand, `nbytes` what is held.
         dense_rows: the largest N for which the N×N matrix of `form` is used.
@@ -31,9 +49,13 @@ class ProjectionBank(KeptRows):
         check_finite: raise on NaN or inf, naming the place.
 
     Attributes:
-        kind: how a value is computed. "rows": ‖W R‖²/C; "complement": (‖R‖²/M − ‖W R‖²)/C, where that takes fewer
-            rows; "mse": rank(x) = M in every subset, nothing is kept; "chunks": what is needed exceeds `max_bytes`.
+        kind: how the value of a subset is computed. "rows": ‖W R‖²/C; "complement": (‖R‖²/M − ‖W R‖²)/C, where that
+            takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every subset; "chunks": like "rows", with W made
+            anew in every call, where keeping it exceeds `max_bytes`.
         rows: W (K, q, M), scale included; None where nothing is kept.
+        residual_weight: a, and
+        projector_sign: b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
+        plane_form: probe, intercept, ridge and draw_from in one value.
         subsets: the plan (K, M).
 
     >>> X, plan = torch.randn(50, 3), torch.arange(40).view(4, 10)
@@ -42,33 +64,111 @@ class ProjectionBank(KeptRows):
     0.0
     """
 
-    def loss(self, pred: Tensor, target: Tensor, which: int | slice | Tensor | None = None) -> Tensor:
+    features: Tensor
+    subsets: Tensor
+    counts: Tensor
+    rows: Tensor | None
+    points: Tensor | None
+    _pool: Tensor | None
+    _inverse: Tensor | None
+    _centre: Tensor | None
+    _moment_rows: Tensor | None
+    _moment_centre: Tensor | None
+    _form: Tensor | None
+
+    def __init__(
+        self,
+        features: Tensor,
+        subsets: Tensor,
+        *,
+        probe: str = "subset",
+        intercept: bool | None = None,
+        ridge: float = 0.0,
+        draw_from: str = "train",
+        probe_points: Tensor | None = None,
+        reduction: str = "mean",
+        max_bytes: int = 2**30,
+        dense_rows: int = 4096,
+        generator: torch.Generator | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        super().__init__()
+        form = self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
+        self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
+        features = _checks.feature_matrix(features).detach()
+        _checks.subset_plan(subsets, features.shape[0])
+        pool = None if probe_points is None else _checks.feature_matrix(probe_points).detach()
+        N, d = features.shape
+        K, M = subsets.shape
+        if pool is None:
+            form.check_outside(M, N)
+        elif pool.shape[1] != d:
+            raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
+        if check_finite:
+            _checks.finite(features=features, probe_points=pool)
+        self.max_bytes = _checks.count("max_bytes", max_bytes, 0)
+        self.dense_rows = _checks.count("dense_rows", dense_rows, 0)
+        self.generator, self.check_finite = generator, check_finite
+        self.n_columns = form.n_columns(d)
+        self.dtype = features.dtype if features.dtype == torch.float64 else torch.float32
+        form.warn_of_shape(M, self.n_columns, _checks.warn)
+
+        moment = None
+        if probe == "expected" and (pool is not None or draw_from == "train"):
+            moment = second_moment(features if pool is None else pool, intercept=form.intercept)
+        kept: dict[str, Tensor | None] = {
+            "features": features,
+            "counts": _appearances(subsets, N),
+            "_pool": pool,
+            "_inverse": None,
+            "_centre": None,
+            "_moment_rows": None if moment is None else moment.rows,
+            "_moment_centre": None if moment is None else moment.centre,
+            "_form": None,
+        }
+        for name, value in kept.items():
+            self.register_buffer(name, value, persistent=False)
+        self.register_buffer("subsets", subsets.clone())
+        self.register_buffer("points", None)
+        self.register_buffer("rows", None)
+        self.kind, self._n_kept = self._choose()
+        self.residual_weight = 1 / M if self.kind in ("complement", "mse") else 0.0
+        self.projector_sign = {"complement": -1, "mse": 0}.get(self.kind, 1)
+        if probe == "draw":
+            self._keep_inverse()
+            self.redraw()
+        elif self.kind in ("rows", "complement"):
+            self.rows = torch.zeros(K, self._n_kept, M, dtype=self.dtype, device=features.device)
+            for part in self._parts():
+                made = self._make_rows(part)
+                self.rows[part, : made.shape[1]] = made
+
+    # Values
+
+    def loss(self, pred: Tensor, target: Tensor, which: Which | None = None) -> Tensor:
         """The loss of all rows, or of some subsets.
 
         which=None: pred and target hold all N rows; the value is the mean over all K subsets (Algorithm 2's epoch
-        loss), by `reduction`. An int j: they hold the M rows `features[subsets[j]]`. A slice or int64 tensor of
+        loss), by `reduction`. A number j: they hold the M rows `features[subsets[j]]`. A slice, or the numbers of
         k subsets: the k·M rows of those subsets in plan order, `features[subsets[which].flatten()]`.
         """
-        blind = traced()
-        if isinstance(which, int) and not blind:
-            at_once = self._at_once(pred, target, which)
-            if at_once is not None:
-                if self.check_finite and not math.isfinite(at_once.item()):
-                    _checks.finite(pred=pred, target=target)
-                return at_once
-        _checks.pair(pred, target)
-        with without_autocast(pred):
-            value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
-        if self.check_finite:
-            if torch.compiler.is_compiling():
-                torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-            elif not blind and not math.isfinite(value.detach().sum()):
-                _checks.finite(pred=pred, target=target)
+        tracing = is_tracing()
+        value = self._of_one(pred, target, which) if type(which) is int and not tracing else None
+        if value is None:
+            _checks.pair(pred, target)
+            with without_autocast(pred):
+                value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
+        if self.check_finite and torch.compiler.is_compiling():
+            torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
+        elif (
+            self.check_finite and not tracing and not math.isfinite(value.sum().item() if value.ndim else value.item())
+        ):
+            _checks.finite(pred=pred, target=target)
         return value
 
     forward = loss
 
-    def _at_once(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
+    def _of_one(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
         """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
         rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
         if (
@@ -83,32 +183,29 @@ class ProjectionBank(KeptRows):
             return None
         K, _, M = rows.shape
         n, C = pred.shape
-        if n != M or not -K <= which < K:
+        if n != M or C == 0 or not -K <= which < K:
             return None
-        if self.kind == "complement":
-            value = complement_form(pred - target, rows[which])
-        else:
-            seen = rows[which] @ (pred - target)
-            value = (seen * seen).sum()
+        value = projected_value(pred - target, rows[which], self.residual_weight)
         return value if C == 1 else value / C
 
-    def _of_some(self, pred: Tensor, target: Tensor, which: int | slice | Tensor) -> Tensor:
+    def _of_some(self, pred: Tensor, target: Tensor, which: Which) -> Tensor:
         K, M = self.n_subsets, self.subset_size
-        if isinstance(which, int):
-            if not -K <= which < K:
-                raise ValueError(f"which must be a subset from 0 to {K - 1}, got {which}")
-            which = slice(which % K, which % K + 1)
-        k = len(range(*which.indices(K))) if isinstance(which, slice) else which.numel()
+        if isinstance(which, slice):
+            chosen: slice | Tensor = which
+            k = len(range(*which.indices(K)))
+        else:
+            chosen = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
+            k = chosen.numel()
         if pred.shape[0] != k * M or k == 0:
             raise ValueError(
                 f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got "
                 f"{pred.shape[0]}; leave `which` out to pass all rows"
             )
-        if self.kind == "mse" and self.reduction != "none" and pred.dtype.itemsize > 2:
-            value = mse_loss(pred, target)  # subsets are of one size
+        if self.kind == "mse" and self.reduction != "none" and pred.dtype is target.dtype and pred.dtype.itemsize > 2:
+            value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
         residual = as_residual(pred, target)
-        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
+        return reduce(self._values(residual.reshape(k, M, -1), chosen), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
@@ -118,32 +215,21 @@ class ProjectionBank(KeptRows):
             )
         residual = as_residual(pred, target)
         C = residual.shape[1]
-        if self.reduction == "none":
-            return self._values(residual[self.subsets], slice(None))
-        if self.kind == "mse":
-            total = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C)
-        elif self._dense():
-            form = self.form().to(residual.dtype)
-            mean = quadratic_form(residual, form)
+        if self.reduction != "none" and self.kind == "mse":
+            mean = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C * K)
+        elif self.reduction != "none" and self._dense():
+            mean = quadratic_value(residual, self.form().to(residual.dtype))
             mean = mean if C == 1 else mean / C
-            return mean if self.reduction == "mean" else mean * K
         else:
-            total = self._values(residual[self.subsets], slice(None)).sum()
-        return total / K if self.reduction == "mean" else total
+            return reduce(self._values(residual[self.subsets], slice(None)), self.reduction)
+        return mean if self.reduction == "mean" else mean * K
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:
         """Values [k] of residuals [k, M, C]."""
-        C = stack.shape[2]
-        if self.kind == "mse":
-            return stack.square().mean((1, 2))
         if self.kind == "chunks":
             return self._values_in_chunks(stack, which)
-        if self.rows is None:
-            raise RuntimeError("the bank holds no rows")
-        seen = (self.rows[which].to(stack.dtype) @ stack).square().sum((1, 2))
-        if self.kind == "complement":
-            seen = (stack.square().sum((1, 2)) / self.subset_size - seen).clamp_min(0)
-        return seen / C
+        rows = None if self.rows is None else self.rows[which].to(stack.dtype)
+        return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
 
     def _values_in_chunks(self, stack: Tensor, which: slice | Tensor) -> Tensor:
         order = torch.arange(self.n_subsets, device=stack.device)[which]
@@ -152,29 +238,28 @@ class ProjectionBank(KeptRows):
             part = order[piece]
 
             def value(residual: Tensor, part: Tensor = part) -> Tensor:
-                seen = self._make_rows(part).to(residual.dtype) @ residual
-                return seen.square().sum((1, 2)) / residual.shape[2]
+                return projected_value(residual, self._make_rows(part).to(residual.dtype)) / residual.shape[2]
 
             # the rows are made again in the backward pass, so that no more than one chunk of them is ever held;
             # torch.func's transforms do not go with that
-            again = not traced()
+            again = not is_tracing()
             values.append(checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece]))
         return torch.cat(values)
 
     def _dense(self) -> bool:
         """Whether the N×N form is cheaper than going through the subsets."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
-        if self.probe == "draw" or N > self.dense_rows or (self._form is None and traced()):
+        if self.plane_form.probe == "draw" or N > self.dense_rows or (self._form is None and is_tracing()):
             return False
         if self._form is None and self.nbytes + N * N * self.dtype.itemsize > self.max_bytes:
             return False
-        return N * N <= K * M * (self._height + 4)  # gathering a row costs about as much as four products
+        return N * N <= K * M * (self._n_kept + 4)  # gathering a row costs about as much as four products
 
     @torch.no_grad()
     def form(self) -> Tensor:
         """The N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic form. Kept once made."""
-        N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
-        if self.probe == "draw":
+        N, K = self.features.shape[0], self.n_subsets
+        if self.plane_form.probe == "draw":
             raise ValueError('form is refused for probe="draw", whose points change; use probe="expected"')
         if N > self.dense_rows:
             raise ValueError(
@@ -183,13 +268,161 @@ class ProjectionBank(KeptRows):
             )
         if self._form is None:
             form = torch.zeros(N, N, dtype=torch.float64, device=self.features.device)
-            if self.kind != "mse":
-                size = max(1, 2**24 // (self._height * N))
+            if self.projector_sign:
+                size = max(1, 2**24 // (self._n_kept * N))
                 for start in range(0, K, size):
                     part = slice(start, min(start + size, K))
                     rows = self._make_rows(part) if self.rows is None else self.rows[part]
                     add_form(form, rows, self.subsets[part])
-            if self.kind in ("mse", "complement"):
-                form = torch.diag(self.counts.squeeze(1).double() / M) - form
+            form = torch.diag(self.counts.squeeze(1).double() * self.residual_weight) + self.projector_sign * form
             self._form = (form / K).to(self.dtype)
         return self._form
+
+    # What is kept
+
+    @staticmethod
+    def bytes_for(
+        n_subsets: int,
+        subset_size: int,
+        n_features: int,
+        *,
+        probe: str = "subset",
+        intercept: bool | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> int:
+        """Bytes that a bank of this shape keeps at the most; less where ranks turn out lower."""
+        columns = PlaneForm(probe, intercept).n_columns(n_features)
+        per_row = dtype.itemsize * (1 if probe in ("sum", "draw") else min(columns, subset_size))
+        if probe == "draw":  # new points are read in float64
+            per_row += 8 * columns
+        return n_subsets * subset_size * per_row
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of factors held now (the plan and the features themselves not counted)."""
+        return sum(t.numel() * t.element_size() for t in (self.rows, self._inverse, self._form) if t is not None)
+
+    @property
+    def n_subsets(self) -> int:
+        """K."""
+        return self.subsets.shape[0]
+
+    @property
+    def subset_size(self) -> int:
+        """M."""
+        return self.subsets.shape[1]
+
+    def extra_repr(self) -> str:
+        """For print(bank)."""
+        form = self.plane_form
+        return (
+            f"n_subsets={self.n_subsets}, subset_size={self.subset_size}, probe={form.probe!r}, "
+            f"intercept={form.intercept}, ridge={form.ridge}, kind={self.kind!r}, nbytes={self.nbytes}"
+        )
+
+    def _choose(self) -> tuple[str, int]:
+        """The cheapest kind that fits, and how many rows per subset it keeps."""
+        K, M = self.subsets.shape
+        form, p = self.plane_form, self.n_columns
+        n_rows = 1 if form.probe in ("sum", "draw") else min(p, M)
+        kind, n_kept = "rows", n_rows
+        if not form.has_points and form.ridge == 0 and 2 * p > M:
+            rank = torch.cat([self._factors(part).rank for part in self._parts()])
+            low, high = int(rank.min()), int(rank.max())
+            if low == M:
+                form.warn_of_full_rank(M, p, _checks.warn)
+            if form.probe == "subset":
+                if low == M:
+                    return "mse", 0
+                n_rows = max(high, 1)
+                kind, n_kept = ("complement", M - low) if M - low < n_rows else ("rows", n_rows)
+        need = K * M * (n_kept * self.dtype.itemsize + (8 * p if form.probe == "draw" else 0))
+        return (kind, n_kept) if need <= self.max_bytes else ("chunks", n_rows)
+
+    def _parts(self, n_subsets: int | None = None) -> list[slice]:
+        n = self.n_subsets if n_subsets is None else n_subsets
+        return chunks(n, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
+
+    def _factors(self, part: slice | Tensor) -> Factors:
+        form = self.plane_form
+        x = self.features[self.subsets[part]]
+        return factor(x, intercept=form.intercept, ridge=form.ridge, solve=form.has_points)
+
+    def _make_rows(self, part: slice | Tensor) -> Tensor:
+        """W of these subsets in the kept type, at most `_n_kept` rows each."""
+        factors, form = self._factors(part), self.plane_form
+        if self.kind == "complement":
+            return complement_of(factors, self._n_kept).to(self.dtype)
+        moment = None
+        if self._moment_rows is not None:
+            moment = Moment(self._moment_rows, self._moment_centre)
+        elif form.probe == "expected":
+            outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
+            moment = second_moment(outside, intercept=form.intercept)
+        points = None if self.points is None else self.points[part]
+        rows = rows_of(factors, form, points=points, moment=moment)
+        return largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
+
+    # The points of probe="draw"
+
+    def _keep_inverse(self) -> None:
+        if self.kind != "rows":
+            return
+        K, M = self.subsets.shape
+        device = self.features.device
+        self._inverse = torch.empty(K, self.n_columns, M, dtype=torch.float64, device=device)
+        if self.plane_form.intercept:
+            self._centre = torch.empty(K, self.n_columns - 1, dtype=torch.float64, device=device)
+        for part in self._parts():
+            factors = self._factors(part)
+            self._inverse[part] = pseudo_inverse_of(factors)
+            if self._centre is not None and factors.centre is not None:
+                self._centre[part] = factors.centre
+
+    @torch.no_grad()
+    def redraw(self, points: Tensor | None = None) -> Tensor:
+        """Take new probe points (K, d) for probe="draw": the ones given, or one random row per subset."""
+        if self.plane_form.probe != "draw":
+            raise ValueError(f'redraw is for probe="draw", got probe="{self.plane_form.probe}"')
+        if points is None:
+            pool, draw_from = (
+                (self.features, self.plane_form.draw_from) if self._pool is None else (self._pool, "train")
+            )
+            points = pool[draw_rows(self.subsets, pool.shape[0], draw_from, self.generator)]
+        elif points.shape != (self.n_subsets, self.features.shape[1]):
+            wanted = (self.n_subsets, self.features.shape[1])
+            raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
+        self.points = points
+        if self._inverse is not None:
+            rows = rows_at(points, self._inverse, self._centre).to(self.dtype)
+            # in place where possible: compiled code and views keep seeing the current points
+            self.rows = rows if self.rows is None else self.rows.copy_(rows)
+        return points
+
+    # The state: plan, points and rows
+
+    def get_extra_state(self) -> dict[str, str]:
+        """What the rows of a state are."""
+        return {"kind": self.kind}
+
+    def set_extra_state(self, state: dict[str, str]) -> None:
+        """`_load_from_state_dict` has looked at it."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        kind = state_dict.get(f"{prefix}_extra_state", {}).get("kind", self.kind)
+        if kind != self.kind:
+            raise ValueError(
+                f'the state is of a bank of kind "{kind}", got a bank of kind "{self.kind}"; build this bank with the '
+                "features and options of the other"
+            )
+        before = self.subsets.clone()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._form = None  # it was made of the rows that have just been replaced
+        if not torch.equal(before, self.subsets):
+            self.counts = _appearances(self.subsets, self.features.shape[0])
+            self._keep_inverse() if self.plane_form.probe == "draw" else None
+
+
+def _appearances(subsets: Tensor, n_rows: int) -> Tensor:
+    """In how many subsets each row is [N, 1]."""
+    return torch.bincount(subsets.flatten(), minlength=n_rows).unsqueeze(1)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from operator import truediv
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 _EPS = torch.finfo(torch.float64).eps
 
@@ -24,24 +27,16 @@ class Factors:
     """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve · basisᵀ · r.
 
     basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the rank.
-    solve [K, p, q] or None; centre [K, d] or None (zero); known_rank [K], or None where every column of basis counts.
+    solve [K, p, q] or None; centre [K, d] or None (zero); rank [K].
     """
 
     basis: Tensor
     solve: Tensor | None
     centre: Tensor | None
-    known_rank: Tensor | None = None
-
-    @property
-    def rank(self) -> Tensor:
-        """The rank of each subset [K]."""
-        if self.known_rank is not None:
-            return self.known_rank
-        K, _, q = self.basis.shape
-        return torch.full((K,), q, device=self.basis.device)
+    rank: Tensor
 
 
-def traced() -> bool:
+def is_tracing() -> bool:
     """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
@@ -54,23 +49,25 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     x = x.detach().to(torch.float64)
     K, M, d = x.shape
     tolerance = max(M, d + intercept) * _EPS
-    if ridge == 0 and d + intercept <= M and not traced():
+    if ridge == 0 and d + intercept <= M and not is_tracing():
         easy = _easy(x, intercept, tolerance, solve)
         if easy is not None:
             return easy
-    if not traced() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
+    if not is_tracing() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
         # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the place
+        p, q = d + intercept, min(M, d + intercept)
         return Factors(
-            x.new_full((K, M, min(M, d + intercept)), math.nan),
-            x.new_full((K, d + intercept, min(M, d + intercept)), math.nan) if solve else None,
-            x.new_zeros(K, d) if intercept else None,
+            basis=x.new_full((K, M, q), math.nan),
+            solve=x.new_full((K, p, q), math.nan) if solve else None,
+            centre=x.new_zeros(K, d) if intercept else None,
+            rank=torch.zeros(K, dtype=torch.int64, device=x.device),
         )
     centred, centre = _centre(x, tolerance) if intercept else (x, None)
     scaled, norm = _unit_columns(centred)
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
-    if traced():  # one path for every rank
+    if is_tracing():  # one path for every rank
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
     doubtful = (~certain).nonzero().flatten()
@@ -81,9 +78,11 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     redone = _by_svd(problem.pick(doubtful))
     return Factors(
         basis=factors.basis.index_copy(0, doubtful, redone.basis),
-        solve=None if redone.solve is None else need(factors.solve).index_copy(0, doubtful, redone.solve),
+        solve=None
+        if redone.solve is None
+        else required(factors.solve, "factors need their solve").index_copy(0, doubtful, redone.solve),
         centre=centre,
-        known_rank=factors.rank.index_copy(0, doubtful, redone.rank),
+        rank=factors.rank.index_copy(0, doubtful, redone.rank),
     )
 
 
@@ -105,7 +104,7 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
         if intercept:
             inverse = inverse.roll(-1, dims=1)  # the coefficient of ones goes last
     centre = x.new_zeros(K, d) if intercept else None
-    return Factors(q, inverse, centre)
+    return Factors(q, inverse, centre, torch.full((K,), p, device=x.device))
 
 
 def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
@@ -139,8 +138,8 @@ def _certain(pivots: list[float], norms: list[float], tolerance: float) -> bool:
     return abs(determinant) > 4 * tolerance  # false for nan, for 0, for an overflow
 
 
-def easy_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
-    """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where it is not that easy.
+def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
+    """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where that takes more care.
 
     A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest.
     """
@@ -171,7 +170,7 @@ _SMALL = 4096
 
 
 def _small(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL and not traced()
+    return x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL and not is_tracing()
 
 
 def _qr(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +263,7 @@ def _by_svd(problem: _Problem) -> Factors:
         if y.shape[1] >= y.shape[2]:  # full column rank has one solution, which needs no second factorisation
             direct = vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1)
             full = keep.all(1)[:, None, None]
-            solve = torch.where(full, _with_mean(direct, problem), need(solve))
+            solve = torch.where(full, _with_mean(direct, problem), required(solve, "factors need their solve"))
     return Factors(basis, solve, problem.centre, rank)
 
 
@@ -288,14 +287,11 @@ def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) 
             mean = torch.cat([problem.centre, torch.ones_like(problem.centre[:, :1])], dim=-1) * root
             b = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
             keep = torch.nn.functional.pad(keep, (1, 0), value=True)
-    # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
-    order = b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])  # [K, p, q]
-    q, r = _qr(b.mT.gather(1, order))
+    q, r = wide_qr(b)
     if keep is not None:
         r = r + torch.diag_embed((~keep).to(r.dtype))
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
-    inverse = torch.linalg.solve_triangular(r.mT, eye, upper=False)
-    solution = torch.zeros_like(q).scatter(1, order, q @ inverse)  # [K, p, q]
+    solution: Tensor = q @ torch.linalg.solve_triangular(r.mT, eye, upper=False)  # [K, p, q]
     if keep is not None:
         solution = solution * keep.unsqueeze(1)
         if problem.intercept:
@@ -304,6 +300,14 @@ def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) 
         return solution
     slope, offset = solution[:, :-1], solution[:, -1:]
     return torch.cat([slope, offset + problem.centre.unsqueeze(1) @ slope], dim=1)
+
+
+def wide_qr(b: Tensor) -> tuple[Tensor, Tensor]:
+    """bᵀ = q·r for b [K, m, p] with m ≤ p: q [K, p, m] orthonormal, r [K, m, m] upper triangular."""
+    # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
+    order = b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])  # [K, p, m]
+    q, r = _qr(b.mT.gather(1, order))
+    return torch.zeros_like(q).scatter(1, order, q), r
 
 
 def _full_rank(r: Tensor, tolerance: float) -> Tensor:
@@ -383,8 +387,8 @@ def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool
     return [slice(i, min(i + size, n_subsets)) for i in range(0, n_subsets, size)]
 
 
-def need(value: Tensor | None) -> Tensor:
-    """The tensor, or an error where there is none."""
+def required(value: T | None, rule: str) -> T:
+    """The value, or an error with this rule where there is none."""
     if value is None:
-        raise ValueError("this probe needs an input that was not given")
+        raise ValueError(f"{rule}, got None")
     return value

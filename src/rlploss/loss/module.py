@@ -10,24 +10,33 @@ import torch
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.loss.factors import traced
-from rlploss.loss.functional import compute, fresh_value, reduce, tell_from_options
-from rlploss.loss.planes import PROBES
+from rlploss.loss.functional import subset_values
+from rlploss.loss.planes import PlaneForm
+from rlploss.loss.quadratic import reduce
 from rlploss.loss.subsets import balanced_subsets
 
 
 class RLPLoss(nn.Module):
     """Random Linear Projections loss of a batch: `loss(pred, target, features)`.
 
+    Planes are fitted to the predictions and to the targets of a subset of rows; the loss is how far apart they are.
+    For a fixed table with the same subsets in every epoch, `ProjectionBank` keeps the factors and is faster.
+
     Args:
         subset_size: M, rows per subset; None makes the whole batch one subset.
         n_subsets: K, subsets drawn from each batch; None takes as many disjoint ones as the batch holds.
-        probe, intercept, ridge, draw_from, features_grad, reduction, check_finite: as in `rlp_loss`.
+        probe: where the two planes are compared. "subset": on the subset's own rows; "draw": at one random row z per
+            subset; "expected": the mean over those draws, taken exactly; "sum": summed over the rows, then squared.
+        intercept: fit planes with an offset; None is True, except for probe="sum", where the offset would leave nothing
+            but the mean residual. False is the paper's formula.
+        ridge: λ ≥ 0, added to the diagonal of xᵀx; the offset is not penalised.
+        draw_from: rows that z may come from, "train" (all of the batch) or "outside" (those not in the subset).
+        features_grad: let the gradient reach `features`; every subset must then have full rank.
+        reduction: over subsets, "mean", "sum" or "none" (one value per subset).
         generator: source of subsets and draws; None is torch's default generator.
+        check_finite: raise on NaN or inf, naming the place. Costs a synchronisation on a GPU.
 
-    For a fixed table with the same subsets in every epoch, `ProjectionBank` keeps the factors and is faster.
-
-    >>> loss = RLPLoss(intercept=True)
+    >>> loss = RLPLoss()
     >>> x, y = torch.randn(32, 3), torch.randn(32)
     >>> float(loss(y, y, x))
     0.0
@@ -39,7 +48,7 @@ class RLPLoss(nn.Module):
         n_subsets: int | None = None,
         *,
         probe: str = "subset",
-        intercept: bool = False,
+        intercept: bool | None = None,
         ridge: float = 0.0,
         draw_from: str = "train",
         features_grad: bool = False,
@@ -52,66 +61,66 @@ class RLPLoss(nn.Module):
         self.n_subsets = None if n_subsets is None else _checks.count("n_subsets", n_subsets)
         if n_subsets is not None and subset_size is None:
             raise ValueError(f"n_subsets={n_subsets} needs a subset_size; without one the batch is one subset")
-        self.ridge = _checks.options(probe, ridge, reduction, draw_from, PROBES)
-        self.probe, self.intercept, self.reduction, self.draw_from = probe, intercept, reduction, draw_from
+        self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
+        self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         self.features_grad, self.generator, self.check_finite = features_grad, generator, check_finite
-        self._whole = subset_size is None and probe == "subset" and self.ridge == 0 and not features_grad
-        self._told: set[type[Warning]] = set()
+        self._warned: set[type[Warning]] = set()
         self._handle = _register(self)
-        tell_from_options(probe, intercept, self._tell)
+        self.plane_form.warn_of_form(self._warn)
 
     def forward(self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None) -> Tensor:
-        """The loss of one batch; `probe_points` as in `rlp_loss`."""
-        if self._whole and probe_points is None and not traced():  # the short way of the training loop
-            _checks.pair(pred, target)
-            x = _checks.feature_matrix(features, pred.shape[0])
-            value = fresh_value(pred, target, x, self.intercept, self.check_finite)
-            if value is not None:
-                return reduce(value, self.reduction)
-        subsets = None
-        if self.subset_size is not None:
-            _checks.pair(pred, target)
-            n_rows, size = pred.shape[0], self.subset_size
-            if size > n_rows:
-                raise ValueError(
-                    f"subset_size must be at most the batch's {n_rows} rows, got {size}; "
-                    "use larger batches (drop_last=True), or smaller subsets"
-                )
-            wanted = n_rows // size if self.n_subsets is None else self.n_subsets
-            if torch.compiler.is_compiling():
-                subsets = torch.ops.rlploss.balanced_subsets(pred.detach(), n_rows, size, wanted, self._handle)
-            else:
-                subsets = balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
-        return compute(
+        """The loss of one batch.
+
+        Args:
+            pred: predictions, (N,), (N, 1) or (N, C).
+            target: targets of exactly the same shape.
+            features: (N, d); (N,) is one column, images are flattened.
+            probe_points: for "draw" the points z themselves, (K, d); for "expected" the rows to average over, (n, d).
+                By default both come from `features`.
+        """
+        values = subset_values(
             pred,
             target,
             features,
-            subsets=subsets,
-            probe=self.probe,
-            intercept=self.intercept,
-            ridge=self.ridge,
+            self.plane_form,
+            subsets=None if self.subset_size is None else self._subsets(pred, target, self.subset_size),
             probe_points=probe_points,
-            draw_from=self.draw_from,
             generator=self.generator,
             features_grad=self.features_grad,
-            reduction=self.reduction,
             check_finite=self.check_finite,
-            tell=self._tell,
+            warn=self._warn,
         )
+        return reduce(values, self.reduction)
+
+    def _subsets(self, pred: Tensor, target: Tensor, size: int) -> Tensor:
+        """New subsets [K, M] of the batch."""
+        _checks.pair(pred, target)
+        n_rows = pred.shape[0]
+        if size > n_rows:
+            raise ValueError(
+                f"subset_size must be at most the batch's {n_rows} rows, got {size}; "
+                "use larger batches (drop_last=True), or smaller subsets"
+            )
+        wanted = n_rows // size if self.n_subsets is None else self.n_subsets
+        if torch.compiler.is_compiling():
+            drawn: Tensor = torch.ops.rlploss.balanced_subsets(pred.detach(), n_rows, size, wanted, self._handle)
+            return drawn
+        return balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
 
     def extra_repr(self) -> str:
         """For print(loss)."""
         size = "the batch" if self.subset_size is None else self.subset_size
         many = "as many as fit" if self.n_subsets is None else self.n_subsets
+        form = self.plane_form
         return (
-            f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}, probe={self.probe!r}, "
-            f"intercept={self.intercept}, ridge={self.ridge}, reduction={self.reduction!r}"
+            f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}, probe={form.probe!r}, "
+            f"intercept={form.intercept}, ridge={form.ridge}, reduction={self.reduction!r}"
         )
 
-    def _tell(self, kind: type[Warning], text: str) -> None:
+    def _warn(self, kind: type[Warning], text: str) -> None:
         """Once per module."""
-        if not torch.compiler.is_compiling() and kind not in self._told:
-            self._told.add(kind)
+        if not torch.compiler.is_compiling() and kind not in self._warned:
+            self._warned.add(kind)
             _checks.warn(kind, text)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

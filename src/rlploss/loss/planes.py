@@ -1,4 +1,4 @@
-"""Probes: from the factors of a subset to rows W with value = ‖W R‖² / C.
+"""The form of the loss, and the rows W of a subset with value = ‖W R‖² / C.
 
 One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred) and one to
 (x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the features alone.
@@ -7,14 +7,103 @@ One subset has features x (M×d) and residual R = pred − target (M×C). Fittin
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rlploss.loss.factors import Factors, chunks, factor, need, traced
+from rlploss import _checks
+from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
+from rlploss.loss.factors import Factors, chunks, factor, is_tracing, required
 
 PROBES = ("subset", "draw", "expected", "sum")
+
+Warn = Callable[[type[Warning], str], None]
+
+
+@dataclass(frozen=True, init=False)
+class PlaneForm:
+    """Which planes are fitted to a subset, and where they are compared.
+
+    Args:
+        probe: where they are compared, one of `PROBES`; `rlp_loss` has the table.
+        intercept: whether the planes have an offset: a column of ones beside the features, and a 1 in z. None is
+            True, except for probe="sum", where the ones would leave nothing but the mean residual.
+        ridge: λ ≥ 0, added to the diagonal of xᵀx; the column of ones is not penalised.
+        draw_from: rows that z may come from, "train" (all) or "outside" (those not in the subset).
+
+    >>> PlaneForm("sum")
+    PlaneForm(probe='sum', intercept=False, ridge=0.0, draw_from='train')
+    """
+
+    probe: str
+    intercept: bool
+    ridge: float
+    draw_from: str
+
+    def __init__(
+        self, probe: str = "subset", intercept: bool | None = None, ridge: float = 0.0, draw_from: str = "train"
+    ) -> None:
+        put = object.__setattr__  # the class is frozen
+        put(self, "probe", _checks.one_of("probe", probe, PROBES))
+        put(self, "intercept", probe != "sum" if intercept is None else bool(intercept))
+        put(self, "ridge", _checks.number("ridge", ridge, minimum=0.0))
+        put(self, "draw_from", _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM))
+
+    @property
+    def is_projection(self) -> bool:
+        """Whether the value is ‖P R‖² / (M·C) for the projection P on the columns of x."""
+        return self.probe == "subset" and self.ridge == 0
+
+    @property
+    def has_points(self) -> bool:
+        """Whether the planes are compared at points z, which may lie outside the subset."""
+        return self.probe in ("draw", "expected")
+
+    def n_columns(self, n_features: int) -> int:
+        """p: the features, and the column of ones if there is one."""
+        return n_features + int(self.intercept)
+
+    def check_outside(self, subset_size: int, n_rows: int) -> None:
+        """Refuse draw_from="outside" where no row is outside the subset."""
+        if self.has_points:
+            _checks.outside(self.draw_from, subset_size, n_rows)
+
+    def warn_of_form(self, warn: Warn) -> None:
+        """Tell of the degenerate case that the form alone shows."""
+        if self.probe == "sum" and self.intercept:
+            warn(
+                MeanOnlyWarning,
+                'probe="sum" with intercept=True sees only the mean residual of each subset; use probe="subset", '
+                "or intercept=False",
+            )
+
+    def warn_of_shape(self, M: int, p: int, warn: Warn) -> None:
+        """Tell of the degenerate cases that the form and the shape of a subset show."""
+        self.warn_of_form(warn)
+        # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
+        if self.has_points and self.ridge == 0 and p - 1 <= M <= p + 3:
+            warn(
+                HeavyTailWarning,
+                f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {p} columns: the mean or the variance '
+                "of the loss is infinite for Gaussian features up to M = p + 3; use more rows per subset, or a ridge",
+            )
+
+    def warn_of_full_rank(self, M: int, p: int, warn: Warn) -> None:
+        """Tell of the degenerate cases of rank(x) = M, where the planes pass through every point."""
+        if self.probe == "subset":
+            warn(
+                MSEEquivalentWarning,
+                f'probe="subset" with subset_size {M} and {p} columns of rank {M} is exactly MSE, and is computed '
+                "as MSE; use more rows per subset than columns, or a ridge",
+            )
+        elif not self.intercept:
+            warn(
+                MeanOnlyWarning,
+                f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean residual of each '
+                'subset; use more rows per subset than columns, or probe="subset"',
+            )
 
 
 @dataclass(frozen=True)
@@ -24,9 +113,15 @@ class Moment:
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
 
+    def of(self, part: slice) -> Moment:
+        """The moments of some subsets."""
+        if self.rows.ndim == 2:
+            return self
+        return Moment(self.rows[part], None if self.centre is None else self.centre[part])
+
 
 def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
-    """Factor Σ = mean of zzᵀ over rows z [..., n, d], by a QR of the rows."""
+    """Return Σ = mean of zzᵀ over rows z [..., n, d], factored by a QR of the rows."""
     rows = rows.to(torch.float64)
     n = rows.shape[-2]
     if not intercept:
@@ -36,83 +131,71 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
     return Moment(torch.linalg.qr(lifted, mode="r")[1] / math.sqrt(n), centre.squeeze(-2))
 
 
+PAPER = PlaneForm(intercept=False)
+
+
 def probe_rows(
-    x: Tensor,
-    *,
-    probe: str = "subset",
-    intercept: bool = False,
-    ridge: float = 0.0,
-    points: Tensor | None = None,
-    moment: Moment | None = None,
+    x: Tensor, form: PlaneForm = PAPER, *, points: Tensor | None = None, moment: Moment | None = None
 ) -> Tensor:
     """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
+    The form by default is that of the paper's metric: planes without an intercept, compared on the subset itself.
     x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected". A chunk at a time.
     """
-    parts = [slice(None)] if traced() else chunks(*x.shape, intercept=intercept)
+    parts = [slice(None)] if is_tracing() else chunks(*x.shape, intercept=form.intercept)
     rows = []
     for part in parts:
-        factors = factor(x[part], intercept=intercept, ridge=ridge, solve=probe in ("draw", "expected"))
+        factors = factor(x[part], intercept=form.intercept, ridge=form.ridge, solve=form.has_points)
         here = None if points is None else points[part]
-        around = moment
-        if moment is not None and moment.rows.ndim == 3:
-            around = Moment(moment.rows[part], None if moment.centre is None else moment.centre[part])
-        rows.append(rows_of(factors, probe=probe, intercept=intercept, ridge=ridge, points=here, moment=around))
+        rows.append(rows_of(factors, form, points=here, moment=None if moment is None else moment.of(part)))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def rows_of(
-    factors: Factors,
-    *,
-    probe: str,
-    intercept: bool,
-    ridge: float,
-    points: Tensor | None = None,
-    moment: Moment | None = None,
-) -> Tensor:
+def rows_of(factors: Factors, form: PlaneForm, *, points: Tensor | None = None, moment: Moment | None = None) -> Tensor:
     """`probe_rows` from factors that are there already."""
     basis = factors.basis
     K, M, _ = basis.shape
-    if probe == "subset":
+    if form.probe == "subset":
         # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of B.
-        rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if ridge > 0 else basis.mT
+        rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if form.ridge > 0 else basis.mT
         return rows / math.sqrt(M)
-    if probe == "sum":
-        if intercept:  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+    if form.probe == "sum":
+        if form.intercept:  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
-    reader = reader_of(factors)
-    if probe == "draw":
-        return read_at(reader, factors.centre, need(points))
-    if moment is None:
-        raise ValueError('probe="expected" needs the second moment of the rows that z may come from')
+    inverse = pseudo_inverse_of(factors)
+    if form.probe == "draw":
+        return rows_at(required(points, 'probe="draw" needs its points'), inverse, factors.centre)
+    moment = required(moment, 'probe="expected" needs its moment')
     if factors.centre is not None:
         # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
-        shift = (need(moment.centre) - factors.centre).unsqueeze(1)
-        reader = torch.cat([reader[:, :-1], reader[:, -1:] + shift @ reader[:, :-1]], dim=1)
-    rows = moment.rows @ reader
+        shift = (required(moment.centre, "planes with an intercept need a moment with one") - factors.centre).unsqueeze(
+            1
+        )
+        inverse = torch.cat([inverse[:, :-1], inverse[:, -1:] + shift @ inverse[:, :-1]], dim=1)
+    rows = moment.rows @ inverse
     if rows.shape[1] > M:  # at most M rows are needed
         rows = torch.linalg.qr(rows, mode="r")[1]
     return rows
 
 
-def reader_of(factors: Factors) -> Tensor:
-    """What turns a point into a row [K, p, M]: the plane of r at z is [z − centre, 1]ᵀ · reader · r."""
-    return need(factors.solve) @ factors.basis.mT
+def pseudo_inverse_of(factors: Factors) -> Tensor:
+    """x⁺ [K, p, M] about the centre: the plane of r at z is [z − centre, 1]ᵀ · x⁺ · r."""
+    return required(factors.solve, "factors need their solve") @ factors.basis.mT
 
 
-def read_at(reader: Tensor, centre: Tensor | None, points: Tensor) -> Tensor:
-    """Rows [K, 1, M] of the "draw" probe at points [K, d]."""
-    at = points.to(reader.dtype)
+def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
+    """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its centre."""
+    at = points.to(inverse.dtype)
     if centre is not None:
         at = torch.cat([at - centre, torch.ones_like(at[:, :1])], dim=-1)
-    return at.unsqueeze(1) @ reader
+    return at.unsqueeze(1) @ inverse
 
 
-def complement_of(factors: Factors, height: int) -> Tensor:
-    """Rows [K, height, M] of an orthonormal basis of what the planes do not see, over √M; zeros past M − rank."""
+def complement_of(factors: Factors, n_kept: int) -> Tensor:
+    """Rows [K, n_kept, M] of an orthonormal basis of what the planes do not see, over √M; zeros past M − rank."""
     k, M, _ = factors.basis.shape
-    rows = factors.basis.new_zeros(k, height, M)
+    rows = factors.basis.new_zeros(k, n_kept, M)
     for rank in sorted(set(factors.rank.tolist())):
         mine = (factors.rank == rank).nonzero().flatten()
         basis = largest_rows(factors.basis[mine].mT, rank).mT
@@ -120,9 +203,9 @@ def complement_of(factors: Factors, height: int) -> Tensor:
     return rows
 
 
-def largest_rows(rows: Tensor, height: int) -> Tensor:
-    """The `height` rows of [K, q, M] that are not zero, where no more than that many are not."""
-    if rows.shape[1] <= height:
+def largest_rows(rows: Tensor, n_kept: int) -> Tensor:
+    """The `n_kept` rows of [K, q, M] that are not zero, where no more than that many are not."""
+    if rows.shape[1] <= n_kept:
         return rows
-    order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :height]
+    order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :n_kept]
     return rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2]))

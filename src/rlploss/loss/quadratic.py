@@ -1,13 +1,89 @@
-"""Quadratic forms of the residual: tr(RᵀQR) with the N×N matrix Q of many subsets."""
+"""The loss as a quadratic form of the residual, with or without its gradient: every ‖W R‖² of the library.
+
+Of one subset it is a·‖R‖² ± ‖W R‖² with rows W [q, M] that depend on the features alone:
+
+- W spans what the planes see: a = 0 and plus;
+- W spans what they do not see, where that takes fewer rows: a = 1/M and minus (W orthonormal, over √M);
+- they see everything, which is MSE: a = 1/M and no W.
+
+Of all subsets together it is tr(RᵀQR) with one matrix Q [N, N].
+"""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlploss.loss.factors import traced
+from rlploss.loss.factors import is_tracing
+
+
+def as_residual(pred: Tensor, target: Tensor) -> Tensor:
+    """R = pred − target as (N, C), in float32 or better."""
+    if target.dtype is torch.bool:
+        target = target.to(pred.dtype)
+    residual = pred - target if pred.dtype.itemsize > 2 else pred.float() - target
+    return residual.unsqueeze(1) if residual.ndim == 1 else residual
+
+
+def reduce(values: Tensor, reduction: str) -> Tensor:
+    """One value per subset (a scalar for the only one) -> what the caller asked for."""
+    if values.ndim == 0:  # one subset: nothing to reduce
+        return values.unsqueeze(0) if reduction == "none" else values
+    if reduction == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
+
+
+def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Autocast would turn products into bfloat16 and has no rule for solvers: leave it inside the loss."""
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
+
+
+def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: float = 0.0) -> Tensor:
+    """a·‖R‖² ± ‖W R‖² of each subset, for autograd: residual R [..., M, C], rows W [..., q, M], a `residual_weight`."""
+    if rows is None:
+        return residual.square().sum((-2, -1)) * residual_weight
+    if residual_weight == 0:
+        along = rows @ residual
+        # a short way for one subset, whose steps pay for the number of operations
+        return (along * along).sum() if along.ndim == 2 else (along * along).sum((-2, -1))
+    return _differentiable(residual, rows, residual_weight)
+
+
+def projected(
+    residual: Tensor, rows: Tensor | None, scale: float = 1.0, residual_weight: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return scale·(a·‖R‖² ± ‖W R‖²) [...] of each subset, and its gradient [..., M, C].
+
+    residual R [..., M, C], rows W [..., q, M], a the `residual_weight`.
+    """
+    if rows is None:
+        product = residual * residual_weight
+        return (residual * product).sum((-2, -1)) * scale, product * (2 * scale)
+    if residual_weight == 0:
+        along = rows @ residual
+        value = (along * along).sum((-2, -1))
+        # every operation counts: a step of a small network is little else
+        return value if scale == 1 else value * scale, rows.mT @ (along * (2 * scale))
+    product = _product(residual, rows, residual_weight)
+    return _value(residual, product, residual_weight) * scale, product * (2 * scale)
+
+
+def quadratic_value(residual: Tensor, form: Tensor) -> Tensor:
+    """tr(RᵀQR), for autograd: residual R [..., N, C], symmetric form Q [..., N, N]."""
+    return _differentiable(residual, form, 0.0)
+
+
+def quadratic(residual: Tensor, form: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return scale·tr(RᵀQR) [...] and its gradient [..., N, C]: R [..., N, C] the residual, Q [..., N, N] the form."""
+    product = _product(residual, form, 0.0)
+    return _value(residual, product, 0.0).clamp_min(0) * scale, product * (2 * scale)
 
 
 def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:
@@ -21,25 +97,32 @@ def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:
     form.addmm_(flat.mT, flat)
 
 
-def quadratic_form(residual: Tensor, form: Tensor) -> Tensor:
-    """tr(RᵀQR) for symmetric Q [N, N] and R [N, C]."""
-    if traced():
-        return (residual * (form @ residual)).sum()
-    value: Tensor = _Form.apply(residual, form)[0]  # type: ignore[no-untyped-call]  # torch's own has no types
-    return value
+# A form Q and what rows W leave over, a·I − WᵀW, are symmetric matrices A: the value is tr(RᵀAR), its gradient 2AR.
 
 
-def complement_form(residual: Tensor, rows: Tensor) -> Tensor:
-    """‖R‖²/M − ‖W R‖² for R [M, C] and rows W [q, M] that are orthonormal over √M: what W does not see."""
-    M = residual.shape[0]
-    if traced():
-        return (residual.square().sum() / M - (rows @ residual).square().sum()).clamp_min(0)
-    value: Tensor = _Complement.apply(residual, rows)[0]  # type: ignore[no-untyped-call]  # as above
+def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor:
+    """A·R for A = `matrix`, or A = residual_weight·I − WᵀW for rows W = `matrix`."""
+    if residual_weight == 0:
+        return matrix @ residual
+    return residual * residual_weight - matrix.mT @ (matrix @ residual)
+
+
+def _value(residual: Tensor, product: Tensor, residual_weight: float) -> Tensor:
+    """tr(RᵀAR) from AR. What rows leave over is a projection times a: ‖AR‖²/a has no difference of large numbers."""
+    if residual_weight == 0:
+        return (residual * product).sum((-2, -1))
+    return product.square().sum((-2, -1)) / residual_weight
+
+
+def _differentiable(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor:
+    if is_tracing():
+        return _value(residual, _product(residual, matrix, residual_weight), residual_weight)
+    value: Tensor = _Symmetric.apply(residual, matrix, residual_weight)[0]  # type: ignore[no-untyped-call]  # torch's own has no types
     return value
 
 
 class _Symmetric(torch.autograd.Function):
-    """tr(Rᵀ·AR) for a symmetric A, and AR: the product is kept for the gradient 2AR instead of made again.
+    """tr(RᵀAR), and AR: the product is kept for the gradient 2AR instead of made again.
 
     AR is an output, so that a second derivative goes through it.
     """
@@ -47,44 +130,21 @@ class _Symmetric(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    def forward(residual: Tensor, matrix: Tensor, residual_weight: float) -> tuple[Tensor, Tensor]:
+        product = _product(residual, matrix, residual_weight)
+        return _value(residual, product, residual_weight).clamp_min(0), product
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(inputs[1], output[1])
+        ctx.residual_weight = inputs[2]
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def _gradient(grad: Tensor | None, product: Tensor, through: Tensor | None) -> Tensor | None:
+    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None, None]:
+        matrix, product = ctx.saved_tensors
+        through = None if grad_product is None else _product(grad_product, matrix, ctx.residual_weight)
         if grad is None:
-            return through
-        own = 2 * grad * product
-        return own if through is None else own + through
-
-
-class _Form(_Symmetric):
-    @staticmethod
-    def forward(residual: Tensor, form: Tensor) -> tuple[Tensor, Tensor]:
-        product = form @ residual
-        return (residual * product).sum().clamp_min(0), product
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None]:
-        form, product = ctx.saved_tensors
-        through = None if grad_product is None else form @ grad_product
-        return _Symmetric._gradient(grad, product, through), None
-
-
-class _Complement(_Symmetric):
-    @staticmethod
-    def forward(residual: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        product = _unseen(residual, rows)
-        # A is a projection over M, so that tr(RᵀAR) = M‖AR‖²: no difference of two large numbers
-        return product.square().sum() * residual.shape[0], product
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None]:
-        rows, product = ctx.saved_tensors
-        through = None if grad_product is None else _unseen(grad_product, rows)
-        return _Symmetric._gradient(grad, product, through), None
-
-
-def _unseen(residual: Tensor, rows: Tensor) -> Tensor:
-    return torch.addmm(residual, rows.mT, rows @ residual, beta=1 / residual.shape[0], alpha=-1)
+            return through, None, None
+        own = 2 * grad[..., None, None] * product
+        return own if through is None else own + through, None, None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from rlploss import _checks
 
@@ -26,7 +27,7 @@ _SLAB = 1 << 16
 
 def balanced_subsets(
     n_rows: int, subset_size: int, n_subsets: int, *, method: str = "balanced", generator: torch.Generator | None = None
-) -> torch.Tensor:
+) -> Tensor:
     """Draw K different subsets of M out of N rows, in which every row appears equally often.
 
     `method="balanced"`, for every 1 ≤ K ≤ C(N, M):
@@ -60,6 +61,26 @@ def balanced_subsets(
     n, m, k = _checks.plan_sizes(n_rows, subset_size, n_subsets)
     draw = _paper if _checks.one_of("method", method, METHODS) == "paper" else _balanced
     return torch.from_numpy(draw(n, m, k, _checks.cpu_generator("generator", generator)))
+
+
+def draw_rows(subsets: Tensor, n_rows: int, draw_from: str, generator: torch.Generator | None) -> Tensor:
+    """One row number per subset [K], from all rows ("train") or from those not in the subset ("outside")."""
+    K, M = subsets.shape
+    device = generator.device if generator is not None else subsets.device
+    if draw_from == "train":
+        return torch.randint(n_rows, (K,), generator=generator, device=device).to(subsets.device)
+    rank = torch.randint(n_rows - M, (K, 1), generator=generator, device=device).to(subsets.device)
+    # The sorted subset s₀ < s₁ < … leaves sᵢ − i rows before sᵢ: step over those that lie at or below the rank.
+    before = subsets.sort(dim=1).values - torch.arange(M, device=subsets.device)
+    return (rank + torch.searchsorted(before.contiguous(), rank, right=True)).squeeze(1)
+
+
+def rows_outside(subsets: Tensor, n_rows: int) -> Tensor:
+    """The rows [K, N − M] that are not in each subset."""
+    K, M = subsets.shape
+    outside = torch.ones(K, n_rows, dtype=torch.int8, device=subsets.device).scatter(1, subsets, 0)
+    # a stable sort puts the N − M ones first, in order; unlike nonzero its shape does not depend on values
+    return outside.argsort(dim=1, descending=True, stable=True)[:, : n_rows - M]
 
 
 def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:

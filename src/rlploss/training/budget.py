@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlploss._checks import count, one_of
-from rlploss.training.values import Value
+from rlploss._values import Value
 
 
 @dataclass(frozen=True, repr=False)

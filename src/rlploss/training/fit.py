@@ -1,8 +1,10 @@
-"""`fit`: Algorithms 2 and 3 of the paper, the released loop, and every baseline, for any `nn.Module`."""
+"""`fit` and `fit_fleet`: Algorithms 2 and 3 of the paper, the released loop, every baseline, for any `nn.Module`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,21 @@ from torch.utils.data import Dataset
 
 from rlploss import distributed
 from rlploss._checks import one_of
+from rlploss._extras import need
+from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.budget import Budget
-from rlploss.training.grouping import Common, compiled_run
-from rlploss.training.history import History
-from rlploss.training.monitors import EarlyStopping, ProgressFunction, Reporter
-from rlploss.training.objectives import RLP, Objective, as_objective
-from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue, as_optimizer
-from rlploss.training.recipes import Schedule
+from rlploss.training.checkpoint import engine_of
+from rlploss.training.engine import Engine, ModuleEngine, Outcome
+from rlploss.training.evaluation import ChosenMetrics, EarlyStopping, Evaluator
+from rlploss.training.history import Callback, History
+from rlploss.training.job import Job, Problem, Schedule, describe_model, make_job
+from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
+from rlploss.training.loop import Loop, Supervision
+from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
+from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue
 from rlploss.training.rows import Array
-from rlploss.training.runs import Callback, Run
-from rlploss.training.tasks import ChosenMetrics, make_task
-from rlploss.training.updates import make_optimizer
+
+ENGINES = ("auto", "kernel", "torch")
 
 
 def fit(
@@ -35,7 +41,7 @@ def fit(
     optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
     seed: int = 0,
     sample_weight: Array | None = None,
-    validation: tuple[Array, Array | None] | None = None,
+    validation: tuple[Array | Dataset[Any], Array | None] | None = None,
     metrics: ChosenMetrics = None,
     evaluate_every: Budget | tuple[int, str] | None = None,
     callbacks: Iterable[Callback] = (),
@@ -47,7 +53,7 @@ def fit(
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: Budget | tuple[int, str] | None = None,
-    compile: bool | str = "auto",
+    engine: str = "auto",
 ) -> History:
     """Train `model` in place and return its curves.
 
@@ -66,7 +72,7 @@ def fit(
         seed: decides plan, order and draws. Initial weights are the model's own; see `seeded`.
         sample_weight: [N], at least 0; only ratios count. A row of weight w counts w times in a pointwise loss, and
             planes are fitted by weighted least squares: x and residual are multiplied by √w. Rows of weight 0 are
-            left out. Not with mixup.
+            left out. Not with mixup or `BatchLoss`.
         validation: (X, y) to evaluate on; metrics are not weighted.
         metrics: `"mse"`, `"mae"`, `"rlp"`, `"accuracy"`, `"f1"`, `"cross_entropy"`, or functions of
             (pred, target, features). Default mse, or accuracy for class numbers.
@@ -82,9 +88,9 @@ def fit(
         device: where to train; default where the model is.
         checkpoint: a file. If it exists the run continues from it, to the very bits of an uninterrupted run.
         checkpoint_every: `Epochs(n)` or `Steps(n)`; default every 30 seconds. Always written at the end.
-        compile: chains of linear layers can train in compiled calls of five steps, on a CPU ten times as fast after
-            about ten seconds of compiling. `"auto"` does so where that is predicted to pay and there are no
-            callbacks. Rounding differs between the two ways, so a checkpoint belongs to one of them.
+        engine: `"kernel"` trains chains of linear layers on the CPU in one compiled call for many steps, `"torch"` any
+            module. `"auto"` takes the kernel where it can and is faster; `history.settings["engine_reason"]` says why
+            not. Rounding differs between the two, so a checkpoint belongs to one of them, and "auto" follows it.
 
     Under `torch.distributed` (`rlploss.distributed.start`) every process calls `fit` with the same arguments. Each
     step's subsets, or rows, are dealt to the processes, counts differing by at most one, and gradients are summed: the
@@ -102,52 +108,227 @@ def fit(
         (5.0, 40.0)
     """
     share = distributed.current()
-    task = make_task(
+    job = make_job(
         model,
-        X,
-        y,
-        as_objective(objective),
-        optimizer=as_optimizer(optimizer),
-        sample_weight=sample_weight,
-        validation=validation,
+        Problem(X, y, seed=seed, validation=validation, sample_weight=sample_weight),
+        objective=objective,
+        optimizer=optimizer,
+        budget=budget,
         metrics=metrics,
-        device=device,
-        settings={
-            "budget": budget,
-            "seed": seed,
-            "schedule": schedule,
-            "clip_grad": clip_grad,
-            "n_processes": share.world,
-        },
-    )
-    common = Common(
         schedule=schedule,
-        evaluate_every=evaluate_every,
-        callbacks=tuple(callbacks),
-        early_stopping=early_stopping,
-        on_divergence=one_of("on_divergence", on_divergence, ("raise", "record")),
-        folder=None,
-        checkpoint_every=checkpoint_every,
+        clip_grad=clip_grad,
+        device=device,
+        n_processes=share.world,
     )
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every is not None and path is None:
         raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
-    reporter = Reporter(progress if share.rank == 0 else False, task.recipe.total_steps)
-    stack = compiled_run(task, common, compile=compile, path=path, reporter=reporter)
-    if stack is not None:
-        stack.go()
-        reporter.tell(stack.step, last=True)
-        return stack.members[0].history
-    run = Run(
-        task,
-        optimizer=make_optimizer(task.recipe, model),
-        schedule=schedule,
-        evaluate_every=evaluate_every,
-        callbacks=tuple(callbacks),
-        early_stopping=early_stopping,
-        on_divergence=on_divergence,
-        reporter=reporter,
-        checkpoint=path,
-        checkpoint_every=checkpoint_every,
-    )
-    return run.go()
+    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint_every)
+    return train([job], watch, engine=engine, progress=progress, paths=[path])[0].history
+
+
+def fit_fleet(
+    build_model: Callable[[int], nn.Module],
+    problems: Iterable[Problem],
+    objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
+    *,
+    budget: Budget | tuple[int, str],
+    optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
+    metrics: ChosenMetrics = None,
+    evaluate_every: Budget | tuple[int, str] | None = None,
+    callbacks: Iterable[Callback] = (),
+    early_stopping: EarlyStopping | int | None = None,
+    schedule: str | Schedule | None = None,
+    clip_grad: float | None = None,
+    on_divergence: str = "raise",
+    progress: bool | ProgressFunction = False,
+    device: str | torch.device | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: Budget | tuple[int, str] | None = None,
+    engine: str = "auto",
+) -> list[History]:
+    """Train one replica per problem and return their histories in order.
+
+    Each replica ends with the very bits that `fit` with its seed gives; `history.model` is its network. Replicas that
+    the kernel trains share the cores, as many at a time as torch has threads; others train one after another.
+
+    Args:
+        build_model: called with the seed of each problem; the same architecture each time, see `seeded`.
+        problems: the replicas; what a `Problem` does not set is shared and comes from the arguments below.
+        objective: what is made small, unless a problem has its own; see `fit`, as for all arguments below.
+        budget: `Epochs(n)` or `Steps(n)`, unless a problem has its own.
+        optimizer: the optimiser, unless a problem has its own.
+        metrics: what is measured on the validation rows of each problem.
+        evaluate_every: `Epochs(n)` or `Steps(n)`.
+        callbacks: called with an `Event`, whose `replica` says which; one that returns True stops that replica.
+        early_stopping: an `EarlyStopping`, or a patience.
+        schedule: of the learning rate.
+        clip_grad: largest norm of the gradient.
+        on_divergence: `"record"` ends the replica whose loss is not finite and lets the others go on.
+        progress: True, or a function.
+        device: where to train.
+        checkpoint: a folder, with one file per replica.
+        checkpoint_every: `Epochs(n)` or `Steps(n)`.
+        engine: `"auto"`, `"kernel"` or `"torch"`.
+
+    Example:
+        >>> from rlploss import Adam, RegressionNet, Steps, seeded
+        >>> X = torch.linspace(-1, 1, 60).view(20, 3)
+        >>> fleet = [Problem(X, X.sum(1), seed=s, optimizer=Adam(lr)) for s in range(2) for lr in (1e-3, 1e-2)]
+        >>> done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(3), seed), fleet, "mse", budget=Steps(4))
+        >>> [int(h.last("step")) for h in done]
+        [4, 4, 4, 4]
+    """
+    if isinstance(build_model, nn.Module) or not callable(build_model):
+        raise TypeError(
+            f"build_model must be a function of a seed that returns a module, got {type(build_model).__name__}; write "
+            "lambda seed: seeded(lambda: MyNet(), seed)"
+        )
+    if distributed.current().world > 1:
+        raise ValueError("fit_fleet trains in one process; under torchrun call fit, or give each process its own fleet")
+    known: dict[Any, Evaluator] = {}
+    jobs = []
+    for number, problem in enumerate(problems):
+        if not isinstance(problem, Problem):
+            raise TypeError(
+                f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"
+            )
+        model = build_model(problem.seed)
+        jobs.append(
+            make_job(
+                model,
+                problem,
+                objective=objective,
+                optimizer=optimizer,
+                budget=budget,
+                metrics=metrics,
+                schedule=schedule,
+                clip_grad=clip_grad,
+                device=device,
+                known=known,
+            )
+        )
+        if _look(jobs[-1]) != _look(jobs[0]):
+            raise ValueError(
+                f"all replicas must have the same architecture and input shape, but replica {number} differs from "
+                "replica 0; train different architectures in fleets of their own"
+            )
+    folder = None if checkpoint is None else Path(checkpoint)
+    if checkpoint_every is not None and folder is None:
+        raise ValueError("checkpoint_every needs a folder to write to, got none; pass checkpoint=PATH")
+    paths = [None if folder is None else folder / f"replica-{number:04}.pt" for number in range(len(jobs))]
+    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint_every)
+    loops = train(jobs, watch, engine=engine, progress=progress, paths=paths, numbered=True)
+    return [loop.history for loop in loops]
+
+
+def _look(job: Job) -> tuple[object, ...]:
+    return repr(job.model), describe_model(job.model), job.table.row_shape, job.table.n_outputs
+
+
+# From jobs to loops
+
+
+def train(
+    jobs: Sequence[Job],
+    watch: Supervision,
+    *,
+    engine: str = "auto",
+    progress: bool | ProgressFunction = False,
+    paths: Sequence[Path | None] | None = None,
+    numbered: bool = False,
+) -> list[Loop]:
+    """Train all jobs, and return their loops in order.
+
+    Kernel calls go to a pool of threads; everything else, models, evaluations and callbacks among it, happens in the
+    calling thread, because torch has one generator for all.
+    """
+    one_of("on_divergence", watch.on_divergence, ("raise", "record"))
+    one_of("engine", engine, ENGINES)
+    paths = [None] * len(jobs) if paths is None else paths
+    reporter = Reporter(progress if distributed.current().rank == 0 else False, sum(job.total_steps for job in jobs))
+    loops: list[Loop | None] = [None] * len(jobs)
+
+    def start(number: int) -> Loop:
+        job, path = jobs[number], paths[number]
+        made, reason = _choose_engine(job, engine, path)
+        loop = Loop(job, made, watch, reporter, reason=reason, number=number if numbered else None, path=path)
+        loops[number] = loop
+        return loop
+
+    generators = {job.table.device for job in jobs if job.table.device.type == "cuda"}
+    with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
+        _go(iter(range(len(jobs))), start, stack)
+    reporter.end()
+    return [loop for loop in loops if loop is not None]
+
+
+def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) -> None:
+    """Take the loops to their ends: some at a time where the kernel trains them, so that few hold their factors."""
+    pool: ThreadPoolExecutor | None = None
+    threads = torch.get_num_threads()
+    running: dict[Future[Outcome], Loop] = {}
+    active: list[Loop] = []
+
+    def leave(loop: Loop) -> None:
+        active.remove(loop)
+        loop.leave()
+
+    def advance(loop: Loop) -> None:
+        """Give the loop's next stretch to the pool, or take it here."""
+        while (stretch := loop.next()) is not None:
+            if pool is not None and _in_pool(loop.engine):
+                running[pool.submit(stretch)] = loop
+                return
+            loop.took(stretch())
+        leave(loop)
+
+    try:
+        more = True
+        while more or running:
+            while more and len(running) <= threads:
+                number = next(numbers, None)
+                if number is None:
+                    more = False
+                    break
+                loop = start(number)
+                if pool is None and isinstance(loop.engine, KernelEngine):
+                    stack.enter_context(blas_on_one_thread())
+                    pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
+                active.append(loop)
+                loop.begin()
+                advance(loop)
+            if running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    loop = running.pop(future)
+                    loop.took(future.result())
+                    advance(loop)
+    finally:
+        if running:
+            wait(running)
+        for loop in list(active):
+            leave(loop)
+
+
+def _in_pool(engine: Engine) -> bool:
+    """Whether a stretch is nothing but kernel calls: anyone's own loss runs in the calling thread."""
+    return isinstance(engine, KernelEngine) and not isinstance(engine.job.objective, Pointwise | BatchLoss)
+
+
+def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:
+    """The engine of a job and why it is that one; a checkpoint's own comes first."""
+    written = engine_of(path)
+    state = None if job.engine_state is None else str(job.engine_state["engine"])
+    follows = written if written in ENGINES else state
+    wanted = follows if engine == "auto" and follows is not None else engine
+    if wanted == "torch":
+        return ModuleEngine(job), "as asked" if wanted == engine else "its earlier training used it"
+    if wanted == "kernel":
+        need("kernel", 'engine="kernel"', *KERNEL_PACKAGES)
+    reason = why_not_kernel(job, any_size=wanted == "kernel")
+    if reason is None:
+        return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else "as asked"
+    if wanted == "kernel":
+        raise ValueError(f'engine="kernel" is not possible here: {reason}; use engine="auto" or "torch"')
+    return ModuleEngine(job), reason

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import DRAW_FROM, count, n_different, number, one_of
-from rlploss.loss.planes import PROBES
+from rlploss._checks import count, n_different, one_of
+from rlploss._values import Value, positive, put
+from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
-from rlploss.training.values import Value, positive
 
 PLANS = ("once", "each-epoch")
 
@@ -25,6 +25,7 @@ class Objective(Value):
     resolved value.
     """
 
+    loss: ClassVar[str]  # the name of its formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
 
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
@@ -70,6 +71,7 @@ class RLP(Objective):
             see `RLP.released`.
     """
 
+    loss: ClassVar[str] = "rlp"
     subset_size: int | None = None
     n_subsets: int | None = None
     _: KW_ONLY
@@ -86,26 +88,34 @@ class RLP(Objective):
     def __post_init__(self) -> None:
         for name in ("subset_size", "n_subsets"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, count(name, getattr(self, name)))
+                put(self, name, count(name, getattr(self, name)))
         if self.subsets_per_step is not None and self.subsets_per_step != "all":
-            object.__setattr__(self, "subsets_per_step", count("subsets_per_step", self.subsets_per_step))
-        for name, options in (("probe", PROBES), ("draw_from", DRAW_FROM), ("method", METHODS), ("plan", PLANS)):
-            one_of(name, getattr(self, name), options)
-        if self.intercept is not None:
-            object.__setattr__(self, "intercept", bool(self.intercept))
-        object.__setattr__(self, "ridge", number("ridge", self.ridge, minimum=0.0))
+            put(self, "subsets_per_step", count("subsets_per_step", self.subsets_per_step))
+        planes = self.planes  # whose making checks the form
+        put(self, "ridge", planes.ridge)
+        put(self, "intercept", None if self.intercept is None else planes.intercept)
+        one_of("method", self.method, METHODS)
+        one_of("plan", self.plan, PLANS)
         if self.mixup is not None:
-            object.__setattr__(self, "mixup", positive("mixup", self.mixup))
+            put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
                 raise ValueError(
                     'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use draw_from="train"'
                 )
-        plain = self.probe == "subset" and not self.has_offset and self.ridge == 0 and self.plan == "once"
-        if self.float32_cutoff and not (plain and self.mixup is None):
+        plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
+        if self.float32_cutoff and not plain:
             raise ValueError(
                 'float32_cutoff=True is the loss of one released program, which has probe="subset", intercept=False, '
                 f'ridge=0, plan="once" and no mixup, got {self!r}; use RLP.released(..., float32_cutoff=True)'
             )
+
+    @property
+    def planes(self) -> PlaneForm:
+        """Which planes are fitted, and where they are compared.
+
+        NOTE[DIFF]: in the paper's formulas planes have no offset; by default they have one, except for probe="sum".
+        """
+        return PlaneForm(self.probe, self.intercept, self.ridge, self.draw_from)
 
     @classmethod
     def paper(cls, subset_size: int | None = None, n_subsets: int | None = None, *, mixup: float | None = None) -> RLP:
@@ -138,16 +148,6 @@ class RLP(Objective):
             subset_size, n_subsets, subsets_per_step=1, intercept=False, mixup=mixup, float32_cutoff=float32_cutoff
         )
 
-    @property
-    def has_offset(self) -> bool:
-        """Whether planes have an offset. NOTE[DIFF]: in the paper's formulas they have none, by default they do."""
-        return self.probe != "sum" if self.intercept is None else self.intercept
-
-    @property
-    def outside(self) -> bool:
-        """Whether the loss reads rows that are not in the subset."""
-        return self.draw_from == "outside" and self.probe in ("draw", "expected")
-
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> RLP:
         """Fill in M, K and the subsets per step.
 
@@ -155,11 +155,11 @@ class RLP(Objective):
         where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         K = 1000 as in the paper, capped at the number of different subsets.
         """
-        size, n_subsets = self.subset_size, self.n_subsets
+        size, n_subsets, planes = self.subset_size, self.n_subsets, self.planes
         if size is None:
             size = max(1, min(100, n_rows // 2))
-            smallest = n_features + int(self.has_offset) + 2
-            if size < smallest <= n_rows - int(self.outside):
+            smallest = planes.n_columns(n_features) + 2
+            if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
                 size = smallest
         elif size > n_rows:
             raise ValueError(f"subset_size must be at most the number of rows {n_rows}, got {size}")
@@ -183,7 +183,7 @@ class RLP(Objective):
                 "in each step"
             )
         return replace(
-            self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=self.has_offset
+            self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=planes.intercept
         )
 
     def shape(self) -> tuple[int, int, int]:
@@ -207,25 +207,25 @@ class RLP(Objective):
 
 
 class _Batches(Objective):
-    """An objective on batches of rows, reshuffled every epoch: batch_size rows per step, default min(100, N)."""
+    """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
 
-    batch_size: int | None
+    batch_size: int | str | None
 
     def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
+        if self.batch_size is not None and self.batch_size != "all":
+            put(self, "batch_size", count("batch_size", self.batch_size))
         if self.mixup is not None:
-            object.__setattr__(self, "mixup", positive("mixup", self.mixup))
+            put(self, "mixup", positive("mixup", self.mixup))
 
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
         """Fill in the batch size."""
-        size = min(100 if self.batch_size is None else self.batch_size, n_rows)
+        size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
 
     @property
     def rows_per_step(self) -> int:
         """The batch size."""
-        if self.batch_size is None:
+        if not isinstance(self.batch_size, int):
             raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
         return self.batch_size
 
@@ -238,7 +238,8 @@ class _Batches(Objective):
 class MSE(_Batches):
     """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "mse"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -247,7 +248,8 @@ class MSE(_Batches):
 class MAE(_Batches):
     """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "mae"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -256,21 +258,23 @@ class MAE(_Batches):
 class Huber(_Batches):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "huber"
+    batch_size: int | str | None = None
     _: KW_ONLY
     delta: float = 1.0
     mixup: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "delta", positive("delta", self.delta))
+        put(self, "delta", positive("delta", self.delta))
 
 
 @dataclass(frozen=True, repr=False)
 class CrossEntropy(_Batches):
     """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ)."""
 
-    batch_size: int | None = None
+    loss: ClassVar[str] = "cross_entropy"
+    batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
@@ -287,8 +291,9 @@ class Pointwise(_Batches):
     objectives get: class numbers are one-hot rows.
     """
 
+    loss: ClassVar[str] = "pointwise"
     function: PointwiseFunction
-    batch_size: int | None = None
+    batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,8 +307,9 @@ class BatchLoss(_Batches):
     Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
     """
 
+    loss: ClassVar[str] = "batch"
     function: BatchFunction
-    batch_size: int | None = None
+    batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rlploss._checks import number, one_of
-from rlploss.training.values import Value, positive
+from rlploss._values import Value, positive, put
 
 OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -23,8 +23,8 @@ class OptimizerValue(Value):
     weight_decay: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", positive("lr", self.lr))
-        object.__setattr__(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
+        put(self, "lr", positive("lr", self.lr))
+        put(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
 
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Torch's optimiser for these parameters, with its fused update where there is one."""
@@ -61,7 +61,7 @@ class SGD(OptimizerValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
+        put(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out")
 

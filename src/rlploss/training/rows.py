@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from rlploss import _checks
-from rlploss.training import checkpoints
 
 Array = Tensor | ArrayLike
 
@@ -22,8 +22,8 @@ _ITEMS = 4096  # of a dataset at once: as Python objects they take several times
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Inputs x [n, ...] as the network takes them, and targets y [n, C] to compare its flattened output with."""
+class Table:
+    """Rows in memory: inputs x [n, ...] as the network takes them, targets y [n, C] for its flattened output."""
 
     x: Tensor
     y: Tensor
@@ -77,12 +77,12 @@ class Rows:
 
     def fingerprint(self) -> str:
         """A digest of everything."""
-        return checkpoints.fingerprint(self.x, self.y, self.weight)
+        return digest(self.x, self.y, self.weight)
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetRows:
-    """Rows of a torch `Dataset`, read when a step needs them and in no other order: the data may exceed memory.
+class DatasetTable:
+    """Table of a torch `Dataset`, read when a step needs them and in no other order: the data may exceed memory.
 
     Items are (input, target), or inputs alone for reconstruction. `__getitems__` is used where there is one.
     """
@@ -117,13 +117,41 @@ class DatasetRows:
 
     def fingerprint(self) -> str:
         """A digest of 64 rows, spread evenly, and of the length."""
-        return f"{self.n_rows} rows {checkpoints.fingerprint(*self.read(self._some()))}"
+        return f"{self.n_rows} rows {digest(*self.read(self._some()))}"
 
     def _some(self) -> Tensor:
         return torch.linspace(0, self.n_rows - 1, min(64, self.n_rows), dtype=torch.float64).long()
 
 
-AnyRows = Rows | DatasetRows
+AnyTable = Table | DatasetTable
+
+
+def digest(*tensors: Tensor | None) -> str:
+    """A short digest of the bytes, shapes and types of tensors."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        add_to_digest(found, tensor)
+    return found.hexdigest()
+
+
+def add_to_digest(found: hashlib.blake2b, value: object) -> None:
+    """Hash nested plain values and tensors in a fixed order."""
+    if isinstance(value, Tensor):
+        found.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
+        flat = value.detach().cpu().contiguous().flatten()
+        if flat.numel():
+            found.update(flat.view(torch.uint8).numpy().data)  # without a copy
+    elif isinstance(value, dict):
+        found.update(f"dict {len(value)}".encode())
+        for key, item in value.items():
+            found.update(repr(key).encode())
+            add_to_digest(found, item)
+    elif isinstance(value, list | tuple):
+        found.update(f"list {len(value)}".encode())
+        for item in value:
+            add_to_digest(found, item)
+    else:
+        found.update(repr(value).encode())
 
 
 def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -140,7 +168,7 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
 
 def read_dataset(
     model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
-) -> AnyRows:
+) -> AnyTable:
     """Look at a dataset's first rows, and leave the rest for when it is needed."""
     if y is not None:
         raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
@@ -159,21 +187,23 @@ def read_dataset(
     x = _input(name, inputs, device, model_dtype(model))
     y_sample, classes = _target(name, x, targets, output_width(model, x), loss)
     shape, width = x.shape[1:], y_sample.shape[1]
-    return DatasetRows(dataset, n, x[0].numel(), width, shape, classes, x.device, x.dtype, loss)
+    return DatasetTable(dataset, n, x[0].numel(), width, shape, classes, x.device, x.dtype, loss)
 
 
 def read_rows(
     model: nn.Module, X: Array | Dataset[Any], y: Array | None, *, loss: str, device: torch.device, name: str = ""
-) -> AnyRows:
+) -> AnyTable:
     """Read X and y for `model`; `y=None` makes the input its own target.
 
     Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress on, or class
     probabilities for cross entropy. `name` prefixes the arguments in messages.
     """
+    if isinstance(X, DataLoader):
+        raise TypeError(f"{name}X must be rows, got a DataLoader; fit draws its own batches: pass loader.dataset, None")
     if isinstance(X, Dataset):
         return read_dataset(model, X, y, loss=loss, device=device, name=name)
     x = _input(name, X, device, model_dtype(model))
-    return Rows(x, *_target(name, x, y, output_width(model, x), loss))
+    return Table(x, *_target(name, x, y, output_width(model, x), loss))
 
 
 def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -208,11 +238,11 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
     return _same_width(target, width, name), loss == "cross_entropy"
 
 
-def weigh(rows: AnyRows, sample_weight: Array | None) -> AnyRows:
+def weigh(rows: AnyTable, sample_weight: Array | None) -> AnyTable:
     """The rows with their weights: only ratios count, and a row of weight 0 is a row that is not there."""
     if sample_weight is None:
         return rows
-    if isinstance(rows, DatasetRows):
+    if isinstance(rows, DatasetTable):
         raise ValueError("sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays")
     weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
     n = rows.x.shape[0]
@@ -229,9 +259,9 @@ def weigh(rows: AnyRows, sample_weight: Array | None) -> AnyRows:
     if not bool(keep.all()):
         x, y, weight = x[keep], y[keep], weight[keep]
     if float(weight.min()) == float(weight.max()):
-        return Rows(x, y, rows.classes)
+        return Table(x, y, rows.classes)
     scaled = (weight / weight.mean()).to(rows.y.dtype)
-    return Rows(x, y, rows.classes, scaled.unsqueeze(1))
+    return Table(x, y, rows.classes, scaled.unsqueeze(1))
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:

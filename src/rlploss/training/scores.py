@@ -1,60 +1,95 @@
-"""Value and gradient of an objective with respect to the predictions, in closed form.
+"""Value and gradient of an objective with respect to the predictions of one step, in torch.
 
-Every objective of `fit` is a short formula in the predictions, so its gradient is written down here and handed to
-the network's backward pass. A step then has no graph of its own for the loss, and the same lines serve one network
-([B, C]) and a stack of them ([S, B, C]).
+RLP has its gradient in closed form. A loss of single rows, built in or anyone's own, goes through autograd up to the
+predictions; the network's backward pass takes over from there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
-POINTWISE = ("mse", "mae", "huber", "cross_entropy")
-HUBER_DELTA = 1.0
+from rlploss.loss.quadratic import projected, quadratic
+from rlploss.training.feed import Window
+from rlploss.training.objectives import RLP, BatchLoss, Huber, Objective, Pointwise, PointwiseFunction
+
+_FUNCTIONS: dict[str, PointwiseFunction] = {
+    "mse": lambda pred, target: (pred - target).square(),
+    "mae": lambda pred, target: (pred - target).abs(),
+    "cross_entropy": lambda pred, target: -(target * pred.log_softmax(1)).sum(1),
+}
 
 
-def row_weight(loss: str, n_rows: int, n_outputs: int) -> float:
-    """Weight of one row: values are means over rows and outputs, cross entropy over rows alone."""
-    return 1.0 / n_rows if loss == "cross_entropy" else 1.0 / (n_rows * n_outputs)
+def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of the i-th step, this process's part of it, and its gradient, for predictions and targets [b, C]."""
+    block, total = window.block, int(window.totals[i])
+    low, high = (int(end) for end in window.spans[i])
+    index = block.rows[low:high].to(pred.device)
+    weight = None
+    if block.weight is not None:
+        weight = (block.weight if block.every_row else block.weight[index]).unsqueeze(1)
+    if isinstance(objective, BatchLoss):
+        x = window.inputs(i)[0]
+        features = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, features)), pred)
+    if not isinstance(objective, RLP):
+        function = row_function(objective)
+        return _by_autograd(lambda leaf: _mean(function(leaf, target), leaf, weight, total), pred)
+    residual = pred - target if weight is None else (pred - target) * weight
+    (M, _, _), C, bank = objective.shape(), residual.shape[1], block.bank
+    if block.form is not None:
+        value, back = quadratic(residual, block.form.to(residual.dtype), 1 / C)
+    elif bank is not None:
+        value, back = _by_autograd(lambda leaf: bank.loss(leaf, torch.zeros_like(leaf)), residual)
+    else:
+        some = slice(low // M, high // M)
+        stack = (residual[index] if block.every_row else residual).view(-1, M, C)
+        rows = None if block.projector is None else block.projector[some]
+        values, back = projected(stack, rows, 1 / (total * C), block.residual_weight)
+        value, back = values.sum(), back.view(-1, C)
+        if block.offset is not None:
+            value = value + block.offset[some].sum() / total
+        if block.every_row:
+            back = torch.zeros_like(residual).index_add_(0, index, back)
+    return value, back if weight is None else back * weight
 
 
-def pointwise(loss: str, pred: Tensor, target: Tensor, weight: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return Σ weight·loss over rows and outputs, and its gradient.
-
-    pred, target [..., B, C]; weight a number or [..., B, 1] (zero for rows that only fill up a stack). Value [...].
-    Huber: e²/2 up to |e| = 1, |e| − 1/2 beyond. Cross entropy: −Σ target·log softmax(pred), target sums to 1.
-    """
-    if loss == "cross_entropy":
-        logs = pred.log_softmax(-1)
-        return -(weight * target * logs).sum((-2, -1)), weight * (logs.exp() - target)
-    gap = pred - target
-    if loss == "mse":
-        back = gap * (2 * weight)
-        return (back * gap).sum((-2, -1)) / 2, back
-    if loss == "mae":
-        return (gap.abs() * weight).sum((-2, -1)), gap.sign() * weight
-    clipped = gap.clamp(-HUBER_DELTA, HUBER_DELTA)
-    scaled = clipped * weight
-    return (scaled * (gap - clipped / 2)).sum((-2, -1)), scaled
+def row_function(objective: Objective) -> PointwiseFunction:
+    """The function (pred, target) [b, C] -> values [b] or [b, C] of a loss of single rows."""
+    if isinstance(objective, Pointwise):
+        return objective.function
+    if isinstance(objective, Huber):
+        delta = objective.delta
+        return lambda pred, target: torch.nn.functional.huber_loss(pred, target, reduction="none", delta=delta)
+    return _FUNCTIONS[objective.loss]
 
 
-def projected(residual: Tensor, rows: Tensor, scale: float, whole: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return scale·‖rows·R‖² per subset, or scale·(whole·‖R‖² − ‖rows·R‖²) if `whole` is set, and its gradient.
-
-    residual [..., M, C], rows [..., q, M]; value [...]. `whole` is 1/M where `rows` span what the planes do not
-    see, which is the shorter way when the planes see most of the residual.
-    """
-    seen = rows @ residual
-    value, back = (seen * seen).sum((-2, -1)), rows.mT @ (seen * (2 * scale))
-    if scale != 1:  # every operation counts: a step of a small network is little else
-        value = value * scale
-    if whole:
-        rest = residual * (2 * scale * whole)
-        return (residual * rest).sum((-2, -1)) / 2 - value, rest - back
-    return value, back
+def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:
+    """The mean of values [b] or [b, C] over `total` rows and over outputs, with row weights [b, 1]."""
+    if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"a Pointwise function must return one value per row ({pred.shape[0]},) or per output "
+            f"{tuple(pred.shape)}, got {got}; leave out the mean"
+        )
+    values = values.unsqueeze(1) if values.ndim == 1 else values
+    return (values if weight is None else values * weight).sum() / (total * values.shape[1])
 
 
-def quadratic(residual: Tensor, form: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return scale·tr(RᵀQR) for a symmetric Q, and its gradient: residual [..., N, C], form [..., N, N]."""
-    back = form @ residual
-    return (residual * back).sum((-2, -1)) * scale, back * (2 * scale)
+def _one_number(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"a BatchLoss function must return one number, got {got}; take the mean")
+    return value.reshape(())
+
+
+def _by_autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        value = function(leaf)
+        if not value.requires_grad:
+            raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
+        (back,) = torch.autograd.grad(value, leaf)
+    return value.detach(), back

@@ -1,0 +1,148 @@
+"""Settings as values: small, frozen, checked when made, printed as code, turned into JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlploss._checks import number, one_of
+
+put = object.__setattr__  # how a frozen value sets its own fields while it is made
+
+_KINDS: dict[str, type[Value]] = {}
+
+
+class Value:
+    """A frozen dataclass that prints as the code that makes it, and turns into JSON and back."""
+
+    def __init_subclass__(cls) -> None:
+        """Note the class under its name, for the way back from JSON."""
+        super().__init_subclass__()
+        _KINDS[cls.__name__] = cls
+
+    def __repr__(self) -> str:
+        """The code that makes this value: arguments without a name first, defaults left out."""
+        parts: list[str] = []
+        by_name = False
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, field.name)
+            if field.default is not dataclasses.MISSING and value == field.default:
+                by_name = True
+                continue
+            text = function_name(value) if callable(value) else repr(value)
+            by_name = by_name or field.kw_only is True or bool(parts)
+            parts.append(f"{field.name}={text}" if by_name else text)
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data, with the class under "kind"; a function becomes a description of it."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]  # as above
+        return {"kind": type(self).__name__} | {
+            name: function_to_json(value) if callable(value) else value for name, value in fields.items()
+        }
+
+
+def from_json(data: dict[str, Any]) -> Any:
+    """The value that `to_json` described; a function must still be where it was, and unchanged."""
+    kind = _KINDS[one_of("kind", data.get("kind"), _KINDS)]
+    return kind(
+        **{
+            name: function_from_json(value) if isinstance(value, dict) else value
+            for name, value in data.items()
+            if name != "kind"
+        }
+    )
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a finite float above zero."""
+    result = number(name, value)
+    if result <= 0:
+        raise ValueError(f"{name} must be above 0, got {result!r}")
+    return result
+
+
+# Functions as parts of values
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """How a function, or an object that can be called, is shown."""
+    if isinstance(function, partial):
+        return f"partial of {function_name(function.func)}"
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def why_not_loadable(function: Callable[..., Any]) -> str | None:
+    """Why a function cannot be found again in another process, or None if it can."""
+    if not inspect.isfunction(function) and not inspect.isclass(function) and not inspect.isbuiltin(function):
+        return f"{function_name(function)} is an object, not a function"
+    if "<" in function.__qualname__:
+        what = "lambda" if "<lambda>" in function.__qualname__ else "function inside another function"
+        return f"{function.__qualname__} is a {what}"
+    return None
+
+
+def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
+    """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again."""
+    where: str | None = None
+    if why_not_loadable(function) is None:
+        where = function.__module__
+        module = sys.modules.get(where)
+        spec = getattr(module, "__spec__", None)
+        if spec is None or spec.origin is None or importlib.util.find_spec(where.partition(".")[0]) is None:
+            where = inspect.getsourcefile(function)  # a script, or a file that was loaded by its path
+    return {"function": function_name(function), "where": where, "source": _digest(function)}
+
+
+def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
+    """The function that `function_to_json` described."""
+    name, where = data["function"], data["where"]
+    if where is None:
+        raise ValueError(f"{name} cannot be loaded: only functions at the top of a module or file can; name it there")
+    function: Any = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    for part in name.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise ValueError(f"{name} must be a function in {where}, got none; put it back, or make the value anew")
+    if _digest(function) != data["source"]:
+        raise ValueError(f"{name} in {where} must be as it was when the value was made, but its source has changed")
+    return function  # type: ignore[no-any-return]  # callable, as checked
+
+
+def load_file(path: Path) -> Any:
+    """The module in a Python file, loaded once under a name made of its path."""
+    name = "rlploss_file_" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None or not path.exists():
+            raise ValueError(f"{path} must be a Python file, got none that can be loaded")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    """A digest of the source, or of the printed form where there is no source."""
+    shown: Any = function.func if isinstance(function, partial) else function
+    described = inspect.isfunction(shown) or inspect.isclass(shown)
+    try:
+        text = textwrap.dedent(inspect.getsource(shown if described else type(shown)))
+    except (OSError, TypeError):
+        text = ""
+    if not described or isinstance(function, partial):
+        text += repr(function)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

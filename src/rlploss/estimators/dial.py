@@ -1,0 +1,106 @@
+"""The subset size as a dial: from a place on it to the objective that is trained, by rules of N and p.
+
+N is the number of rows and p that of the planes' columns, the ones included. Up to M = p RLP is MSE; at M = N it sees
+only the least-squares plane of all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlploss._checks import count, n_different, number
+from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber
+
+BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
+FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
+MOST_SUBSETS = 1000  # in a plan
+_PLAN_WORK = 10**9  # of K·M·p², the cost of factoring a plan
+
+Pointwise = MSE | MAE | Huber | CrossEntropy
+POINTWISE: dict[str, type[Pointwise]] = {"mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy}
+
+
+@dataclass(frozen=True)
+class Dial:
+    """A place on the dial: a number of rows, a fraction of them, or a place between the ends on a logarithmic scale.
+
+    `place` 0 is M = p, which is MSE, and 1 is M = N, the least-squares plane of all rows.
+    """
+
+    rows: int | None = None
+    fraction: float | None = None
+    place: float | None = None
+
+    @classmethod
+    def of(cls, name: str, size: object) -> Dial:
+        """Read a number of rows, or a fraction of them as a float; `name` is the setting that it comes from."""
+        if not isinstance(size, float | np.floating):
+            return cls(rows=count(name, size))
+        fraction = number(f"{name}, a fraction of the rows,", float(size), 0.0, 1.0)
+        if fraction == 0:
+            raise ValueError(f"{name}, a fraction of the rows, must be above 0, got 0.0; 1 is one row")
+        return cls(fraction=fraction)
+
+    def subset_size(self, n_rows: int, n_columns: int) -> int:
+        """M for N rows and p columns, at most N; M ≤ p stands for MSE."""
+        if self.rows is not None:
+            return min(self.rows, n_rows)
+        if self.fraction is not None:
+            return max(1, round(self.fraction * n_rows))
+        if n_rows <= n_columns or self.place is None:
+            return n_rows
+        size: float = n_columns * (n_rows / n_columns) ** self.place
+        return round(size)
+
+
+MSE_END, LINEAR_END = Dial(place=0.0), Dial(place=1.0)
+DIALS = (MSE_END, Dial(place=0.5), Dial(fraction=0.85), LINEAR_END)  # what is tried unless the user says otherwise
+
+
+def n_columns(n_features: int, form: RLP) -> int:
+    """p, the columns of the planes: the features, and the ones where planes have an offset."""
+    return form.planes.n_columns(n_features)
+
+
+def auto_subset_size(n_rows: int, n_columns: int) -> int:
+    """The subset size M that `subset_size="auto"` takes, for N rows and p columns (the intercept included).
+
+    M = 0.85·N up to 100 rows, 8500/N beyond, at least p + 2; N where there are fewer rows (MSE then).
+    Few rows want the strong regulariser that large subsets are; many rows can afford to learn what is not linear.
+    """
+    size = 0.85 * min(n_rows, 10_000 / n_rows)
+    return min(n_rows, max(n_columns + 2, round(size)))
+
+
+def with_subsets(form: RLP, size: int, n_rows: int, n_features: int, *, most_subsets: int = MOST_SUBSETS) -> RLP:
+    """`form` with subsets of `size` rows; K, unless `form` has it, and the subsets per step follow.
+
+    K is `most_subsets`, or fewer where factoring them would take more than about a second or there are not as many.
+    Small subsets are taken several at a time: as many as fit into 200 rows and into a fifth of all.
+    """
+    n_subsets = form.n_subsets
+    if n_subsets is None:
+        affordable = _PLAN_WORK // (size * n_columns(n_features, form) ** 2)
+        n_subsets = max(min(most_subsets, affordable), -(-n_rows // size))
+        n_subsets = min(n_subsets, n_different(n_rows, size))
+    per_step = max(1, min(BATCH, n_rows // 5) // size)
+    return replace(form, subset_size=size, n_subsets=n_subsets, subsets_per_step=min(n_subsets, per_step))
+
+
+def objective_at(
+    size: int, n_rows: int, n_features: int, form: RLP, *, batch_size: int = BATCH, most_subsets: int = MOST_SUBSETS
+) -> RLP | MSE:
+    """What is made small with subsets of `size` rows: MSE up to p, beyond it `form` with these subsets.
+
+    `form` says what else belongs to RLP (probe, intercept, ridge, mixup); MSE takes its mixup and `batch_size`.
+    """
+    if size <= n_columns(n_features, form):
+        return MSE(min(batch_size, n_rows), mixup=form.mixup)
+    return with_subsets(form, size, n_rows, n_features, most_subsets=most_subsets)
+
+
+def steps_per_iteration(n_rows: int, batch_size: int = BATCH) -> int:
+    """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for every loss."""
+    return max(FEWEST_STEPS, -(-n_rows // min(batch_size, n_rows)))

@@ -1,0 +1,154 @@
+"""Checkpoints: written whole or not at all, read only if they are whole and belong to the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlploss._files import replacing
+from rlploss.training.rows import add_to_digest
+
+FORMAT = 2
+MARK = "rlploss checkpoint"
+REMEDY = "delete it, or pass another checkpoint path"
+
+
+def environment(device: torch.device, n_threads: int) -> dict[str, str]:
+    """What bit-for-bit equality depends on beyond the run itself."""
+    return {
+        "torch": str(torch.__version__),
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "device": str(device),
+        "threads": str(n_threads),
+    }
+
+
+class CheckpointFile:
+    """The checkpoint of one run: what it is (`spec`), and what bit-for-bit equality depends on beyond it (`where`)."""
+
+    def __init__(self, path: Path, spec: dict[str, Any], where: dict[str, str]) -> None:
+        self.path, self.where = path, where
+        self.spec: dict[str, Any] = json.loads(json.dumps(spec, sort_keys=True, default=str))  # as it comes back
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write a checkpoint so that at every moment there is either the old one or the new one, whole."""
+        head = {"mark": MARK, "format": FORMAT, "spec": self.spec, "environment": self.where, "digest": _digest(state)}
+        try:
+            with replacing(self.path) as file:
+                torch.save({**head, "state": state}, file)
+        except (OSError, RuntimeError) as error:  # torch hides an error of the disk in one of its own
+            cause = error if isinstance(error, OSError) else error.__context__
+            reason = (cause.strerror if isinstance(cause, OSError) else None) or _first_line(error)
+            raise OSError(
+                f"checkpoint {self.path} cannot be written ({reason}); the last one, if any, is kept: free some space "
+                "or pass another checkpoint path"
+            ) from error
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the state in a checkpoint of this very run, or None if there is none yet."""
+        if not self.path.exists():
+            return None
+        content = read(self.path)
+        differences = _differences(content["spec"], self.spec)
+        if differences:
+            raise ValueError(f"checkpoint {self.path} must belong to this run, but it differs: {differences}; {REMEDY}")
+        drift = _differences(content["environment"], self.where)
+        if drift:
+            warnings.warn(
+                f"checkpoint {self.path} was written elsewhere: {drift}; the run continues, but not bit for bit",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        state: dict[str, Any] = content["state"]
+        return state
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, whole and undamaged."""
+    with refusing(path):  # torch raises half a dozen kinds for damaged files
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not isinstance(mark := content.get("mark"), str) or mark != MARK:
+        raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
+    with refusing(path):
+        if content["format"] != FORMAT:
+            raise ValueError(f"it has format {str(content['format'])[:40]!r}, not {FORMAT}")
+        if _digest(content["state"]) != content["digest"]:
+            raise ValueError("its content does not match its digest")
+        for part in ("spec", "environment", "state"):
+            if not isinstance(content[part], dict) or not all(isinstance(key, str) for key in content[part]):
+                raise ValueError(f"its {part} is not one")
+        _check_state(content["state"])
+    return content
+
+
+def engine_of(path: Path | None) -> str | None:
+    """The engine that a checkpoint was written by; None where there is none yet."""
+    if path is None or not path.exists():
+        return None
+    return str(read(path)["spec"].get("engine"))
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn whatever the content of a file leads to, and that may be anything, into one sentence."""
+    try:
+        yield
+    except (Warning, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "allocate memory" in str(error):  # the file is not to blame
+            raise
+        if isinstance(error, ValueError) and str(error).startswith(f"checkpoint {path} "):
+            raise
+        raise ValueError(
+            f"checkpoint {path} must be a whole file that fit wrote, got: {_first_line(error)}; {REMEDY}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else _short(text) or type(error).__name__
+
+
+def _short(text: str) -> str:
+    line = text.split("\n")[0]
+    return line if len(line) <= 200 else f"{line[:200]}…"
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    """What the loop counts with must be numbers, and curves lists of numbers."""
+    for name, kind in {"step": int, "loss_count": int, "seconds": float, "loss_sum": float, "stopped": str}.items():
+        if name in state and type(state[name]) is not kind:
+            raise ValueError(f"{name} is not of type {kind.__name__}")
+    if "columns" in state:
+        lengths = {len(values) for values in state["columns"].values()}
+        numbers = all(isinstance(v, int | float) for values in state["columns"].values() for v in values)
+        if len(lengths) > 1 or not numbers:
+            raise ValueError("its columns are not numbers")
+
+
+def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> str:
+    parts = []
+    for key in sorted(set(theirs) | set(ours)):
+        a, b = theirs.get(key), ours.get(key)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            parts.append(_differences(a, b, f"{within}{key}."))
+        else:
+            parts.append(f"{within}{key} is {_short(repr(a))} in the file and {_short(repr(b))} here")
+    return ", ".join(parts)
+
+
+def _digest(state: object) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    add_to_digest(found, state)
+    return found.hexdigest()

@@ -1,0 +1,80 @@
+"""How the kernel is compiled: once for each floating type, and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+_njit: Any = numba.njit  # its types do not know all of its options
+_config: Any = numba.config
+
+# The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
+_RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+_TOLD_AFTER = 1.0  # seconds of compiling in silence
+_LOCK = threading.Lock()
+
+
+def compiled(function: F) -> F:
+    """Compile a function that other compiled functions call."""
+    made: F = _njit(no_cpython_wrapper=True, **_RULES)(function)
+    return made
+
+
+def cached(function: F) -> F:
+    """Compile a function that is called from Python, and keep the result on disk where that is possible.
+
+    The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
+    """
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(cache_folder() / f"kernel-{_digest()}")
+    try:
+        made: F = _njit(cache=True, **_RULES)(function)
+    except RuntimeError:  # no place that can be written to
+        made = _njit(**_RULES)(function)
+    finally:
+        _config.CACHE_DIR = before
+    return made
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept: `RLPLOSS_CACHE`, else the user's own cache folder."""
+    if given := os.environ.get("RLPLOSS_CACHE"):
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "rlploss"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "rlploss"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
+
+
+def warm(function: Any, *arguments: Any) -> None:
+    """Compile for these arguments, or load what is on disk; after this no other types are accepted in silence."""
+    with _LOCK:
+        told = threading.Timer(_TOLD_AFTER, _tell)
+        told.daemon = True
+        told.start()
+        function.disable_compile(False)
+        try:
+            function(*arguments)
+        finally:
+            told.cancel()
+            function.disable_compile(True)
+
+
+def _tell() -> None:
+    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    return digest.hexdigest()[:16]

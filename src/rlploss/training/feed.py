@@ -1,0 +1,330 @@
+"""`Feed`: which rows, and which factors of them, at which step. Everything random in a run is drawn here.
+
+Draws depend on the seed, on what they are for and on the epoch, and on nothing that came before: a run that is resumed
+or cut into other pieces reads the same. Every process of a distributed run draws the same and reads its own share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlploss._checks import warn
+from rlploss.distributed import Share
+from rlploss.loss.bank import ProjectionBank
+from rlploss.loss.factors import ranks
+from rlploss.loss.mixup import mixup, mixup_lambdas
+from rlploss.loss.moments import same_moments
+from rlploss.loss.subsets import balanced_subsets, draw_rows
+from rlploss.loss.variants import cut_off_planes, weighted_columns, weighted_sums
+from rlploss.training.job import Job
+from rlploss.training.objectives import RLP
+from rlploss.training.rows import Table
+
+HELD_BYTES = 2**28  # what may be held of a plan beyond the rows themselves; past it a block is made at a time
+BLOCK_BYTES = 2**26
+BLOCK_ROWS = 2**19  # row numbers that a block of several epochs holds
+
+
+def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
+    """A CPU generator that depends on the seed, on what it is for, and on the epoch."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{epoch}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What a number of steps read. Step i has the rows numbered rows[spans[i, 0]:spans[i, 1]] of the table x, y.
+
+    For RLP these are whole subsets; subset j of the block has entries j·M to (j + 1)·M of `rows` and the projector W_j,
+    with value (a·‖R‖² + b·‖W_j R‖²)/C: a is `residual_weight`, b is 1 where a is 0, else -1.
+    """
+
+    first: int  # step of the run
+    last: int
+    x: Tensor
+    y: Tensor
+    rows: Tensor  # [n]
+    spans: NDArray[np.int64]  # [S, 2]; taken again from the start where the block serves more than S steps
+    totals: NDArray[np.int64]  # [S] rows, or subsets, of the step in all processes
+    every_row: bool = False  # the network runs on all rows of the table once; `rows` are positions among them
+    weight: Tensor | None = None  # [N] of the rows, or √ of it for RLP
+    partner: Tensor | None = None  # [n] the row that each row is mixed with
+    lam: Tensor | None = None  # [n]
+    projector: Tensor | None = None  # [n / M, q, M]; None: the residual is seen whole
+    residual_weight: float = 0.0
+    offset: Tensor | None = None  # [n / M] added to the values
+    form: Tensor | None = None  # [N, N]
+    bank: ProjectionBank | None = None  # where no projector can be held
+    fits_planes: bool = False  # the engine fits the planes to the rows by itself
+
+    def mixed(self, table: Tensor, low: int, high: int) -> Tensor:
+        """Entries low..high of `rows`, taken from a table and mixed with their partners."""
+        here = table[self.rows[low:high].to(table.device)]
+        if self.partner is None or self.lam is None:
+            return here
+        return mixup(here, table[self.partner[low:high].to(table.device)], self.lam[low:high].to(table))
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Steps first..last of a run, all of them in one block."""
+
+    block: Block
+    first: int
+    last: int
+    spans: NDArray[np.int64] = field(init=False)
+    totals: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        where = (np.arange(self.first, self.last) - self.block.first) % len(self.block.spans)
+        object.__setattr__(self, "spans", self.block.spans[where])
+        object.__setattr__(self, "totals", self.block.totals[where])
+
+    def inputs(self, i: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the i-th step of the window."""
+        block = self.block
+        if block.every_row:
+            return block.x, block.y
+        low, high = (int(end) for end in self.spans[i])
+        return block.mixed(block.x, low, high), block.mixed(block.y, low, high)
+
+
+class Feed:
+    """Gives the steps of one job, block by block.
+
+    A unit is a subset, or a row for pointwise objectives. `fits_planes` tells that the engine can fit planes to
+    fresh subsets by itself.
+    """
+
+    def __init__(self, job: Job, share: Share | None = None, *, fits_planes: bool = False) -> None:
+        self.job, self.table, self.share = job, job.table, Share() if share is None else share
+        rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
+        self._unit = 1 if rlp is None else rlp.shape()[0]
+        n_units, per_step = (
+            n // self._unit for n in (job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step)
+        )
+        first = np.arange(job.steps_per_epoch) * per_step
+        self._totals = np.minimum(per_step, n_units - first)
+        self._begin = first + self.share.rank * self._totals // self.share.world
+        self._sizes = first + (self.share.rank + 1) * self._totals // self.share.world - self._begin
+        mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
+        in_memory = isinstance(self.table, Table)
+        alone = in_memory and self.share.world == 1
+        # where a step reads at least N rows, the network is run on all rows once: subsets share them
+        self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
+        self._every_row &= rlp is not None or alone
+        self._as_form = self._every_row and alone and job.steps_per_epoch == 1
+        self._weight = self._centre = None
+        if isinstance(self.table, Table) and self.table.weight is not None:  # [N, 1], with mean 1
+            self._weight = self.table.weight.squeeze(1)
+            self._centre = (self.table.weight * self.table.features).mean(0, dtype=torch.float64)
+        # how long a block lasts: for the run, for whole epochs, or for some steps
+        self._constant, self._at_once, self._fresh = self._every_row, alone, False
+        if rlp is not None:
+            all_needed = "float32_cutoff=True" if rlp.float32_cutoff else ""
+            if rlp.probe == "expected" and rlp.draw_from == "outside":
+                all_needed = 'probe="expected" with draw_from="outside"'
+            if all_needed and not alone:
+                raise ValueError(f"{all_needed} needs all rows in one process and in memory, got a part of them")
+            self._constant = rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw"
+            fits = self._as_form or self._held_bytes(rlp) <= HELD_BYTES
+            self._at_once = alone and (bool(all_needed) or fits)
+            self._fresh = fits_planes and alone and not all_needed and self._can_be_fresh(rlp)
+        numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
+        self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
+        self._block: Block | None = None
+        self._bank: ProjectionBank | None = None
+        self._plans: tuple[int, list[Tensor]] | None = None
+        self._pool: Tensor | None = None
+        self._told = False
+
+    def window(self, step: int, stop: int) -> Window:
+        """The steps from `step` on, up to `stop` at most."""
+        if self._block is None or not self._block.first <= step < self._block.last:
+            self._block = None  # its memory is free before the next one is made
+            self._block = self._make_block(step)
+        return Window(self._block, step, min(stop, self._block.last))
+
+    def _held_bytes(self, r: RLP) -> int:
+        """Bytes that factors of a whole plan take."""
+        M, K, _ = r.shape()
+        columns, dtype = self.table.n_columns, self.table.dtype
+        kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.planes.intercept, dtype=dtype)
+        mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
+        return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
+
+    def _can_be_fresh(self, r: RLP) -> bool:
+        """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
+        p = r.planes.n_columns(self.table.n_columns)
+        plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
+        if not plain or self._every_row or (self._constant and self._at_once) or not isinstance(self.table, Table):
+            return False
+        some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
+        if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
+            return False
+        r.planes.warn_of_form(warn)  # as a bank of factors would
+        return True
+
+    # Draws
+
+    def _plan(self, epoch: int) -> list[Tensor]:
+        """The subsets of an epoch [K, M], and with mixup their partners."""
+        r = self._rlp
+        assert r is not None
+        source = epoch if r.plan == "each-epoch" else 0
+        if self._plans is None or self._plans[0] != source:
+            (M, K, _), n, generator = r.shape(), self.table.n_rows, stream(self.job.seed, "plan", source)
+            n_plans = 1 if r.mixup is None else 2
+            plans = [balanced_subsets(n, M, K, method=r.method, generator=generator) for _ in range(n_plans)]
+            self._plans = source, plans
+        return self._plans[1]
+
+    def _draw(self, epoch: int, low: int, high: int, units: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Row numbers of some units, those of their partners, and λ, in steps low..high of an epoch."""
+        job, n, alpha = self.job, self.table.n_rows, self.job.objective.mixup
+        mixed = stream(job.seed, "mixup", epoch)
+        if self._rlp is not None:
+            plan, *other = self._plan(epoch)
+            rows = plan[units].flatten()
+            if alpha is None:
+                return rows, None, None
+            lam = mixup_lambdas(len(plan), alpha, generator=mixed)[units].repeat_interleave(self._unit)
+            return rows, other[0][units].flatten(), lam
+        rows = units
+        if self._totals[0] < n:  # with all rows in one step their order means nothing
+            rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
+            rows = rows if len(units) == n else rows[units]
+        if alpha is None:
+            return rows, None, None
+        partner = torch.randperm(n, generator=mixed)[units]
+        lam = mixup_lambdas(job.steps_per_epoch, alpha, generator=mixed)
+        return rows, partner, lam[torch.from_numpy(np.repeat(np.arange(low, high), self._sizes[low:high]))]
+
+    # Blocks
+
+    def _make_block(self, step: int) -> Block:
+        per_epoch = self.job.steps_per_epoch
+        epoch, position = divmod(step, per_epoch)
+        low, high, epochs = 0, per_epoch, 1
+        if self._constant and self._at_once:
+            epoch = 0
+        elif not self._at_once and not self._fresh:
+            low = position // self._block_steps * self._block_steps
+            high = min(low + self._block_steps, per_epoch)
+        elif self._rlp is None:
+            left = -(-self.job.total_steps // per_epoch) - epoch
+            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows))
+        sizes = self._sizes[low:high]
+        units = torch.from_numpy(np.repeat(self._begin[low:high] - np.cumsum(sizes) + sizes, sizes))
+        units += torch.arange(len(units))
+        drawn = [self._draw(e, low, high, units) for e in range(epoch, epoch + epochs)]
+        rows, partner, lam = (None if part[0] is None else torch.cat(part) for part in zip(*drawn, strict=True))
+        assert rows is not None
+        ends = np.cumsum(np.tile(sizes, epochs)) * self._unit
+        spans = np.stack([ends - np.tile(sizes, epochs) * self._unit, ends], axis=1)
+        if isinstance(self.table, Table):
+            x, y = self.table.x, self.table.y
+        else:  # rows are read when they are needed, and no others
+            x, y = self.table.read(rows)
+            if partner is not None and lam is not None:
+                other_x, other_y = self.table.read(partner)
+                x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
+            rows, partner, lam = torch.arange(len(x)), None, None
+        first = epoch * per_epoch + low
+        last = self.job.total_steps if self._constant and self._at_once else first + len(spans)
+        block = Block(
+            first,
+            last,
+            x,
+            y,
+            rows,
+            spans,
+            np.tile(self._totals[low:high], epochs),
+            every_row=self._every_row,
+            weight=self._weight if self._rlp is None or self._weight is None else self._weight.sqrt(),
+            partner=partner,
+            lam=lam,
+            fits_planes=self._fresh,
+        )
+        if self._rlp is None or self._fresh or not len(rows):
+            return block
+        return self._with_factors(block, self._rlp, epoch, units)
+
+    def _with_factors(self, block: Block, r: RLP, epoch: int, units: Tensor) -> Block:
+        """The block with what the planes of its subsets see."""
+        plan = block.rows.view(-1, self._unit).to(block.x.device)
+        if r.float32_cutoff:
+            assert isinstance(self.table, Table)
+            projector, offset = cut_off_planes(self.table.features, self.table.y, plan)
+            return replace(block, projector=projector, offset=offset)
+        bank = self._bank
+        if bank is None:
+            bank = self._make_bank(block, r)
+            self._bank = bank if self._at_once and r.plan == "once" and r.mixup is None else None
+        if r.probe == "draw":
+            generator = stream(self.job.seed, "draw", epoch)
+            index = draw_rows(self._plan(epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
+            bank.redraw(self._columns(self.table.read(index)[0], index))
+        N = self.table.n_rows
+        if self._as_form and r.probe != "draw" and N <= bank.dense_rows:
+            height = 0 if bank.rows is None else bank.rows.shape[1]
+            if N * N <= block.rows.numel() * (height + 4):  # gathering a row costs about as much as four products
+                return replace(block, form=bank.form())
+        if bank.kind == "chunks":
+            return replace(block, bank=bank)
+        if r.probe == "sum" and self._weight is not None:
+            sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
+            return replace(block, projector=sums.to(self.table.dtype))
+        return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
+
+    def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
+        n, pool = len(block.rows), None
+        own = self._at_once and block.partner is None  # the planes' rows are those of the table
+        if own:
+            features, plan = self._columns(block.x, None), block.rows.to(block.x.device)
+        else:
+            features = self._columns(block.mixed(block.x, 0, n), block.rows)
+            plan = torch.arange(n, device=features.device)
+        if r.probe == "expected" and not own:
+            if self._pool is None:
+                self._pool = same_moments(self._column_parts)
+            pool = self._pool
+        elif r.probe == "draw" and not own:
+            pool = features[:1]  # stands for the points, which are given
+        with warnings.catch_warnings():
+            if self._told:  # about subsets like these
+                warnings.simplefilter("ignore")
+            self._told = True
+            return ProjectionBank(
+                features,
+                plan.view(-1, self._unit),
+                probe=r.probe,
+                intercept=r.planes.intercept and self._weight is None,
+                ridge=r.ridge,
+                draw_from=r.draw_from if own else "train",
+                probe_points=pool,
+                max_bytes=HELD_BYTES if self._as_form else 2**62,
+                generator=torch.Generator(),  # its own first points are replaced at once
+                check_finite=False,
+            )
+
+    def _columns(self, x: Tensor, rows: Tensor | None) -> Tensor:
+        """Inputs as the planes see them; `rows` says which they are, None: all."""
+        flat = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        if self._weight is None or self._centre is None or self._rlp is None:
+            return flat
+        weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
+        return weighted_columns(flat, weight, self._centre, intercept=self._rlp.planes.intercept, ridge=self._rlp.ridge)
+
+    def _column_parts(self) -> Iterator[Tensor]:
+        """All rows as the planes see them, a part at a time."""
+        for index in torch.split(torch.arange(self.table.n_rows), 2**16):
+            yield self._columns(self.table.read(index)[0], index)

@@ -1,0 +1,204 @@
+"""`Problem`: one network's data and settings as the caller gives them; `Job`: the same, checked and complete."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import Dataset
+
+from rlploss._checks import count, one_of
+from rlploss._values import function_to_json, positive
+from rlploss.training.budget import Budget, as_budget
+from rlploss.training.evaluation import ChosenMetrics, Evaluator
+from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
+from rlploss.training.optimizers import OptimizerFunction, OptimizerValue, as_optimizer
+from rlploss.training.rows import AnyTable, Array, Table, digest, read_rows, weigh
+
+SCHEDULES = ("cosine", "linear")
+
+Schedule = Callable[[int, int], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One replica of a fleet: its data, its seed, and whatever it does differently from the rest.
+
+    objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
+    """
+
+    X: Array | Dataset[Any]
+    y: Array | None
+    _: KW_ONLY
+    seed: int = 0
+    validation: tuple[Array | Dataset[Any], Array | None] | None = None
+    sample_weight: Array | None = None
+    objective: Objective | str | None = None
+    optimizer: OptimizerValue | OptimizerFunction | str | None = None
+    budget: Budget | tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A checked `Problem`: what one network is trained on and how, every default filled in."""
+
+    model: nn.Module
+    table: AnyTable
+    objective: Objective
+    optimizer: OptimizerValue | OptimizerFunction
+    budget: Budget
+    seed: int
+    schedule: str | Schedule | None
+    clip_grad: float | None
+    evaluator: Evaluator
+    engine_state: dict[str, Any] | None = None  # of an earlier training, whose optimiser this one goes on with
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in one epoch."""
+        return self.objective.steps_per_epoch(self.table.n_rows)
+
+    @cached_property
+    def total_steps(self) -> int:
+        """Optimiser steps in the whole budget."""
+        return self.budget.steps(self.steps_per_epoch)
+
+    def steps(self, name: str, every: Budget | tuple[int, str]) -> int:
+        """An interval in steps."""
+        return as_budget(name, every).steps(self.steps_per_epoch)
+
+    def samples(self, step: int) -> int:
+        """Rows read in the first `step` steps."""
+        return self.objective.samples(step, self.table.n_rows)
+
+    def rate_factors(self, first: int, last: int) -> NDArray[np.float64]:
+        """What the learning rates of steps first..last are multiplied by."""
+        if self.schedule is None:
+            return np.ones(last - first)
+        total, steps = self.total_steps, np.arange(first, last)
+        if self.schedule == "linear":
+            return np.asarray(1 - steps / total)
+        if self.schedule == "cosine":
+            return np.asarray(0.5 * (1 + np.cos(math.pi * steps / total)))
+        assert callable(self.schedule)  # names are checked when the job is made
+        return np.array([float(self.schedule(int(step), total)) for step in steps])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings in force, for `History`: values as they are, functions by name."""
+        return {
+            "objective": self.objective,
+            "optimizer": self.optimizer,
+            "budget": self.budget,
+            "n_rows": self.table.n_rows,
+            "seed": self.seed,
+            "schedule": self.schedule,
+            "clip_grad": self.clip_grad,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
+        plain = {
+            name: value.to_json()
+            if hasattr(value, "to_json")
+            else function_to_json(value)
+            if callable(value)
+            else value
+            for name, value in self.settings().items()
+        }
+        validation = self.evaluator.validation
+        return {
+            **plain,
+            "model": describe_model(self.model),
+            "data": self.table.fingerprint(),
+            "validation": None if validation is None else digest(validation.x, validation.y),
+            "metrics": list(self.evaluator.names),
+        }
+
+
+def describe_model(model: nn.Module) -> str:
+    """Class and parameter shapes: what must be the same for weights to be put back."""
+    shapes = ", ".join(f"{name} {list(p.shape)} {p.dtype}" for name, p in model.named_parameters())
+    return f"{type(model).__qualname__}({shapes})"
+
+
+def make_job(
+    model: nn.Module,
+    problem: Problem,
+    *,
+    objective: Objective | str,
+    optimizer: OptimizerValue | OptimizerFunction | str,
+    budget: Budget | tuple[int, str],
+    metrics: ChosenMetrics = None,
+    schedule: str | Schedule | None = None,
+    clip_grad: float | None = None,
+    device: str | torch.device | None = None,
+    n_processes: int = 1,
+    known: dict[Any, Evaluator] | None = None,
+    engine_state: dict[str, Any] | None = None,
+) -> Job:
+    """Check a problem, move its model and read its data; what it leaves open comes from the arguments.
+
+    `known` lets the jobs of a fleet share validation rows that are the same objects.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    wanted = as_objective(objective if problem.objective is None else problem.objective)
+    where = _device(next(iter(model.parameters()), torch.zeros(0)).device if device is None else device)
+    model.to(where)
+    loss = wanted.loss
+    table = weigh(read_rows(model, problem.X, problem.y, loss=loss, device=where), problem.sample_weight)
+    _check_meaning(wanted, table, n_processes)
+    if schedule is not None and not callable(schedule):
+        one_of("schedule", schedule, SCHEDULES)
+    key = (loss, table.classes, None if problem.validation is None else tuple(id(part) for part in problem.validation))
+    evaluator = None if known is None else known.get(key)
+    if evaluator is None:
+        validation = None
+        if problem.validation is not None:
+            read = read_rows(model, *problem.validation, loss=loss, device=where, name="validation ")
+            every = torch.arange(read.n_rows)
+            validation = read if isinstance(read, Table) else Table(*read.read(every), read.classes)
+        evaluator = Evaluator(metrics, validation, table.classes)
+        if known is not None:
+            known[key] = evaluator
+    return Job(
+        model,
+        table,
+        wanted.resolve(table.n_rows, table.n_columns, n_processes),
+        as_optimizer(optimizer if problem.optimizer is None else problem.optimizer),
+        as_budget("budget", budget if problem.budget is None else problem.budget),
+        count("seed", problem.seed, minimum=0),
+        schedule,
+        None if clip_grad is None else positive("clip_grad", clip_grad),
+        evaluator,
+        engine_state,
+    )
+
+
+def _device(given: str | torch.device) -> torch.device:
+    device = torch.device(given)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that torch can use here, got {str(given)!r} and no GPU; leave it out")
+    return device
+
+
+def _check_meaning(objective: Objective, table: AnyTable, n_processes: int) -> None:
+    """Refuse weights and processes where the objective is no sum over rows or subsets."""
+    what = ""
+    if isinstance(objective, BatchLoss):
+        what = "BatchLoss, which is no sum over rows"
+        if n_processes > 1:
+            raise ValueError(f"{what} cannot be split among {n_processes} processes; train in one, or use Pointwise")
+    elif objective.mixup is not None:
+        what = "mixup"
+    elif isinstance(objective, RLP) and objective.float32_cutoff:
+        what = "float32_cutoff=True"
+    if what and table.weight is not None:
+        raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")

@@ -1,0 +1,250 @@
+"""The kernel: many steps of one dense network in one compiled call without a lock. Loops by numba, products by BLAS.
+
+A step is what a torch user would write: gather rows, forward, value and gradient of the loss, backward, update. Sizes,
+activations, losses and optimisers are values at run time, so there is one compiled function for each floating type.
+
+Sums may be taken in another order ("reassoc", "contract") and nothing else is relaxed: with full fast-math a test for
+NaN would be folded away. Bits are the same in every run on one machine, however a run is cut into calls.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlploss.training import kernel_types as kt
+from rlploss.training.compiling import cached, compiled
+from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
+
+TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
+
+
+@compiled
+def gather(data, s, acts, target):
+    """Copy, or mix, the rows of a step and their targets."""
+    d, C = data.x.shape[1], data.y.shape[1]
+    low, high = data.spans[s, 0], data.spans[s, 1]
+    x, y = acts[: (high - low) * d].reshape(high - low, d), target[: (high - low) * C].reshape(high - low, C)
+    for i in range(low, high):
+        a = data.rows[i]
+        if data.partner.size:
+            b, lam = data.partner[i], data.lam[i]
+            rest = data.lam.dtype.type(1) - lam
+            for j in range(d):
+                x[i - low, j] = lam * data.x[a, j] + rest * data.x[b, j]
+            for j in range(C):
+                y[i - low, j] = lam * data.y[a, j] + rest * data.y[b, j]
+        else:
+            for j in range(d):
+                x[i - low, j] = data.x[a, j]
+            for j in range(C):
+                y[i - low, j] = data.y[a, j]
+
+
+@compiled
+def copy(a, out):
+    """Copy a [n] to the first n numbers of out."""
+    for i in range(a.size):
+        out[i] = a[i]
+
+
+@compiled
+def activate(z, bias, kind):
+    """Add the bias to z [B, n] and apply the activation, in place."""
+    zero, one = z.dtype.type(0), z.dtype.type(1)
+    for i in range(z.shape[0]):
+        row = z[i]
+        if bias.size:
+            for j in range(row.size):
+                row[j] += bias[j]
+        if kind == kt.RELU:
+            for j in range(row.size):
+                row[j] = max(row[j], zero)
+        elif kind == kt.TANH:
+            for j in range(row.size):
+                row[j] = math.tanh(row[j])
+        elif kind == kt.SIGMOID:
+            for j in range(row.size):
+                row[j] = one / (one + math.exp(-row[j]))
+        elif kind == kt.SOFTMAX:
+            log_sum = log_sum_exp(row)
+            for j in range(row.size):
+                row[j] = math.exp(row[j] - log_sum)
+
+
+@compiled
+def through_activation(back, out, kind):
+    """Turn the gradient of a layer's output [B, n] into that of its linear part, in place."""
+    zero, one = out.dtype.type(0), out.dtype.type(1)
+    for i in range(out.shape[0]):
+        row, g = out[i], back[i]
+        if kind == kt.RELU:
+            for j in range(row.size):
+                g[j] = g[j] if row[j] > zero else zero
+        elif kind == kt.TANH:
+            for j in range(row.size):
+                g[j] *= one - row[j] * row[j]
+        elif kind == kt.SIGMOID:
+            for j in range(row.size):
+                g[j] *= row[j] * (one - row[j])
+        elif kind == kt.SOFTMAX:
+            inner = zero
+            for j in range(row.size):
+                inner += g[j] * row[j]
+            for j in range(row.size):
+                g[j] = row[j] * (g[j] - inner)
+
+
+@compiled
+def forward(chain, theta, acts, B, room):
+    """Run the network on the B rows at the start of `acts`; every layer has room for `room` rows there."""
+    start = 0
+    for layer in range(chain.activations.size):
+        n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
+        x = acts[start : start + B * n_in].reshape(B, n_in)
+        start += room * n_in
+        out = acts[start : start + B * n_out]
+        weight = theta[chain.weights[layer] : chain.weights[layer] + n_out * n_in]
+        if n_out == 1:
+            np.dot(x, weight, out)
+        else:
+            np.dot(x, weight.reshape(n_out, n_in).T, out.reshape(B, n_out))
+        at = chain.biases[layer]
+        activate(out.reshape(B, n_out), theta[at : at + n_out] if at >= 0 else theta[:0], chain.activations[layer])
+
+
+@compiled
+def backward(chain, theta, acts, back, gradient, B, room, start):
+    """From the gradient of the last output, which begins at back[start], to that of all parameters."""
+    for layer in range(chain.activations.size - 1, -1, -1):
+        n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
+        g = back[start : start + B * n_out]
+        g2 = g.reshape(B, n_out)
+        if chain.activations[layer] != kt.IDENTITY:
+            through_activation(g2, acts[start : start + B * n_out].reshape(B, n_out), chain.activations[layer])
+        start -= room * n_in
+        x = acts[start : start + B * n_in].reshape(B, n_in)
+        at = chain.weights[layer]
+        slope = gradient[at : at + n_out * n_in]
+        if n_out == 1:
+            np.dot(g, x, slope)
+        else:
+            np.dot(g2.T, x, slope.reshape(n_out, n_in))
+        if chain.biases[layer] >= 0:
+            column_sums(g2, gradient[chain.biases[layer] : chain.biases[layer] + n_out])
+        if layer > 0:
+            weight = theta[at : at + n_out * n_in]
+            before = back[start : start + B * n_in].reshape(B, n_in)
+            if n_out == 1:
+                for i in range(B):
+                    row, factor = before[i], g[i]
+                    for j in range(n_in):
+                        row[j] = factor * weight[j]
+            else:
+                np.dot(g2, weight.reshape(n_out, n_in), before)
+
+
+@compiled
+def column_sums(a, out):
+    """Sum the rows of a [B, n] into out [n]."""
+    fill(out, out.dtype.type(0))
+    for i in range(a.shape[0]):
+        row = a[i]
+        for j in range(out.size):
+            out[j] += row[j]
+
+
+@compiled
+def advance(update, s, state, gradient):
+    """One step of the optimiser, as torch takes it."""
+    theta, first, second = state.theta, state.first, state.second
+    real = theta.dtype.type
+    lr = update.rates[s]
+    decay, tiny = real(update.decay), real(TINY)
+    if update.clip > 0:
+        square = 0.0
+        for j in range(gradient.size):
+            square += float(gradient[j]) * float(gradient[j])
+        ratio = update.clip / (math.sqrt(square) + 1e-6)
+        if ratio < 1:
+            for j in range(gradient.size):
+                gradient[j] *= real(ratio)
+    if update.kind == kt.ADAMW:
+        shrink = real(1 - lr * update.decay)
+        for j in range(theta.size):
+            theta[j] *= shrink
+    elif update.decay > 0:
+        for j in range(theta.size):
+            gradient[j] += decay * theta[j]
+    if update.kind >= kt.SGD:
+        rate, momentum = real(lr), real(update.momentum)
+        for j in range(theta.size):
+            g = gradient[j]
+            if update.momentum > 0:
+                m = momentum * first[j] + g
+                first[j] = m if abs(m) > tiny else real(0)
+                g = g + momentum * m if update.kind == kt.NESTEROV else m
+            theta[j] -= rate * g
+        return
+    state.powers[0] *= update.beta1
+    state.powers[1] *= update.beta2
+    rate, root = real(lr / (1 - state.powers[0])), real(1 / math.sqrt(1 - state.powers[1]))
+    # 1 − β is taken in float64: in float32 it would be off by 5e-5
+    keep1, take1, keep2, take2 = real(update.beta1), real(1 - update.beta1), real(update.beta2), real(1 - update.beta2)
+    eps = real(update.eps)
+    for j in range(theta.size):
+        g = gradient[j]
+        m = keep1 * first[j] + take1 * g
+        v = keep2 * second[j] + take2 * (g * g)
+        m = m if abs(m) > tiny else real(0)
+        v = v if v > tiny else real(0)
+        first[j] = m
+        second[j] = v
+        theta[j] -= rate * m / (math.sqrt(v) * root + eps)
+
+
+@cached
+def run(chain, data, loss, update, state, work, part, value):
+    """Take the steps of data.spans, or one part of the first; return how many were taken, how it ended, the last value.
+
+    The loss is looked at in every step, and the gradient too: what is not finite never reaches the parameters.
+    `value` is that of a loss from outside, whose gradient stands in work.back.
+    """
+    C = data.y.shape[1]
+    d = data.x.shape[1]
+    room = work.target.size // C
+    last = room * 0  # of the type of what is added
+    for layer in range(chain.activations.size):
+        last += room * chain.widths[layer]
+    for s in range(data.spans.shape[0]):
+        B = data.y.shape[0] if data.every_row else data.spans[s, 1] - data.spans[s, 0]
+        if part != kt.BACKWARD:
+            if data.every_row:
+                if s == 0:
+                    copy(data.x.reshape(B * d), work.acts)
+                    copy(data.y.reshape(B * C), work.target)
+            else:
+                gather(data, s, work.acts, work.target)
+            forward(chain, state.theta, work.acts, B, room)
+            if part == kt.FORWARD:
+                return 0, kt.DONE, 0.0
+        pred, back = work.acts[last : last + B * C].reshape(B, C), work.back[last : last + B * C].reshape(B, C)
+        target = work.target[: B * C].reshape(B, C)
+        if loss.kind <= kt.CROSS_ENTROPY:
+            value = pointwise(loss, data, s, pred, target, back)
+        elif loss.kind != kt.OUTSIDE:
+            value = of_subsets(loss, data, s, work.acts[: B * d].reshape(B, d), pred, target, back, work)
+            if value < 0 and loss.kind >= kt.FRESH_SUBSET:
+                return s, kt.DOUBTFUL, value
+        if not math.isfinite(value):
+            return s, kt.NOT_FINITE, value
+        backward(chain, state.theta, work.acts, work.back, work.gradient, B, room, last)
+        total = 0.0
+        for j in range(work.gradient.size):
+            total += work.gradient[j]
+        if not math.isfinite(total):
+            return s, kt.NOT_FINITE, math.inf
+        advance(update, s, state, work.gradient)
+        state.total[0] += value
+    return data.spans.shape[0], kt.DONE, value

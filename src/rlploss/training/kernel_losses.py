@@ -1,0 +1,273 @@
+"""The kernel's losses: value and gradient of every objective for the predictions of one step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlploss.training import kernel_types as kt
+from rlploss.training.compiling import compiled
+
+CONDITION = 1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
+
+
+@compiled
+def fill(a, value):
+    """Set every number of a [n]; a loop, because a slice on the left takes long to compile."""
+    for i in range(a.size):
+        a[i] = value
+
+
+@compiled
+def log_sum_exp(row):
+    """Log Σ exp of the numbers in a row, safe from overflow."""
+    top = row[0]
+    for j in range(1, row.size):
+        top = max(top, row[j])
+    total = row.dtype.type(0)
+    for j in range(row.size):
+        total += math.exp(row[j] - top)
+    return top + math.log(total)
+
+
+@compiled
+def pointwise(loss, data, s, pred, target, back):
+    """The value of a loss of single rows, and its gradient: means over rows and outputs, cross entropy over rows."""
+    B, C = pred.shape
+    one, delta = pred.dtype.type(1), pred.dtype.type(loss.delta)
+    each = one / (B if loss.kind == kt.CROSS_ENTROPY else B * C)
+    if loss.kind != kt.CROSS_ENTROPY and data.weight.size == 0:  # as one long row
+        pred, target, back = pred.reshape(1, B * C), target.reshape(1, B * C), back.reshape(1, B * C)
+    value = 0.0
+    for i in range(pred.shape[0]):
+        w = each
+        if data.weight.size:
+            w *= data.weight[data.rows[data.spans[s, 0] + i]]
+        here = pred.dtype.type(0)
+        p, t, g = pred[i], target[i], back[i]
+        if loss.kind == kt.CROSS_ENTROPY:
+            log_sum = log_sum_exp(p)
+            for j in range(p.size):
+                log = p[j] - log_sum
+                here -= t[j] * log
+                g[j] = w * (math.exp(log) - t[j])
+        elif loss.kind == kt.MSE:
+            for j in range(p.size):
+                e = p[j] - t[j]
+                here += e * e
+                g[j] = (w + w) * e
+        elif loss.kind == kt.MAE:
+            for j in range(p.size):
+                e = p[j] - t[j]
+                here += abs(e)
+                g[j] = w if e > 0 else -w if e < 0 else w * e
+        else:
+            for j in range(p.size):
+                e = p[j] - t[j]
+                clipped = min(max(e, -delta), delta)
+                here += clipped * (e - clipped / 2)
+                g[j] = w * clipped
+        value += w * here
+    return value
+
+
+@compiled
+def projected(loss, subset, residual, back, seen, scale):
+    """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
+    M, C = residual.shape
+    W = loss.projector[subset]
+    q = W.shape[0]
+    r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: q * C]
+    if C == 1:
+        np.dot(W, r, z)
+        np.dot(z, W, g)
+    else:
+        np.dot(W, residual, z.reshape(q, C))
+        np.dot(W.T, z.reshape(q, C), back)
+    value = 0.0
+    two = residual.dtype.type(2 * scale)
+    if loss.residual_weight == 0:
+        for j in range(z.size):
+            value += z[j] * z[j]
+        for j in range(g.size):
+            g[j] *= two
+        return scale * value
+    a = residual.dtype.type(loss.residual_weight)
+    for j in range(g.size):  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
+        g[j] = a * r[j] - g[j]
+        value += g[j] * g[j]
+        g[j] *= two
+    return scale * value / loss.residual_weight
+
+
+@compiled
+def factor(x, intercept, columns, triangle, plane):
+    """Centre and scale the columns of one subset x [M, d], and invert the triangle of their Gram matrix.
+
+    False where the columns are not certainly well conditioned. plane[:d] is left as it is.
+    """
+    M, d = x.shape
+    Z = columns[: M * d].reshape(M, d)
+    G, inverse = triangle[: d * d].reshape(d, d), triangle[d * d : 2 * d * d].reshape(d, d)
+    mean, norm = plane[:d], plane[d : 2 * d]
+    fill(mean, 0.0)
+    fill(norm, 0.0)
+    if intercept:
+        for i in range(M):
+            for j in range(d):
+                mean[j] += x[i, j]
+        for j in range(d):
+            mean[j] /= M
+    for i in range(M):
+        for j in range(d):
+            Z[i, j] = x[i, j] - mean[j]
+            norm[j] += Z[i, j] * Z[i, j]
+    for j in range(d):
+        norm[j] = math.sqrt(norm[j])
+        if not (1e-140 < norm[j] < 1e140) or norm[j] < 1e-5 * abs(mean[j]):
+            return False
+        norm[j] = 1 / norm[j]
+    for i in range(M):
+        for j in range(d):
+            Z[i, j] *= norm[j]
+    np.dot(Z.T, Z, G)
+    size = 0.0
+    for j in range(d):  # G = LLᵀ, column by column, and the rows of L⁻¹
+        for k in range(j):
+            G[j, j] -= G[j, k] * G[j, k]
+        if not G[j, j] > 1e-9:
+            return False
+        root = 1 / math.sqrt(G[j, j])
+        for i in range(j + 1, d):
+            for k in range(j):
+                G[i, j] -= G[i, k] * G[j, k]
+            G[i, j] *= root
+        for k in range(j):
+            total = 0.0
+            for m in range(k, j):
+                total += G[j, m] * inverse[m, k]
+            inverse[j, k] = -root * total
+            size += inverse[j, k] * inverse[j, k]
+        inverse[j, j] = root
+        size += root * root
+    return math.sqrt(d * size) < CONDITION
+
+
+@compiled
+def fitted(r, intercept, columns, triangle, plane, out):
+    """The plane through r [M] at the rows of the subset that `factor` saw, into out [M]."""
+    M = r.size
+    d = plane.size // 4 - M
+    Z, inverse = columns[: M * d].reshape(M, d), triangle[d * d : 2 * d * d].reshape(d, d)
+    c, half, step = plane[:d], plane[d : 2 * d], plane[2 * d : 3 * d]
+    rest = plane[4 * d : 4 * d + M]
+    middle = 0.0
+    if intercept:
+        for i in range(M):
+            middle += r[i] / M
+    fill(out, middle)
+    for i in range(M):
+        rest[i] = r[i]
+    for _ in range(2):  # the second time refines: normal equations alone would lose twice the digits
+        np.dot(rest, Z, c)
+        for j in range(d):
+            half[j] = 0
+            for k in range(j + 1):
+                half[j] += inverse[j, k] * c[k]
+        for j in range(d):
+            step[j] = 0
+            for k in range(j, d):
+                step[j] += inverse[k, j] * half[k]
+        change = plane[4 * d + M : 4 * d + 2 * M]
+        np.dot(Z, step, change)
+        for i in range(M):
+            out[i] += change[i]
+            rest[i] = r[i] - out[i]
+
+
+@compiled
+def fresh(loss, x, residual, back, scale, work):
+    """As `projected`, for a subset x [M, d] whose planes were not fitted beforehand; -1 where it is doubtful."""
+    M, d = x.shape
+    C = residual.shape[1]
+    plane = work.plane[: 4 * (d + M)]
+    if not factor(x, loss.intercept, work.columns, work.triangle, plane):
+        return -1.0
+    r, out = plane[4 * d + 2 * M : 4 * d + 3 * M], plane[4 * d + 3 * M : 4 * (d + M)]
+    value = 0.0
+    if loss.kind == kt.FRESH_SUM:
+        fill(r, 1.0)
+        fitted(r, loss.intercept, work.columns, work.triangle, plane, out)
+        for c in range(C):
+            seen = 0.0
+            for i in range(M):
+                seen += out[i] * residual[i, c]
+            value += seen * seen
+            for i in range(M):
+                back[i, c] = 2 * scale * seen * out[i]
+        return scale * value
+    for c in range(C):
+        for i in range(M):
+            r[i] = residual[i, c]
+        fitted(r, loss.intercept, work.columns, work.triangle, plane, out)
+        for i in range(M):
+            value += out[i] * out[i]
+            back[i, c] = 2 * scale / M * out[i]
+    return scale / M * value
+
+
+@compiled
+def of_subsets(loss, data, s, x, pred, target, back, work):
+    """The mean over the subsets of a step, and its gradient into back [B, C]; -1 where one is doubtful."""
+    B, C = pred.shape
+    M = loss.subset_size
+    low, high = data.spans[s, 0], data.spans[s, 1]
+    residual = work.residual[: B * C].reshape(B, C)
+    for i in range(B):
+        w = pred.dtype.type(1)
+        if data.weight.size:
+            w = data.weight[i if data.every_row else data.rows[low + i]]
+        for j in range(C):
+            residual[i, j] = w * (pred[i, j] - target[i, j])
+    value = 0.0
+    k = (high - low) // M
+    scale = 1.0 / (k * C)
+    if loss.kind == kt.FORM:
+        np.dot(loss.form, residual, back)
+        for i in range(B):
+            for j in range(C):
+                value += residual[i, j] * back[i, j]
+                back[i, j] *= pred.dtype.type(2.0 / C)
+        value /= C
+    elif data.every_row:
+        fill(back.reshape(B * C), pred.dtype.type(0))
+        some, gone = work.some[: M * C].reshape(M, C), work.some[M * C : 2 * M * C].reshape(M, C)
+        for u in range(k):
+            for i in range(M):
+                for j in range(C):
+                    some[i, j] = residual[data.rows[low + u * M + i], j]
+            value += projected(loss, low // M + u, some, gone, work.seen, scale)
+            for i in range(M):
+                row = back[data.rows[low + u * M + i]]
+                for j in range(C):
+                    row[j] += gone[i, j]
+    else:
+        for u in range(k):
+            r, g = residual[u * M : (u + 1) * M], back[u * M : (u + 1) * M]
+            if loss.kind == kt.PROJECTED:
+                value += projected(loss, low // M + u, r, g, work.seen, scale)
+            else:
+                here = fresh(loss, x[u * M : (u + 1) * M], r, g, scale, work)
+                if here < 0:
+                    return -1.0
+                value += here
+    if loss.offset.size:
+        for u in range(k):
+            value += loss.offset[low // M + u] / k
+    if data.weight.size:
+        for i in range(B):
+            w = data.weight[i if data.every_row else data.rows[low + i]]
+            for j in range(C):
+                back[i, j] *= w
+    return value

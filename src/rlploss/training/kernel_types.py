@@ -1,0 +1,84 @@
+"""What the kernel takes: numbers that stand for its choices, and the arrays it reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+IDENTITY, RELU, TANH, SIGMOID, SOFTMAX = range(5)
+MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, FRESH_SUBSET, FRESH_SUM, OUTSIDE = range(9)
+ADAM, ADAMW, SGD, NESTEROV = range(4)
+WHOLE, FORWARD, BACKWARD = range(3)  # parts of a step
+DONE, NOT_FINITE, DOUBTFUL = range(3)  # how a call ends
+
+
+class Chain(NamedTuple):
+    """The network: widths [L + 1], and of each of the L layers its activation and where its parameters lie."""
+
+    widths: Any
+    activations: Any
+    weights: Any  # offset of weight [n_out, n_in]
+    biases: Any  # offset of bias [n_out]; -1: none
+
+
+class Rows(NamedTuple):
+    """The table, and which of its rows the steps read: step s those numbered rows[spans[s, 0]:spans[s, 1]]."""
+
+    x: Any  # [N, d]
+    y: Any  # [N, C]
+    weight: Any  # [N] of the rows, or of their residuals for RLP; [0]: all count the same
+    rows: Any
+    partner: Any  # of each entry of `rows`, the row it is mixed with; [0]: no mixup
+    lam: Any  # of each entry of `rows`, λ
+    spans: Any  # [S, 2]
+    every_row: bool  # the network runs on all N rows, `rows` are positions among them
+
+
+class Loss(NamedTuple):
+    """What is made small. value = (a·‖R‖² + b·‖W R‖²)/C with W [K, q, M], or tr(RᵀQR)/C, or a formula by `kind`."""
+
+    kind: int
+    delta: float  # of Huber's loss
+    projector: Any  # W [K, q, M]; its subset is that of the position in `rows`
+    residual_weight: float  # a; b is 1 where it is 0, else -1
+    offset: Any  # [K] added to each subset's value
+    form: Any  # Q [N, N]
+    subset_size: int
+    intercept: bool
+
+
+class Update(NamedTuple):
+    """The optimiser: its kind and constants; learning rates [S] are those of the steps."""
+
+    kind: int
+    rates: Any
+    decay: float
+    momentum: float
+    clip: float  # largest norm of the gradient; 0: any
+    beta1: float
+    beta2: float
+    eps: float
+
+
+class State(NamedTuple):
+    """What a step changes. powers: β₁ᵗ and β₂ᵗ; total: the sum of the losses since it was last set to zero."""
+
+    theta: Any  # [P]
+    first: Any  # [P] Adam's mean of gradients, or SGD's momentum
+    second: Any  # [P] Adam's mean of squares
+    powers: Any  # [2]
+    total: Any  # [1]
+
+
+class Work(NamedTuple):
+    """Room for one step, for at most B rows: kept between the two parts of a step with a loss from outside."""
+
+    acts: Any  # [B·Σ widths] inputs and outputs of every layer
+    back: Any  # [B·Σ widths] gradients of the same
+    target: Any  # [B·C]
+    residual: Any  # [B·C]
+    seen: Any  # [q·C]
+    some: Any  # [2·M·C]
+    gradient: Any  # [P]
+    columns: Any  # [M·d] in float64, as are the others below
+    triangle: Any  # [2·d·d]
+    plane: Any  # [4·d + 4·M]

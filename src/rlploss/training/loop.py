@@ -1,0 +1,243 @@
+"""`Loop`: one job from its start, or its checkpoint, to its end: evaluations, stopping, divergence, checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlploss import distributed
+from rlploss._progress import Reporter
+from rlploss.training import checkpoint as files
+from rlploss.training.budget import Budget, Epochs, Steps
+from rlploss.training.engine import Engine, Outcome
+from rlploss.training.evaluation import EarlyStopping, make_stopper
+from rlploss.training.history import Callback, Event, History
+from rlploss.training.job import Job
+from rlploss.training.objectives import RLP, BatchLoss
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class DivergenceError(RuntimeError):
+    """The training loss became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """How runs are watched: the same for all jobs of a fleet."""
+
+    evaluate_every: Budget | tuple[int, str] | None = None
+    callbacks: tuple[Callback, ...] = ()
+    early_stopping: EarlyStopping | int | None = None
+    on_divergence: str = "raise"
+    checkpoint_every: Budget | tuple[int, str] | None = None
+
+
+class Loop:
+    """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went."""
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        watch: Supervision,
+        reporter: Reporter,
+        *,
+        reason: str = "",
+        number: int | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.job, self.engine, self.watch, self.reporter, self.number = job, engine, watch, reporter, number
+        self.share = distributed.current()
+        self.stopper = make_stopper(watch.early_stopping, job.evaluator.names)
+        self.step, self.seconds, self.loss_count, self._total = 0, 0.0, 0, 0.0
+        self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
+        told = {"engine": engine.name, "engine_reason": reason}
+        self.history = History({**job.settings(), **told}, model=job.model)
+        every = watch.evaluate_every
+        if every is None:  # every epoch of an epoch budget, a hundredth of a step budget
+            every = Epochs(1) if isinstance(job.budget, Epochs) else Steps(-(-job.total_steps // 100))
+        self._evaluate_every = job.steps("evaluate_every", every)
+        self._path = path
+        self._save_every = 0  # steps; 0 goes by the clock
+        if watch.checkpoint_every is not None:
+            self._save_every = job.steps("checkpoint_every", watch.checkpoint_every)
+        if path is not None and isinstance(job.objective, BatchLoss) and job.objective.has_generator:
+            raise ValueError(
+                "a checkpoint cannot keep the generator of a BatchLoss; give it none, or leave checkpoint out"
+            )
+        self._saved_at = time.perf_counter()
+        self._mode = job.model.training
+
+    # The stretches
+
+    def begin(self) -> None:
+        """Start, or go on from the checkpoint."""
+        self.engine.begin()
+        spec: dict[str, Any] = {}
+        if self.share.world > 1 or self._path is not None:
+            rule = None if self.stopper is None else str(self.stopper.rule)
+            watched = {"evaluate_every": self._evaluate_every, "early_stopping": rule, "engine": self.engine.name}
+            spec = {**self.job.describe(), **watched}
+        if self.share.world > 1:
+            distributed.agree(spec)
+            distributed.share_model(self.job.model)
+        if self._path is not None:
+            where = files.environment(
+                self.job.table.device, torch.get_num_threads() if self.engine.name == "torch" else 1
+            )
+            self._file = files.CheckpointFile(self._path, spec, {**where, "processes": str(self.share.world)})
+            state = self._file.load() if self.share.world == 1 else distributed.by_first(self._file.load)
+            if state is not None:
+                with files.refusing(self._path):
+                    self._restore(state)
+        self.reporter.add(self.step, resumed=True)
+        if not self.history.stopped:
+            self.job.model.train()
+            if self.step == 0:
+                self._evaluate()
+
+    def next(self) -> Callable[[], Outcome] | None:
+        """The next stretch of steps, as a function to call; None at the end of the run."""
+        if self.history.stopped:
+            return None
+        stop = min(self.job.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
+        deadline = self.reporter.due
+        if self._path is not None:
+            if self._save_every:
+                stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
+            elif self.share.rank == 0:
+                deadline = min(deadline, self._saved_at + CHECKPOINT_SECONDS)
+        window = self.engine.feed.window(self.step, stop)
+        return lambda: self.engine.run(window, deadline)
+
+    def took(self, outcome: Outcome) -> None:
+        """Note how a stretch went: evaluate, save and stop where it is time to."""
+        self.step += outcome.steps
+        self.loss_count += outcome.steps
+        self.seconds += outcome.seconds
+        self._total = outcome.total
+        if outcome.bad is not None:
+            self._diverged(outcome.bad)
+            return
+        end = self.step == self.job.total_steps
+        if end or self.step % self._evaluate_every == 0:
+            self._evaluate()
+            if end and not self.history.stopped:
+                self.history.stopped = "budget"
+        if self.history.stopped:
+            self._finish()
+        if self._path is not None and (self.history.stopped or self._save_due()):
+            self._save()
+        self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
+
+    def leave(self) -> None:
+        """Put back what was lent: the module owns its weights again and is in the mode it was in."""
+        self.engine.end()
+        self.job.model.train(self._mode)
+
+    def _save_due(self) -> bool:
+        if self._save_every:
+            return self.step % self._save_every == 0
+        return time.perf_counter() - self._saved_at >= CHECKPOINT_SECONDS
+
+    def _evaluate(self) -> None:
+        """Measure, note, tell the callbacks, and see whether to stop."""
+        measured = self.job.evaluator.measure(self.job.model)
+        mean = self._total / self.loss_count if self.loss_count else math.nan
+        self.loss_count = 0
+        self.engine.reset_total()
+        step, history = self.step, self.history
+        epoch, samples = step / self.job.steps_per_epoch, self.job.samples(step)
+        history.add(
+            {"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, "loss": mean, **measured}
+        )
+        if self.stopper is not None:
+            if self.stopper.better(measured, step) and self.stopper.rule.restore_best:
+                self.best = copy.deepcopy(self.job.model.state_dict())
+            if self.stopper.done:
+                history.stopped = "early stopping"
+        event = Event(
+            step, epoch, samples, self.seconds, {"loss": mean, **measured}, lambda: self.job.model, self.number or 0
+        )
+        for callback in self.watch.callbacks:
+            if callback(event) is True and not history.stopped:
+                history.stopped = "callback"
+        if self.watch.callbacks and self.share.world > 1:  # one process that stops stops all
+            asked = distributed.any_of(history.stopped == "callback")
+            if asked and not history.stopped:
+                history.stopped = "callback"
+
+    def _finish(self) -> None:
+        if self.stopper is not None:
+            self.history.best_step = self.stopper.best_step
+        if self.best is not None:
+            self.job.model.load_state_dict(self.best)
+
+    def _diverged(self, value: float) -> None:
+        """Say where the loss was lost and what is most likely to blame. The data were finite at the start."""
+        job, objective = self.job, self.job.objective
+        largest = job.table.largest()
+        if largest > 1e4:
+            cause = f"values as large as {largest:.3g} in the data: standardise features and target"
+        elif isinstance(objective, RLP) and objective.probe in ("draw", "expected") and objective.ridge == 0:
+            cause = f'the heavy tail of probe="{objective.probe}": use larger subsets, a ridge, or lower lr'
+        else:
+            cause = "a learning rate that is too high: lower lr, or set clip_grad"
+        rate = getattr(job.optimizer, "lr", None)
+        with_rate = "" if rate is None else f" with lr {rate * float(job.rate_factors(self.step, self.step + 1)[0]):g}"
+        replica = "" if self.number is None else f"replica {self.number}: "
+        message = (
+            f"{replica}the loss became {value} at step {self.step} (epoch {self.step / job.steps_per_epoch:.2f})"
+            f"{with_rate}; likely cause: {cause}"
+        )
+        if self.watch.on_divergence == "raise":
+            raise DivergenceError(message)
+        self.history.stopped, self.history.message = "diverged", message
+        self._finish()
+        self.reporter.add(job.total_steps - self.step)
+
+    # Checkpoints
+
+    def _save(self) -> None:
+        if self.share.rank > 0:
+            return
+        history = self.history
+        self._file.save(
+            {
+                "step": self.step,
+                "seconds": self.seconds,
+                "loss_sum": self._total if self.loss_count else 0.0,
+                "loss_count": self.loss_count,
+                "model": self.job.model.state_dict(),
+                "best": self.best,
+                "engine": self.engine.state_dict(),
+                "stopper": None if self.stopper is None else self.stopper.state_dict(),
+                "columns": history.columns,
+                "stopped": history.stopped,
+                "best_step": history.best_step,
+            }
+        )
+        self._saved_at = time.perf_counter()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Put back what a checkpoint holds."""
+        self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
+        self.job.model.load_state_dict(state["model"])
+        self.best = state["best"]
+        self._total = state["loss_sum"]
+        self.engine.reset_total(self._total)
+        self.history.columns, self.history.stopped = state["columns"], state["stopped"]
+        self.history.best_step = state["best_step"]
+        if self.stopper is not None:
+            self.stopper.load_state_dict(state["stopper"])
+        if not self.history.stopped:
+            self.engine.load_state_dict(state["engine"])
