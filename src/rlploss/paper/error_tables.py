@@ -28,16 +28,11 @@ RATIO_DATA = (
 TONES = {"better": "good", "worse": "bad", "level": "calm"}
 
 
-def columns(grid: Grid) -> list[str]:
-    """The protocols of a grid in the order of PROTOCOLS."""
-    return [p for p in PROTOCOLS if p in grid.protocols()]
-
-
 def error_table(
     grid: Grid, name: str, title: str, *, arms: Sequence[str], metric: str = "mse", notes: tuple[str, ...] = ()
 ) -> Table:
     """Test error of every arm under every protocol, with the published number beside it."""
-    protocols = columns(grid)
+    protocols = grid.protocols()
     rows: list[tuple[str, ...]] = []
     data: list[tuple[Scalar, ...]] = []
     first_of_task: set[int] = set()
@@ -98,7 +93,7 @@ def ratio_table(
     notes: tuple[str, ...] = (),
 ) -> Table:
     """RLP against each baseline: ratio of errors (difference of scores) with its interval, and the word for it."""
-    protocols = columns(grid)
+    protocols = grid.protocols()
     pairs = [(task, base) for task in grid.tasks() for base in arms if not is_rlp(base)]
     rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
     data: list[tuple[Scalar, ...]] = []

@@ -12,6 +12,7 @@ from rlploss.lab import stats
 from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
+from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
 from rlploss.paper.studies import STUDIES, WINE_LONGER, AnyCell
 from rlploss.training.budget import Epochs, Steps
@@ -103,8 +104,8 @@ class Grid:
         return tuple(dict.fromkeys(task for task, _, _ in self.whole))
 
     def protocols(self) -> list[str]:
-        """Protocols, in order."""
-        return list(dict.fromkeys(protocol for _, protocol, _ in self.entries))
+        """The protocols that were asked for, in the order of PROTOCOLS."""
+        return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
 
     def full_epochs(self, task: str, arm: str = "rlp") -> int:
         """The paper's number of epochs."""

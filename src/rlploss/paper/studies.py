@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rlploss import theory
 from rlploss.lab.study import Cell, Task, Variant
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
-from rlploss.paper.published import IMAGES, REGRESSION
+from rlploss.paper.published import DATASETS, IMAGES, REGRESSION
 from rlploss.paper.request import Request
 from rlploss.training.budget import Steps
 
@@ -24,19 +25,14 @@ WINE_LONGER, WINE_EPOCHS = "wine-500", 500
 HANDICAPPED = ("california", "wine")  # whose raw features differ in scale by orders of magnitude
 
 
-def table1(request: Request) -> list[AnyCell]:
-    """Half of the rows for training, six datasets."""
-    cells: list[AnyCell] = []
-    for name in request.pick_datasets(REGRESSION):
-        cells += regression_cells(request, plain(name), "full", MAIN, corrected=name in HANDICAPPED)
-    if request.pick_datasets(("wine",)) and request.at.epochs("regression", WINE_EPOCHS) == WINE_EPOCHS:
-        # The paper's text and its Table 1 disagree about Wine after 200 epochs, so 500 are tried too.
-        task = replace(plain("wine"), name=WINE_LONGER)
-        longer = regression_cells(request, task, "full", MAIN, full_epochs=WINE_EPOCHS)
-        cells += [cell for cell in longer if cell.arm.protocol == "released"]
-    for name in request.pick_datasets(IMAGES):
-        cells += autoencoder_cells(request, name, MAIN)
-    return cells
+def each(names: Iterable[str], make: Callable[[Request, str], Sequence[AnyCell]]) -> Cells:
+    """The study of those of some datasets that were asked for."""
+    return lambda request: [cell for name in request.pick_datasets(names) for cell in make(request, name)]
+
+
+def joined(*studies: Cells) -> Cells:
+    """The cells of several studies as one; of none, a study that trains nothing."""
+    return lambda request: [cell for study in studies for cell in study(request)]
 
 
 def plain(dataset: str) -> Task:
@@ -44,36 +40,39 @@ def plain(dataset: str) -> Task:
     return Task(dataset, dataset, "regression", metrics=("mse", "rlp"))
 
 
-def small(n_train: int, names: tuple[str, ...]) -> Cells:
-    """The study with 50 or 100 training examples."""
+def _half(request: Request, name: str) -> list[Cell]:
+    """Half of the rows for training."""
+    if name in IMAGES:
+        return autoencoder_cells(request, name, MAIN)
+    return regression_cells(request, plain(name), "full", MAIN, corrected=name in HANDICAPPED)
 
-    def cells(request: Request) -> list[AnyCell]:
-        made: list[AnyCell] = []
-        for name in request.pick_datasets(names):
-            if name in REGRESSION:
-                made += regression_cells(request, replace(plain(name), n_train=n_train), "small", MAIN)
-            else:
-                made += autoencoder_cells(request, name, MAIN, n_train=n_train)
-        return made
 
-    return cells
+def _wine_longer(request: Request, name: str) -> list[Cell]:
+    """Wine for 500 epochs too: the paper's text and its Table 1 disagree about Wine after 200."""
+    if request.at.epochs("regression", WINE_EPOCHS) < WINE_EPOCHS:
+        return []
+    task = replace(plain(name), name=WINE_LONGER)
+    longer = regression_cells(request, task, "full", MAIN, full_epochs=WINE_EPOCHS)
+    return [cell for cell in longer if cell.arm.protocol == "released"]
+
+
+def _few(request: Request, name: str, n_train: int) -> list[Cell]:
+    """50 or 100 training examples."""
+    if name in IMAGES:
+        return autoencoder_cells(request, name, MAIN, n_train=n_train)
+    return regression_cells(request, replace(plain(name), n_train=n_train), "small", MAIN)
 
 
 def three(experiment: str, arms: tuple[str, ...], task: Callable[[str], Task] = plain) -> Cells:
     """The study of one experiment on California, Wine and Nonlinear; `task` makes the task of a dataset."""
-
-    def cells(request: Request) -> list[AnyCell]:
-        names = request.pick_datasets(THREE)
-        return [cell for name in names for cell in regression_cells(request, task(name), experiment, arms)]
-
-    return cells
+    return each(THREE, lambda request, name: regression_cells(request, task(name), experiment, arms))
 
 
 def sweep(experiment: str, arms: tuple[str, ...], region: str | None = None, suffix: str = "") -> Cells:
     """The study of distribution shift γ, in the paper's region or in one that holds half of the rows, or of noise β."""
     levels = tuple(Variant(**{experiment: level}) for level in LEVELS)
-    options: dict[str, Any] = {"region": region, "metrics": ("mse",), "variants": levels}
-    return three(experiment, arms, lambda name: Task(name + suffix, name, "regression", **options))
+    plain_sweep = Task("", "", "regression", region=region, metrics=("mse",), variants=levels)
+    return three(experiment, arms, lambda name: replace(plain_sweep, name=name + suffix, dataset=name))
 
 
 def mixup_small(n_train: int) -> Cells:
@@ -81,30 +80,14 @@ def mixup_small(n_train: int) -> Cells:
     return three("small", MIXUP, lambda name: replace(plain(name), name=f"{name}-{n_train}", n_train=n_train))
 
 
-def elapsed(request: Request) -> list[AnyCell]:
-    """Test MSE against seconds."""
-    return [cell for name in request.pick_datasets(THREE) for cell in time_cells(request, name)]
-
-
-def reconstructions(request: Request) -> list[AnyCell]:
-    """MNIST digits from 50 examples."""
-    wanted = request.pick_datasets(("mnist",))
-    return [cell for name in wanted for cell in autoencoder_cells(request, name, ("mse", "rlp"), n_train=50)]
-
-
 def classes(family: str, dataset: str) -> Cells:
     """The study of a classifier, both sizes, with and without mixup."""
+    kinds = [(arms, small) for small in (False, True) for arms in (("ce", "rlp"), ("ce_mixup", "rlp_mixup"))]
 
-    def cells(request: Request) -> list[AnyCell]:
-        return [
-            cell
-            for _ in request.pick_datasets((dataset,))
-            for is_small in (False, True)
-            for arms in (("ce", "rlp"), ("ce_mixup", "rlp_mixup"))
-            for cell in classifier_cells(request, family, arms, small=is_small)
-        ]
+    def cells(request: Request, name: str) -> list[Cell]:
+        return [cell for arms, small in kinds for cell in classifier_cells(request, family, arms, small=small)]
 
-    return cells
+    return each((dataset,), cells)
 
 
 def propositions(request: Request) -> list[AnyCell]:
@@ -133,27 +116,23 @@ def propositions(request: Request) -> list[AnyCell]:
     ]
 
 
-def joined(*studies: Cells) -> Cells:
-    """The cells of several studies as one; of none, a study that trains nothing."""
-    return lambda request: [cell for study in studies for cell in study(request)]
-
-
+TABLE1 = joined(each(REGRESSION, _half), each(("wine",), _wine_longer), each(IMAGES, _half))
 STUDIES: dict[str, Cells] = {
-    "table1": table1,
-    "fig-curves": table1,
-    "table2": small(50, (*REGRESSION, *IMAGES)),
-    "fig-small-50": small(50, ("california", "wine")),
-    "fig-small-100": small(100, (*THREE, *IMAGES)),
+    "table1": TABLE1,
+    "fig-curves": TABLE1,
+    "table2": each(DATASETS, partial(_few, n_train=50)),
+    "fig-small-50": each(("california", "wine"), partial(_few, n_train=50)),
+    "fig-small-100": each((*THREE, *IMAGES), partial(_few, n_train=100)),
     "fig-shift": joined(sweep("shift", MAIN, "paper"), sweep("shift", MAIN, "mahalanobis", " (half-and-half)")),
     "fig-noise": sweep("noise", MAIN),
-    "fig-reconstructions": reconstructions,
+    "fig-reconstructions": each(("mnist",), partial(autoencoder_cells, arms=("mse", "rlp"), n_train=50)),
     "fig-mnist-classes": classes("mnist_classes", "mnist"),
     "fig-moons": classes("moons", "moons"),
     "fig-mixup-curves": three("full", MIXUP),
     "fig-mixup-small": joined(mixup_small(50), mixup_small(100)),
     "fig-mixup-shift": sweep("shift", MIXUP, "paper"),
     "fig-mixup-noise": sweep("noise", MIXUP),
-    "fig-time": elapsed,
+    "fig-time": each(THREE, time_cells),
     "fig-mae": three("mae", ("mae", "rlp"), lambda name: replace(plain(name), metrics=("mae", "mse"))),
     "fig-planes": joined(),
     "fig-networks": joined(),
