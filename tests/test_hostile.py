@@ -25,11 +25,11 @@ from tests import browser
 from tests.torture import fuzz
 from tests.torture.targets import check_csv
 
-from rlploss import RegressionNet, Steps, cli, fit
+from rlploss import MSE, RegressionNet, Steps, cli, fit
 from rlploss.compare.columns import make_design
 from rlploss.compare.read import TableError, read_table
 from rlploss.lab.errors import sentence, shown
-from rlploss.lab.files import csv_text, markdown_text
+from rlploss.lab.text import csv_text, markdown_text
 from rlploss.training import checkpoints
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rlploss"
@@ -234,7 +234,7 @@ def test_a_column_with_values_only_where_the_target_has_none_is_empty():
 def trained(path):
     X = torch.linspace(-1, 1, 24).reshape(12, 2)
     model = RegressionNet(2, hidden=2)
-    fit(model, X, X[:, 0], "mse", budget=Steps(4), batch_size=6, checkpoint=path, checkpoint_every=Steps(2))
+    fit(model, X, X[:, 0], MSE(6), budget=Steps(4), checkpoint=path, checkpoint_every=Steps(2))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ProgressLine:
     On a terminal the line is rewritten a few times a second, elsewhere a line is written every `every` seconds.
     """
 
-    def __init__(self, total: float, *, stream: TextIO | None = None, every: float = 10.0, done: float = 0.0) -> None:
+    def __init__(self, total: float, *, stream: IO[str] | None = None, every: float = 10.0, done: float = 0.0) -> None:
         self._stream = sys.stderr if stream is None else stream
         self.terminal = self._stream.isatty()
         self.every = 0.25 if self.terminal else every

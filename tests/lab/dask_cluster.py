@@ -50,7 +50,7 @@ class Cluster:
         command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--host", "127.0.0.1", "--no-dashboard"]
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),  # the stub
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",  # the stub, and the code under test
             "RLPLOSS_DATA": str(place / "no" / "cache"),
             "HOME": str(place),
             "OMP_NUM_THREADS": "2",  # not the driver's

@@ -6,14 +6,16 @@ import hashlib
 import os
 import signal
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlploss.datasets import registry
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.dataset import Entry
-from rlploss.lab.results import CellResult, Run, Tell
-from rlploss.lab.study import Arm, Budget, Cell, Task, settings
+from rlploss.lab.results import CellResult, Tell, TrainedNetwork
+from rlploss.lab.study import Cell, Part
+from rlploss.training.budget import Epochs
 
 
 def _read_tiny(files):
@@ -28,10 +30,40 @@ TINY = Entry(
 )  # fmt: skip
 
 
-def cell(name="mse", seeds=(0, 1, 2), *, n=4, dataset="toy", timed=None, **extra):
-    """A cell whose arm carries `extra` as settings."""
-    task = Task("toy", settings({"dataset": dataset, "model": "regression", "timed": timed}))
-    return Cell(Arm(name, name, "released", settings(extra)), task, Budget("epochs", n), tuple(seeds))
+@dataclass(frozen=True)
+class StubArm(Part):
+    """An arm of our own: what the trainer below does."""
+
+    name: str
+    objective: str
+    rate: float = 0.5
+    sleep: float = 0.0
+    fail: bool = False
+    die: bool = False
+    die_times: int = -1
+    ledger: str = ""
+    until: str = ""
+
+    @property
+    def family(self):
+        return self.objective
+
+    def __str__(self):
+        return f"released · {self.name}"
+
+
+@dataclass(frozen=True)
+class StubTask(Part):
+    """A task of our own, which has no variants."""
+
+    name: str
+    dataset: str = "toy"
+    timed: bool = False
+
+
+def cell(name="mse", seeds=(0, 1, 2), *, n=4, dataset="toy", timed=False, **extra):
+    """A cell whose arm carries `extra`."""
+    return Cell(StubArm(name, name, **extra), StubTask("toy", dataset, timed), Epochs(n), tuple(seeds))
 
 
 def train(cell: Cell, tell: Tell) -> CellResult:
@@ -40,42 +72,40 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     `ledger` is a file that gets a line per try; with `die_times` the first so many tries die; with `until` it goes on
     when that file is there.
     """
-    rate = float(cell.arm.get("rate", 0.5))
-    tries = 0
-    if cell.arm.get("ledger"):
-        with open(str(cell.arm.get("ledger")), "a") as file:
-            file.write(f"{rate} {os.getpid()}\n")
-        tries = sum(line.split()[0] == str(rate) for line in read_ledger(cell.arm.get("ledger")))
-    if cell.arm.get("fail"):
+    arm, tries = cell.arm, 0
+    if arm.ledger:
+        with open(arm.ledger, "a") as file:
+            file.write(f"{arm.rate} {os.getpid()}\n")
+        tries = sum(line.split()[0] == str(arm.rate) for line in read_ledger(arm.ledger))
+    if arm.fail:
         raise ValueError("the loss became\n  NaN at step 3")
-    if cell.arm.get("die") or tries <= int(cell.arm.get("die_times", -1)):
+    if arm.die or tries <= arm.die_times:
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
-    gate = cell.arm.get("until")
-    while time.monotonic() - started < float(cell.arm.get("sleep", 0.0)) or (gate and not os.path.exists(str(gate))):
+    while time.monotonic() - started < arm.sleep or (arm.until and not os.path.exists(arm.until)):
         tell(0.5)
         time.sleep(0.01)
-    runs = []
-    for variant in range(len(cell.task.variants)):
-        for seed in cell.seeds:
-            scale = 1.0 + np.random.default_rng([seed, variant]).uniform()
-            steps = list(range(1, cell.budget.n + 1))
-            curve = {
-                "step": steps,
-                "epoch": steps,
-                "samples": [100 * s for s in steps],
-                "seconds": [0.01 * s for s in steps],
-                "mse": [scale * rate**s for s in steps],
-                "rlp": [0.5 * scale * rate**s for s in steps],
-            }
-            runs.append(Run(seed, variant, curve, 0.1, {"grid": np.full((2, 3), seed, np.float32)}))
-    return CellResult(tuple(runs), "plain", 1, 0.2)
+    networks = []
+    for variant, seed in cell.keys:
+        scale = 1.0 + np.random.default_rng([seed, variant]).uniform()
+        steps = list(range(1, cell.budget.n + 1))
+        curve = {
+            "step": steps,
+            "epoch": steps,
+            "samples": [100 * s for s in steps],
+            "seconds": [0.01 * s for s in steps],
+            "mse": [scale * arm.rate**s for s in steps],
+            "rlp": [0.5 * scale * arm.rate**s for s in steps],
+        }
+        kept = {"grid": np.full((2, 3), seed, np.float32)}
+        networks.append(TrainedNetwork(seed, variant, curve, 0.1, {"size": 7.0}, kept))
+    return CellResult(tuple(networks), "none", 1, 0.2)
 
 
 def train_on_file(cell: Cell, tell: Tell) -> CellResult:
     """As `train`, after a look at a dataset that has a file; for workers, whose registry does not know it yet."""
     registry.ENTRIES.setdefault("tiny", TINY)
-    assert registry.load(str(cell.task.get("dataset")), download=False).n_rows == len(TINY_BYTES)
+    assert registry.load(cell.task.dataset, download=False).n_rows == len(TINY_BYTES)
     return train(cell, tell)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import pickle
 import signal
 import sqlite3
 import sys
@@ -22,12 +21,12 @@ from tests.lab import stub
 from tests.lab.dask_cluster import Cluster, free_port, wait_for
 
 from rlploss import cli
-from rlploss.compare import compare
 from rlploss.datasets import registry
-from rlploss.lab import _remote, cluster, provenance
+from rlploss.lab import cluster, provenance
 from rlploss.lab.cluster import ClusterError, DaskWorkers
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
+from rlploss.lab.train import train
 from rlploss.lab.workers import one_thread, parse_workers
 
 Client = pytest.importorskip("distributed").Client
@@ -78,7 +77,7 @@ def by_rate(outcomes, cells):
     found = list(outcomes)
     assert len(found) == len(cells)
     assert {o.cell for o in found} == set(cells)
-    return {o.cell.arm.get("rate"): o for o in found}
+    return {o.cell.arm.rate: o for o in found}
 
 
 def tries(ledger):
@@ -111,7 +110,7 @@ def rows(out):
     """Everything stored but seconds, in an order of its own."""
     with closing(sqlite3.connect(out / "runs.sqlite")) as file:
         found = file.execute(
-            "SELECT spec_hash, engine, seed, variant, curve FROM cell JOIN run ON run.cell = cell.id "
+            "SELECT spec_hash, code_version, seed, variant, curve FROM cell JOIN network ON network.cell = cell.id "
             "ORDER BY 1, 2, 3, 4"
         ).fetchall()
     assert len(found) == len({row[:4] for row in found})
@@ -129,6 +128,8 @@ def test_reproduce_gives_the_local_tables_byte_for_byte(two, tmp_path, capsys):
 
 def test_compare_gives_the_local_rows(two, tmp_path, monkeypatch):
     """The table is sent with the trainer; the report is made from the rows."""
+    from rlploss.compare import compare
+
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))
@@ -152,24 +153,31 @@ def test_data_travel_once_per_worker(two, tiny, tmp_path, monkeypatch):
     tiny.write_bytes(stub.TINY_BYTES)
     ledger = str(tmp_path / "ledger")
     cells = [stub.cell("mse", dataset="tiny", rate=r / 10, ledger=ledger, sleep=0.2) for r in range(1, 9)]
-    sizes, submit = [], Client.submit
+    tasks, sent = [], []
+    submit, scatter = Client.submit, Client.scatter
     monkeypatch.setattr(
         Client,
         "submit",
-        lambda self, f, task, **kw: sizes.append((kw["key"], len(task))) or submit(self, f, task, **kw),
+        lambda self, f, task, *data, **kw: tasks.append(len(task)) or submit(self, f, task, *data, **kw),
     )
-    for _ in range(2):  # the second time nothing travels at all
-        outcomes, _, _ = start(DaskWorkers(two.address), cells, stub.train_on_file)
-        assert all(o.error is None for o in by_rate(outcomes, cells).values())
+    monkeypatch.setattr(
+        Client, "scatter", lambda self, data, **kw: sent.append((*kw["workers"], *data)) or scatter(self, data, **kw)
+    )
+    outcomes, _, _ = start(DaskWorkers(two.address), cells, stub.train_on_file)
+    first = next(outcomes)
+    with ask(two) as client:  # while the study runs: afterwards the cluster forgets the data
+        held = client.has_what()
+        received = client.run(lambda dask_worker: [set(log["keys"]) for log in dask_worker.transfer_incoming_log])
+    assert all(o.error is None for o in by_rate([first, *outcomes], cells).values())
     assert len({pid for pids in tries(ledger).values() for pid in pids}) == 2
+    assert len(tasks) == 8
+    assert max(tasks) < 5_000
+    assert len(sent) == len(set(sent)) == 4, "the file and the trainer went to each worker once"
+    assert sum(stub.TINY.files[0].sha256 in name for _, name in sent) == 2
+    assert {name for names in held.values() for name in names} >= {name for _, name in sent}
+    assert not any("rlploss-data" in str(keys) for keys in received.values()), "workers need not reach each other"
     with ask(two) as client:
-        counts = client.run(lambda: dict(_remote.received))
-    for received in counts.values():
-        assert received[stub.TINY.files[0].sha256] == 1
-        assert set(received.values()) == {1}, "every piece of data came once"
-    sent = [size for key, size in sizes if "-hold-" in key and size > len(stub.TINY_BYTES)]
-    assert len(sent) == 2
-    assert all(size < 5_000 for key, size in sizes if "-hold-" not in key)
+        wait_for(lambda: not any(client.has_what().values()))
 
 
 def test_a_dataset_that_cannot_be_had_fails_its_cells_only(two, tiny):
@@ -180,20 +188,11 @@ def test_a_dataset_that_cannot_be_had_fails_its_cells_only(two, tiny):
     assert found[0.2].error is None
 
 
-def test_what_a_worker_holds(monkeypatch):
-    monkeypatch.setattr(_remote, "_held", type(_remote._held)())
-    monkeypatch.setattr(_remote, "MOST_BYTES", 250)
-    keys = []
-    for letter in (b"a", b"b", b"c"):
-        data = letter * 100
-        keys.append(hashlib.sha256(data).hexdigest())
-        card = _remote.hold(keys[-1], data, keys[-1:])
-    assert card.held == set(keys[1:])  # the oldest has made room
-    card = _remote.hold(keys[0], b"a" * 100, keys)
-    assert card.held == set(keys)  # but never what is needed
+def test_data_that_arrive_changed_are_refused():
+    key = hashlib.sha256(b"a").hexdigest()
+    cluster.check_arrived({key: b"a"})
     with pytest.raises(ValueError, match=r"data with SHA-256 x were sent, but .* arrived; check the network"):
-        _remote.hold("x", b"a", ())
-    assert isinstance(_remote.train("job", stub.cell(), "absent", ()), _remote.Card)
+        cluster.check_arrived({key: b"a", "x": b"a"})
 
 
 def test_lent_files_are_found_before_any_cache(tiny):
@@ -201,10 +200,6 @@ def test_lent_files_are_found_before_any_cache(tiny):
         assert registry.load("tiny").X.shape == (50_000, 1)
     with pytest.raises(OSError, match="tiny"):
         registry.load("tiny")
-
-
-def test_a_task_is_a_call_that_happens_where_it_is_unpickled():
-    assert pickle.loads(pickle.dumps(_remote.Call(divmod, (7, 2)))) == (3, 1)
 
 
 # Progress, failures, order
@@ -218,7 +213,7 @@ def test_progress_reasons_and_timed_cells(two, tmp_path):
     found = by_rate(outcomes, cells)
     assert found[0.3].error == "ValueError: the loss became NaN at step 3"
     assert [rate for rate, outcome in found.items() if outcome.error] == [0.3]
-    assert {(cell.arm.get("rate"), done) for cell, done in told} >= {(0.1, 0.5), (0.2, 0.5)}
+    assert {(cell.arm.rate, done) for cell, done in told} >= {(0.1, 0.5), (0.2, 0.5)}
     order = [float(line.split()[0]) for line in stub.read_ledger(ledger)]
     assert order[2:] == [0.7, 0.8, 0.9]
     assert len({pid for rate, pids in tries(ledger).items() if rate >= 0.7 for pid in pids}) == 1
@@ -266,7 +261,7 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     workers = DaskWorkers(two.address)
-    with Store(tmp_path / "out", engine="e") as store:
+    with Store(tmp_path / "out", code_version="e") as store:
         done = execute(
             plan(cells, store, cost=lambda cell: 1.0, workers=workers),
             store, train=stub.train, workers=workers, console=console,
@@ -275,8 +270,8 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
         assert done.trained == 5
         assert done.failed == {}
         for cell in cells:
-            assert [run.curve for run in store.read(cell).runs] == [
-                dict(run.curve) for run in stub.train(stub.cell(rate=cell.arm.get("rate")), print).runs
+            assert [run.curve for run in store.read(cell).networks] == [
+                dict(run.curve) for run in stub.train(stub.cell(rate=cell.arm.rate), print).networks
             ]
     seen = tries(ledger)
     again = [rate for rate, pids in seen.items() if len(pids) > 1]
@@ -345,10 +340,8 @@ def test_a_cell_that_always_kills_is_given_up_and_the_rest_finishes(dask, tmp_pa
 
 
 def test_a_worker_with_other_code_is_left_aside(two, monkeypatch):
-    monkeypatch.setattr(cluster.provenance, "engine", lambda root: "another")
-    from rlploss.paper import training
-
-    outcomes, _, said = start(DaskWorkers(two.address), [stub.cell()], training.train)
+    monkeypatch.setattr(cluster.provenance, "code_version", lambda root: "another")
+    outcomes, _, said = start(DaskWorkers(two.address), [stub.cell()], train)
     with pytest.raises(
         ClusterError, match=r"no worker at tcp://.* can be used: its rlploss has other code .*; install the same"
     ):
@@ -417,7 +410,6 @@ def test_without_the_package(monkeypatch):
 
 
 def test_dask_is_imported_only_when_it_is_used():
-    for module in (cluster, _remote):
-        tree = ast.parse(Path(module.__file__).read_text())
-        top = {getattr(node, "module", "") for node in tree.body if isinstance(node, ast.ImportFrom)}
-        assert not any(name.startswith(("distributed", "dask")) for name in top)
+    tree = ast.parse(Path(cluster.__file__).read_text())
+    top = {getattr(node, "module", "") for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert not any(name.startswith(("distributed", "dask")) for name in top)

@@ -1,11 +1,14 @@
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 
-from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel, data_rows, inline_svg, legend_swatch, number, save
+from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel, data_rows, inline_svg, legend_swatch, save
+from rlploss.lab.text import number
 
 
 def line(label="MSE", style="blue", scale=1.0, band=True):
@@ -105,3 +108,9 @@ def test_data_rows_hold_what_is_drawn():
 )  # fmt: skip
 def test_number(value, text):
     assert number(value) == text
+
+
+def test_a_number_needs_no_matplotlib():
+    code = "import sys; from rlploss.lab.text import number; print(number(0.5), 'matplotlib' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "0.500 False\n"

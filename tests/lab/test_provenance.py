@@ -34,10 +34,10 @@ def test_code_that_matters_changes_the_hash_and_words_do_not(package):
     assert rehash() != before
 
 
-def test_engine_of_the_real_package_covers_the_loss_and_the_loop():
+def test_code_version_of_the_real_package_covers_the_loss_and_the_loop():
     provenance.code_hash.cache_clear()
-    assert len(provenance.engine("rlploss.lab.train")) == 64
-    assert provenance.engine("rlploss.lab.train") != provenance.engine("rlploss.planes")
+    assert len(provenance.code_version("rlploss.lab.train")) == 64
+    assert provenance.code_version("rlploss.lab.train") != provenance.code_version("rlploss.loss.planes")
 
 
 def test_unknown_modules_are_named():

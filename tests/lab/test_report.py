@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 import pytest
 from tests.lab.test_figures import panel
 
+from rlploss._files import write_text
 from rlploss.lab import report
 from rlploss.lab.figures import Figure
-from rlploss.lab.files import csv_text, markdown_text, write_text_atomic
 from rlploss.lab.report import Claim, Report, Section, Table, Text
+from rlploss.lab.text import csv_text, markdown_text
 
 NASTY = '</style><script>alert("x")</script>=1+1'
 
@@ -122,9 +123,9 @@ def test_markdown_cells_stay_in_their_cells():
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
-    write_text_atomic(path, "old")
+    write_text(path, "old")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        write_text_atomic(path, "new")
+        write_text(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]

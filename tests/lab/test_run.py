@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 from tests.lab import stub
 
-from rlploss.lab.run import duration, execute, plan
+from rlploss._progress import duration
+from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
 from rlploss.lab.workers import Inline, LocalProcesses
 
 
 def cost(cell):
-    return 1.0 + float(cell.arm.get("sleep", 0.0))
+    return 1.0 + float(cell.arm.sleep)
 
 
 def quiet():
@@ -25,7 +26,7 @@ def quiet():
 
 
 def run(cells, out, workers, console=None):
-    with Store(out, engine="e") as store:
+    with Store(out, code_version="e") as store:
         todo = plan(cells, store, cost=cost, workers=workers)
         done = execute(todo, store, train=stub.train, workers=workers, console=console or quiet())
         return done, [store.read(cell) for cell in cells]
@@ -45,9 +46,9 @@ def test_processes_and_inline_store_the_same_numbers(tmp_path):
 
 def test_a_second_run_trains_nothing(tmp_path):
     run(CELLS, tmp_path, Inline())
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         todo = plan([*CELLS, stub.cell(rate=0.9)], store, cost=cost, workers=Inline())
-        assert [c.arm.get("rate") for c in todo.todo] == [0.9]
+        assert [c.arm.rate for c in todo.todo] == [0.9]
         assert todo.stored == 4
         nothing = plan(CELLS, store, cost=cost, workers=Inline())
     assert nothing.sentence() == "All 4 cells are stored already: nothing to train."
@@ -57,16 +58,16 @@ def test_a_second_run_trains_nothing(tmp_path):
 
 def test_plan_is_longest_first_and_says_what_it_will_take(tmp_path):
     cells = [stub.cell(rate=0.1, sleep=0.5), stub.cell(rate=0.1, sleep=90.0), stub.cell(rate=0.1, sleep=30.0)]
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         todo = plan([*cells, cells[0]], store, cost=cost, workers=LocalProcesses(2))
-    assert [c.arm.get("sleep") for c in todo.todo] == [90.0, 30.0, 0.5]
+    assert [c.arm.sleep for c in todo.todo] == [90.0, 30.0, 0.5]
     assert todo.expected_seconds == 91.0
     assert todo.sentence() == "3 cells: 3 to train (9 networks), about 1 min 31 s on 2 cores."
 
 
 def test_estimates_learn_from_what_is_stored(tmp_path):
     run([stub.cell(rate=0.1)], tmp_path, Inline())
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         todo = plan([stub.cell(rate=0.2), stub.cell("mae")], store, cost=cost, workers=Inline())
     # The stub says that a cell took 0.2 s where 1 s was predicted; of "mae" nothing is known.
     assert sorted(todo.seconds.values()) == pytest.approx([0.2, 1.0])
@@ -76,7 +77,7 @@ def test_estimates_learn_from_what_is_stored(tmp_path):
 def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(tmp_path, workers):
     bad = stub.cell(fail=True)
     console = quiet()
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         todo = plan([bad, *CELLS], store, cost=cost, workers=workers)
         done = execute(todo, store, train=stub.train, workers=workers, console=console)
         assert done.trained == 4
@@ -85,17 +86,17 @@ def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(tmp_path, workers):
     assert "failed: toy · released · mse · 4 epochs: ValueError" in console.file.getvalue()
 
 
-def test_timed_cells_run_alone_and_last():
-    order = []
-
-    class Recorder(LocalProcesses):
-        def _run_batch(self, train, cells, size, tell, say):
-            order.append(([c.arm.get("rate") for c in cells], size))
-            yield from ()
-
-    timed = stub.Cell(CELLS[0].arm, stub.Task("t", stub.settings({"timed": True})), CELLS[0].budget, (0,))
-    list(Recorder(2).run(stub.train, [timed, CELLS[1], CELLS[2]], tell=lambda cell, done: None, say=print))
-    assert order == [([0.2, 0.3], 2), ([0.1], 1)]
+def test_timed_cells_run_alone_and_last(tmp_path):
+    ledger = str(tmp_path / "ledger")
+    cells = [stub.cell(rate=rate, timed=True, sleep=0.1, ledger=ledger) for rate in (0.1, 0.2)] + [
+        stub.cell(rate=rate, sleep=0.1, ledger=ledger) for rate in (0.3, 0.4, 0.5)
+    ]
+    found = list(LocalProcesses(2).run(stub.train, cells, tell=lambda cell, done: None, say=print))
+    assert [outcome.cell.task.timed for outcome in found] == [False] * 3 + [True] * 2
+    began = [line.split() for line in stub.read_ledger(ledger)]
+    assert [float(rate) for rate, _ in began[3:]] == [0.1, 0.2]
+    assert len({process for _, process in began[:3]}) == 2
+    assert len({process for _, process in began[3:]}) == 1
 
 
 def test_piped_progress_is_plain_lines_with_time_left(tmp_path):
@@ -103,14 +104,27 @@ def test_piped_progress_is_plain_lines_with_time_left(tmp_path):
     run(CELLS, tmp_path, Inline(), console)
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 4
-    assert all(re.fullmatch(r"\[\d/4\] toy · released · mse · 4 epochs, (.* left|done)", line) for line in lines)
+    assert all(re.fullmatch(r" *\d+% \[\d/4\] toy · released · mse · 4 epochs, (.* left|done)", line) for line in lines)
     assert lines[-1].endswith("done")
 
 
-def test_a_terminal_gets_a_bar(tmp_path):
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+def test_a_terminal_gets_a_line_that_is_rewritten(tmp_path):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    console = Console(file=Terminal(), width=100)
     run(CELLS, tmp_path, Inline(), console)
-    assert "4/4" in console.file.getvalue()
+    printed = console.file.getvalue()
+    assert printed.count("\r") >= 4
+    assert "4/4" in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_quiet_console_stays_quiet(tmp_path):
+    console = Console(file=io.StringIO(), quiet=True)
+    run(CELLS, tmp_path, Inline(), console)
+    assert console.file.getvalue() == ""
 
 
 @pytest.mark.parametrize(
@@ -130,8 +144,8 @@ from tests.lab import stub
 if __name__ == "__main__":
     cells = [stub.cell(rate=r / 10, sleep=0.0 if r < 3 else 60.0) for r in range(1, 6)]
     workers = LocalProcesses(2)
-    with Store(sys.argv[1], engine="e") as store:
-        todo = plan(cells, store, cost=lambda c: -float(c.arm.get("sleep")), workers=workers)
+    with Store(sys.argv[1], code_version="e") as store:
+        todo = plan(cells, store, cost=lambda c: -float(c.arm.sleep), workers=workers)
         try:
             execute(todo, store, train=stub.train, workers=workers, console=Console())
         except KeyboardInterrupt:
@@ -144,7 +158,7 @@ def test_stopped_or_killed_the_store_holds_whole_cells_and_no_process_stays(tmp_
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
     out = tmp_path / "out"
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
     driver = subprocess.Popen(
         [sys.executable, str(script), str(out)], stdout=subprocess.PIPE, text=True, env=env, start_new_session=True
     )
@@ -160,10 +174,10 @@ def test_stopped_or_killed_the_store_holds_whole_cells_and_no_process_stays(tmp_
     while _group_alive(driver.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _group_alive(driver.pid)
-    with Store(out, engine="e") as store:
+    with Store(out, code_version="e") as store:
         stored = [store.read(stub.cell(rate=r / 10, sleep=0.0 if r < 3 else 60.0)) for r in range(1, 6)]
     assert [s is not None for s in stored] == [True, True, False, False, False]
-    assert all(len(s.runs) == 3 for s in stored[:2])
+    assert all(len(s.networks) == 3 for s in stored[:2])
 
 
 def _group_alive(group):

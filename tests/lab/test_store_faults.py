@@ -24,10 +24,10 @@ from tests.lab import stub
 from tests.torture.forks import Call, Forker, command
 from tests.torture.kills import stored, study, tables
 
+from rlploss._files import write_text
 from rlploss.lab import store as store_module
-from rlploss.lab.files import write_text_atomic
 from rlploss.lab.run import execute, plan
-from rlploss.lab.store import Store
+from rlploss.lab.store import DirectoryBusy, Store
 from rlploss.lab.workers import Inline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, signals and limits of POSIX")
@@ -221,8 +221,8 @@ def damage(path, kind):
         elif kind == "options":
             connection.execute("""UPDATE request SET options = '{"scale": "smoke"}'""")
         elif kind == "rows":
-            connection.execute("DROP TRIGGER run_once")
-            connection.execute("UPDATE run SET curve = '{\"mse\": 7}'")
+            connection.execute("DROP TRIGGER network_once")
+            connection.execute("UPDATE network SET curve = '{\"mse\": 7}'")
         connection.close()
 
 
@@ -233,7 +233,7 @@ def damage(path, kind):
         ("overwritten", "is damaged or truncated .*the file is left as it is"),
         ("foreign", "is a SQLite file of another program; move it away or choose another directory"),
         ("older", "has schema version 0, an older one .*the file is left as it is"),
-        ("newer", "has schema version 2, a newer one .*the file is left as it is"),
+        ("newer", "has schema version 3, a newer one .*the file is left as it is"),
         ("no tables", "cannot use .*no such table"),
         ("request", "is damaged: request 'table1' cannot be read .*the file is left as it is"),
         ("options", "a stored request must have a scale, a budget, seeds, datasets and arms, got"),
@@ -252,9 +252,9 @@ def test_a_store_that_is_not_ours_or_not_whole(forker, copy, kind, pattern):
 
 def test_what_other_versions_have_stored_does_not_disturb(tmp_path):
     """Specs that this version cannot read are no reason to stop: only estimates ask for them."""
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         store.write(stub.cell(), stub.train(stub.cell(), lambda fraction: None))
-        columns = "INSERT INTO cell (spec_hash, engine, spec, provenance, created, seconds) VALUES"
+        columns = "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES"
         for number, spec in enumerate(("{", "[]", "7", '{"objective": "mse"}', "[" * 100_000)):
             store._connection.execute(f"{columns} (?, 'other', ?, '', '', 1)", (f"h{number}", spec))
         assert [cell.hash for cell, _ in store.costs()] == [stub.cell().hash]
@@ -271,7 +271,7 @@ def test_a_process_killed_while_it_committed_the_tables_leaves_a_directory_that_
     magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 7, 0, 512, 4096
     journal = magic + struct.pack(">5I", records, nonce, pages, sector, page)
     (tmp_path / "runs.sqlite-journal").write_bytes(journal.ljust(sector, b"\0"))
-    with Store(tmp_path, engine="e") as store:
+    with Store(tmp_path, code_version="e") as store:
         assert store.requests() == {}
         store.write(stub.cell(), stub.train(stub.cell(), lambda fraction: None))
     assert len(stored(tmp_path)) == 1
@@ -323,7 +323,7 @@ def test_a_clock_that_jumps(tmp_path, monkeypatch, jump):
 
     def run(out):
         text = io.StringIO()
-        with Store(out, engine="e") as store:
+        with Store(out, code_version="e") as store:
             store.write_request("b", {})
             todo = plan(cells, store, cost=lambda cell: 1.0, workers=Inline())
             done = execute(todo, store, train=stub.train, workers=Inline(), console=Console(file=text))
@@ -358,7 +358,7 @@ def test_ctrl_c_stops_soon_and_prints_the_command_that_resumes(forker, finished,
     words = study(Path("an out")) if which == "reproduce" else table_file(tmp_path)
     words = [*words, "--workers", workers]
     # With processes: while they start and import, when Ctrl-C reaches them too; without: in the middle of a cell.
-    when = r"(?m)^\[2/" if workers == "inline" else r"cells: 8 to train|arms × 4 splits: about"
+    when = r"(?m)^ *\d+% \[2/" if workers == "inline" else r"cells: 8 to train|arms × 4 splits: about"
     pause = 0.05 if workers == "inline" else 0.4
     done = forker.cli(
         words, cwd=str(tmp_path), signal_number=signal.SIGINT, after_text=when, after_seconds=pause, to_group=True
@@ -404,20 +404,18 @@ def test_what_killed_writers_left_is_swept_and_what_others_write_is_not(tmp_path
             tmp_path / ".page.html.mine", tmp_path / f".other.html.{dead.pid}-ab.part"]  # fmt: skip
     for path in left:
         path.write_text("half")
-    write_text_atomic(tmp_path / "page.html", "whole")
+    write_text(tmp_path / "page.html", "whole")
     assert [path.exists() for path in left] == [False, True, True, True]
     assert (tmp_path / "page.html").read_text() == "whole"
 
 
 def test_a_lock_that_cannot_be_signed_still_locks(tmp_path, monkeypatch):
-    from rlploss.lab._lock import DirectoryBusy
-
-    def full(handle, data):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
-    with Store(tmp_path, engine="e"), pytest.raises(DirectoryBusy, match="process unknown"):
-        Store(tmp_path, engine="e")
+    monkeypatch.setattr(Path, "write_text", full)
+    with Store(tmp_path, code_version="e"), pytest.raises(DirectoryBusy, match="process unknown"):
+        Store(tmp_path, code_version="e")
 
 
 # Twenty kills

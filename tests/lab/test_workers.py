@@ -15,7 +15,7 @@ def collect(workers, cells, train=stub.train):
     said = []
     found = list(workers.run(train, cells, tell=lambda cell, done: None, say=said.append))
     assert len({o.cell for o in found}) == len(found) == len(cells)
-    return {o.cell.arm.get("rate"): o for o in found}, said
+    return {o.cell.arm.rate: o for o in found}, said
 
 
 def test_parse_workers():

@@ -239,7 +239,7 @@ def _main() -> None:
         "rlploss.compare.report",
         "rlploss.compare.columns",
         "rlploss.paper.reproduce",
-        "rlploss.paper.training",
+        "rlploss.paper.measure",
         "rlploss.lab.train",
         "sklearn.linear_model",
         "sklearn.ensemble",
@@ -253,7 +253,6 @@ def _main() -> None:
         "pydantic.main",
         "importlib.readers",
         "rich._emoji_codes",
-        "rich.progress",
         "typer._adapters",
         "tests.torture.work",
     ):
@@ -261,9 +260,10 @@ def _main() -> None:
             importlib.import_module(module)
     from rlploss.compare import train
     from rlploss.lab import provenance
+    from rlploss.paper import measure
 
-    for root in ("rlploss.paper.training", train.__name__):
-        provenance.engine(root)  # reads and hashes the sources, once
+    for root in (measure.__name__, train.__name__):
+        provenance.code_version(root)  # reads and hashes the sources, once
     for line in sys.stdin:
         done = _serve([Call(**call) for call in json.loads(line)])
         answers.write(json.dumps([vars(answer) for answer in done]) + "\n")

@@ -60,12 +60,13 @@ def _cells(connection: sqlite3.Connection) -> dict[str, str]:
     demand(verdict == "ok", f"the store is damaged: {verdict}")
     if connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
         return {}  # killed before the first transaction
-    demand(connection.execute("PRAGMA foreign_key_check").fetchone() is None, "a run without its cell")
+    demand(connection.execute("PRAGMA foreign_key_check").fetchone() is None, "a network without its cell")
     found: dict[str, str] = {}
     for key, hash_, text in connection.execute("SELECT id, spec_hash, spec FROM cell").fetchall():
         spec = json.loads(text)
-        rows = connection.execute("SELECT variant, seed, curve FROM run WHERE cell = ?", (key,)).fetchall()
-        wanted = sorted((v, s) for v in range(len(spec["variants"])) for s in spec["seeds"])
+        rows = connection.execute("SELECT variant, seed, curve FROM network WHERE cell = ?", (key,)).fetchall()
+        variants = spec["task"].get("variants", [None])
+        wanted = sorted((v, s) for v in range(len(variants)) for s in spec["seeds"])
         demand(sorted(row[:2] for row in rows) == wanted, f"cell {hash_} is not whole: {rows}")
         demand(hash_ not in found, f"cell {hash_} is there twice")
         curves = [(v, s, {k: c for k, c in json.loads(curve).items() if k != "seconds"}) for v, s, curve in rows]
@@ -75,7 +76,7 @@ def _cells(connection: sqlite3.Connection) -> dict[str, str]:
 
 def told(done: Done) -> int:
     """How many cells the process said it had stored before it died."""
-    return len(re.findall(r"^\[\d+/\d+\] ", done.out, re.M))
+    return len(re.findall(r"^ *\d+% \[\d+/\d+\] ", done.out, re.M))
 
 
 def kill_study(forker: Forker, n_kills: int, seed: int, workers: str = "inline") -> Line:

@@ -60,7 +60,7 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
     marks: list[tuple[float, int, float]] = []  # memory, handles, memory of the workers
     with tempfile.TemporaryDirectory() as folder:
         handles, before = open_files(), children()
-        with Store(folder, engine="e") as store:
+        with Store(folder, code_version="e") as store:
             real = store.write
 
             def write(cell: Any, result: Any) -> None:
@@ -74,7 +74,7 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
             todo = plan(cells, store, cost=lambda cell: 0.01, workers=team)
             finished = execute(todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO()))
             demand(finished.trained == n_runs and not finished.failed, f"{finished}")
-        with Store(folder, engine="e") as store:
+        with Store(folder, code_version="e") as store:
             again = plan(cells, store, cost=lambda cell: 0.01, workers=team)
             demand(not again.todo and again.stored == n_runs, "not all runs are stored")
         quarter = marks[n_runs // 4]

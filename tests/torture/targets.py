@@ -363,8 +363,9 @@ plain = st.recursive(
     max_leaves=6,
 )
 SPEC: dict[str, Any] = {
-    "objective": "mse", "arm": {"lr": 0.1}, "task": {"dataset": "linear", "model": "regression"}, "variants": [{}],
-    "budget": {"unit": "epochs", "n": 2, "every": 1}, "seeds": [0, 1],
+    "arm": {"kind": "Arm", "objective": {"kind": "MSE", "batch_size": 20}, "optimizer": {"kind": "Adam", "lr": 0.1}},
+    "task": {"kind": "Task", "dataset": "linear", "model": "regression", "variants": [{"kind": "Variant"}]},
+    "budget": {"kind": "Epochs", "n": 2}, "evaluate_every": 1, "seeds": [0, 1],
 }  # fmt: skip
 OPTIONS: dict[str, Any] = {"scale": "smoke", "budget": "both", "seeds": 2, "datasets": ["linear"], "arms": None}
 
@@ -376,11 +377,12 @@ def stored_rows(draw: Draw) -> tuple[str, str, str]:
     for original in (SPEC, OPTIONS, {"step": [1], "mse": [0.5]}):
         value: Any = copy.deepcopy(original)
         for _ in range(draw(st.integers(0, 2))):
-            place = draw(st.sampled_from([*value, "other"])) if value else "other"
+            inside = draw(st.sampled_from([value, *(part for part in value.values() if isinstance(part, dict))]))
+            place = draw(st.sampled_from([*inside, "other"])) if inside else "other"
             if draw(st.booleans()):
-                value[place] = draw(plain)
+                inside[place] = draw(plain)
             else:
-                value.pop(place, None)
+                inside.pop(place, None)
         text = json.dumps(draw(plain) if draw(st.integers(0, 9)) == 0 else value)
         broken = mutated(text.encode(), draw(mutations)) if draw(st.integers(0, 5)) == 0 else text.encode()
         made.append(broken.decode(errors="replace").replace("\0", ""))
@@ -401,14 +403,17 @@ def check_store(case: tuple[str, str, str]) -> bool:
 
     spec, options, curve = case
     cell = Cell.from_spec(SPEC)
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, Store(folder, engine="e") as store:
-        origin = '{"path":"plain","threads":1,"versions":{},"machine":{}}'
-        insert = "INSERT INTO cell (spec_hash, engine, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, '', 1)"
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, Store(folder, code_version="e") as store:
+        origin = '{"engine":"torch","threads":1,"versions":{},"machine":{}}'
+        insert = (
+            "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, '', 1)"
+        )
         store._connection.execute(insert, ("other", "e", spec, origin))
         row = store._connection.execute(insert, (cell.hash, "e", json.dumps(SPEC), origin)).lastrowid
         for seed in (0, 1):
             store._connection.execute(
-                "INSERT INTO run (cell, variant, seed, seconds, curve) VALUES (?, 0, ?, 1, ?)", (row, seed, curve)
+                'INSERT INTO network (cell, variant, seed, seconds, curve, "values") VALUES (?, 0, ?, 1, ?, ?)',
+                (row, seed, curve, '{"size": 7}'),
             )
         store._connection.execute("INSERT INTO request VALUES ('table1', ?, '')", (options,))
         plan([cell], store, cost=expected_seconds, workers=Inline())
@@ -435,10 +440,10 @@ def _checkpoint() -> tuple[bytes, dict[str, Any]]:
 
 
 def _fit(path: Path) -> None:
-    from rlploss import RegressionNet, Steps, fit, seeded
+    from rlploss import MSE, RegressionNet, Steps, fit, seeded
 
     X = torch.linspace(-1, 1, 24).reshape(12, 2)
-    fit(seeded(lambda: RegressionNet(2, hidden=2), 0), X, X[:, 0], "mse", budget=Steps(4), batch_size=6, seed=0,
+    fit(seeded(lambda: RegressionNet(2, hidden=2), 0), X, X[:, 0], MSE(6), budget=Steps(4), seed=0,
         checkpoint=path, checkpoint_every=Steps(2))  # fmt: skip
 
 

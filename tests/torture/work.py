@@ -9,7 +9,7 @@ def train_with_checkpoints(path: str, out: str, every: int, steps: int) -> None:
     """A real run of `fit` that writes a checkpoint every few steps, and at its end its bits to `out`."""
     import torch
 
-    from rlploss import RegressionNet, Steps, fit, seeded
+    from rlploss import RLP, Adam, RegressionNet, Steps, fit, seeded
 
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(60, 3, generator=generator)
@@ -17,7 +17,7 @@ def train_with_checkpoints(path: str, out: str, every: int, steps: int) -> None:
     model = seeded(lambda: RegressionNet(3, hidden=8), 1)
     more = {"checkpoint": Path(path), "checkpoint_every": Steps(every)} if path else {}
     history = fit(
-        model, X, y, "rlp", budget=Steps(steps), subset_size=9, n_subsets=40, lr=0.01, seed=3,
+        model, X, y, RLP(9, n_subsets=40), optimizer=Adam(0.01), budget=Steps(steps), seed=3,
         validation=(X, y), evaluate_every=Steps(25), **more,
     )  # fmt: skip
     bits = [p.detach().numpy().tobytes().hex() for p in model.parameters()]
@@ -38,10 +38,11 @@ def mistaken(words: list[str]) -> None:
 def _command_that_meets(error: BaseException, words: list[str]) -> None:
     from tests.torture.forks import command_line
 
-    from rlploss.cli import data
+    from rlploss import datasets
+    from rlploss.datasets import registry
 
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    data.names = data.fetch = fail
+    datasets.is_cached = registry.fetch = fail
     command_line(words)

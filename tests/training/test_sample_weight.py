@@ -6,10 +6,31 @@ import torch
 from tests.close import assert_close
 from torch import nn
 
-from rlploss import Epochs, MSEEquivalentWarning, Problem, Steps, balanced_subsets, fit, fit_fleet, seeded
-from rlploss.training.draws import stream
+from rlploss import (
+    MAE,
+    MSE,
+    RLP,
+    SGD,
+    CrossEntropy,
+    Epochs,
+    Huber,
+    MSEEquivalentWarning,
+    Pointwise,
+    Problem,
+    Steps,
+    balanced_subsets,
+    fit,
+    fit_fleet,
+    seeded,
+)
+from rlploss.training.feed import stream
 
 N, D = 24, 3
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def engine(request):
+    return request.param
 
 
 def net():
@@ -34,15 +55,13 @@ def value_of(residual, x, w, *, intercept, ridge):
 @pytest.mark.parametrize("ridge", [0.0, 0.7])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("per_step", [1, "all"])
-def test_weighted_planes_equal_the_twin(intercept, ridge, per_step):
+def test_weighted_planes_equal_the_twin(intercept, ridge, per_step, engine):
     X, y, w = table()
     model = net()
     with torch.no_grad():
         residual = model(torch.from_numpy(X)).squeeze(1).numpy() - y
-    history = fit(
-        model, X, y, budget=Steps(1), lr=1e-9, subset_size=12, n_subsets=2, subsets_per_step=per_step,
-        intercept=intercept, ridge=ridge, sample_weight=w, seed=5,
-    )  # fmt: skip
+    objective = RLP(12, 2, subsets_per_step=per_step, intercept=intercept, ridge=ridge)
+    history = fit(model, X, y, objective, budget=Steps(1), sample_weight=w, seed=5, engine=engine)
     plan = balanced_subsets(N, 12, 2, generator=stream(5, "plan")).numpy()
     scaled = w / w.mean()
     values = [
@@ -53,83 +72,108 @@ def test_weighted_planes_equal_the_twin(intercept, ridge, per_step):
 
 
 @pytest.mark.parametrize(
-    ("loss", "function"),
-    [("mse", lambda e: e**2), ("mae", np.abs), ("huber", lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5))],
+    ("objective", "function"),
+    [
+        (MSE, lambda e: e**2),
+        (MAE, np.abs),
+        (Huber, lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5)),
+        (lambda size: Pointwise(lambda a, b: (a - b).abs() ** 3, size), lambda e: np.abs(e) ** 3),
+    ],
 )
-def test_pointwise_losses_are_weighted_means(loss, function):
+@pytest.mark.parametrize("size", [N, "all", 8])
+def test_pointwise_losses_are_weighted_means(objective, function, size, engine):
     X, y, w = table(1)
     model = net()
     with torch.no_grad():
         residual = model(torch.from_numpy(X)).squeeze(1).numpy() - y
-    history = fit(model, X, y, loss, budget=Steps(1), lr=1e-9, batch_size=N, sample_weight=w)
-    assert_close(history.last("loss"), np.average(function(residual), weights=w))
+    history = fit(
+        model, X, y, objective(size), budget=Epochs(1), optimizer=SGD(1e-12), sample_weight=w, seed=1, engine=engine
+    )
+    # the mean of the batches' means: weights are scaled once, for all rows
+    assert_close(history.last("loss"), np.average(function(residual), weights=w), rtol=1e-7 if size == 8 else 1e-9)
 
 
-def trained(X, y, objective="mse", **settings):
-    history = fit(net(), X, y, objective, budget=Steps(30), lr=0.05, optimizer="sgd", seed=2, **settings)
+def trained(X, y, objective=None, engine="auto", **settings):
+    objective = MSE() if objective is None else objective
+    history = fit(net(), X, y, objective, budget=Steps(30), optimizer=SGD(0.05), seed=2, engine=engine, **settings)
     return torch.cat([p.detach().flatten() for p in history.model.parameters()])
 
 
 @pytest.mark.parametrize("probe", ["subset", "expected"])
-def test_whole_weights_on_one_subset_are_repeated_rows(probe):
+def test_whole_weights_on_one_subset_are_repeated_rows(probe, engine):
     X, y, _ = table(2)
     w = np.arange(N) % 3 + 1
-    settings = {"objective": "rlp", "n_subsets": 1, "probe": probe}
-    weighted = trained(X, y, subset_size=N, sample_weight=w, **settings)
-    repeated = trained(X.repeat(w, axis=0), y.repeat(w), subset_size=int(w.sum()), **settings)
-    assert_close(weighted, repeated, rtol=1e-8)
+    ends = []
+    for rows, target, weight in ((X, y, w), (X.repeat(w, axis=0), y.repeat(w), None)):
+        model = net()
+        fit(
+            model, rows, target, RLP(len(rows), 1, probe=probe), budget=Steps(30), optimizer=SGD(0.05), sample_weight=weight,
+            engine=engine,
+        )  # fmt: skip
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert_close(ends[0], ends[1], rtol=1e-8)
 
 
-def test_gradient_of_mini_batches_is_weighted():
+def test_the_sum_probe_sums_weighted_rows(engine):
+    """Repeated rows are summed as often as they are there: Σ w·(fitted residual), by weighted least squares."""
+    X, y, w = table(2)
+    model = net()
+    with torch.no_grad():
+        residual = model(torch.from_numpy(X)).squeeze(1).numpy() - y
+    history = fit(model, X, y, RLP(N, 1, probe="sum"), budget=Steps(1), sample_weight=w, engine=engine)
+    w = w / w.mean()
+    fitted = X @ np.linalg.solve(X.T @ (w[:, None] * X), X.T @ (w * residual))
+    assert_close(history.last("loss"), (w @ fitted) ** 2, rtol=1e-8)
+
+
+def test_gradient_of_mini_batches_is_weighted(engine):
     X, y, w = table(3)
-    same = trained(X, y, batch_size=6, sample_weight=np.full(N, 7.0))
-    assert torch.equal(same, trained(X, y, batch_size=6))
-    assert not torch.allclose(same, trained(X, y, batch_size=6, sample_weight=w))
+    same = trained(X, y, MSE(6), engine, sample_weight=np.full(N, 7.0))
+    assert torch.equal(same, trained(X, y, MSE(6), engine))
+    assert not torch.allclose(same, trained(X, y, MSE(6), engine, sample_weight=w))
 
 
-@pytest.mark.parametrize("objective", ["rlp", "mse", "huber"])
-def test_rows_of_weight_zero_are_absent(objective):
+@pytest.mark.parametrize("objective", [RLP(8, 5), MSE(4), Huber(4)])
+def test_rows_of_weight_zero_are_absent(objective, engine):
     X, y, w = table(4)
     keep = np.arange(N) % 4 != 0
-    sizes = {"subset_size": 8, "n_subsets": 5} if objective == "rlp" else {"batch_size": 4}
-    with_zeros = trained(X, y, objective, sample_weight=np.where(keep, w, 0.0), **sizes)
-    assert torch.equal(with_zeros, trained(X[keep], y[keep], objective, sample_weight=w[keep], **sizes))
+    with_zeros = trained(X, y, objective, engine, sample_weight=np.where(keep, w, 0.0))
+    assert torch.equal(with_zeros, trained(X[keep], y[keep], objective, engine, sample_weight=w[keep]))
 
 
-def test_only_ratios_count():
+def test_only_ratios_count(engine):
     X, y, w = table(5)
     assert_close(
-        trained(X, y, "rlp", sample_weight=w, subset_size=9),
-        trained(X, y, "rlp", sample_weight=1e3 * w, subset_size=9),
-        rtol=1e-7,
+        trained(X, y, RLP(9), engine, sample_weight=w), trained(X, y, RLP(9), engine, sample_weight=1e3 * w), rtol=1e-7
     )
 
 
-def test_subsets_of_full_rank_are_weighted_mse():
+def test_subsets_of_full_rank_are_weighted_mse(engine):
     X, y, w = table(6)
+    settings = {"optimizer": SGD(1e-12), "sample_weight": w, "engine": engine}
     with pytest.warns(MSEEquivalentWarning):
-        history = fit(net(), X, y, budget=Epochs(1), subset_size=2, n_subsets=12, lr=1e-9, sample_weight=w)
-    plain = fit(net(), X, y, "mse", budget=Steps(1), batch_size=N, lr=1e-9, sample_weight=w)
+        history = fit(net(), X, y, RLP(2, 12), budget=Epochs(1), **settings)
+    plain = fit(net(), X, y, MSE(N), budget=Steps(1), **settings)
     assert_close(history.last("loss"), plain.last("loss"), rtol=1e-6)  # 12 subsets of 2 cover the rows once
 
 
-def test_classes_can_be_weighted():
+def test_classes_can_be_weighted(engine):
     X, y, w = table(7)
     labels = (y > y.mean()).astype(np.int64)
     model = nn.Sequential(nn.Linear(D, 2)).double()
     with torch.no_grad():
         logs = model(torch.from_numpy(X)).log_softmax(1).numpy()
-    history = fit(model, X, labels, "cross_entropy", budget=Steps(1), lr=1e-9, batch_size=N, sample_weight=w)
+    history = fit(model, X, labels, CrossEntropy(N), budget=Steps(1), sample_weight=w, engine=engine)
     assert_close(history.last("loss"), np.average(-logs[np.arange(N), labels], weights=w))
 
 
-def test_a_fleet_takes_weights_per_problem():
+def test_a_fleet_takes_weights_per_problem(engine):
     X, y, w = table(8)
     problems = [Problem(X, y, seed=2, sample_weight=v) for v in (w, None)]
-    fleet = fit_fleet(lambda seed: net(), problems, budget=Steps(30), lr=0.05, optimizer="sgd", subset_size=9)
+    fleet = fit_fleet(lambda seed: net(), problems, RLP(9), budget=Steps(30), optimizer=SGD(0.05), engine=engine)
     for history, weight in zip(fleet, (w, None), strict=True):
         flat = torch.cat([p.detach().flatten() for p in history.model.parameters()])
-        assert_close(flat, trained(X, y, "rlp", sample_weight=weight, subset_size=9), rtol=1e-7)
+        assert torch.equal(flat, trained(X, y, RLP(9), engine, sample_weight=weight))
 
 
 @pytest.mark.parametrize(
@@ -150,4 +194,4 @@ def test_bad_weights(weights, message):
 def test_weights_have_no_meaning_for_mixup():
     X, y, w = table()
     with pytest.raises(ValueError, match="sample_weight has no meaning for mixup"):
-        fit(net(), X, y, "rlp+mixup", budget=Steps(1), sample_weight=w)
+        fit(net(), X, y, RLP(mixup=0.3), budget=Steps(1), sample_weight=w)

@@ -8,10 +8,23 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-import rlploss
-from rlploss import Epochs, RegressionNet, Steps, fit, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    BatchLoss,
+    CrossEntropy,
+    Epochs,
+    Huber,
+    Pointwise,
+    RegressionNet,
+    RLPLoss,
+    Steps,
+    fit,
+    seeded,
+)
 from rlploss.loss.moments import same_moments
-from rlploss.training import windows
+from rlploss.training import feed
 
 N, D = 60, 3
 
@@ -25,7 +38,7 @@ def data():
 
 def trained(X, y, objective="rlp", **settings):
     model = seeded(lambda: RegressionNet(D), 0).double()
-    history = fit(model, X, y, objective, seed=3, compile=False, **{"budget": Epochs(3), "lr": 1e-2, **settings})
+    history = fit(model, X, y, objective, seed=3, **{"budget": Epochs(3), "optimizer": Adam(1e-2), **settings})
     return torch.cat([p.detach().flatten() for p in model.parameters()]), history
 
 
@@ -48,59 +61,89 @@ class Batches(Items):
         return [self[i] for i in index]
 
 
-RLP = {
-    "plain": {},
-    "released": {"preset": "released"},
-    "paper": {"preset": "paper"},
-    "several": {"subsets_per_step": 3},
-    "each-epoch": {"plan": "each-epoch"},
-    "draw": {"probe": "draw", "ridge": 0.1},
-    "outside": {"probe": "draw", "draw_from": "outside"},
-    "expected": {"probe": "expected", "subset_size": 12},
-    "expected-plain": {"probe": "expected", "subset_size": 12, "intercept": False},
-    "sum": {"probe": "sum"},
-    "complement": {"subset_size": 5},
-    "mse": {"subset_size": 4},
-    "all-rows": {"subsets_per_step": 20},
+CASES = {
+    "plain": RLP(10, 20),
+    "released": RLP.released(10, 20),
+    "paper": RLP.paper(10, 20),
+    "several": RLP(10, 20, subsets_per_step=3),
+    "each-epoch": RLP(10, 20, plan="each-epoch"),
+    "each-epoch sum": RLP(10, 20, plan="each-epoch", probe="sum"),
+    "draw": RLP(10, 20, probe="draw", ridge=0.1),
+    "outside": RLP(10, 20, probe="draw", draw_from="outside"),
+    "expected": RLP(12, 20, probe="expected"),
+    "expected-plain": RLP(12, 20, probe="expected", intercept=False),
+    "sum": RLP(10, 20, probe="sum"),
+    "complement": RLP(5, 20),
+    "mse": RLP(4, 20),
+    "all-rows": RLP(10, 20, subsets_per_step=20),
+    "mixup": RLP(10, 20, mixup=0.3, subsets_per_step=3),
 }
 
 
-@pytest.mark.parametrize("name", RLP)
-@pytest.mark.parametrize("window", [1, 4000, 10**6])
-def test_windows_give_what_feeds_give(data, monkeypatch, name, window):
-    settings = {"subset_size": 10, "n_subsets": 20, **RLP[name]}
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("block", [1, 4000, 10**6])
+def test_blocks_give_what_a_whole_plan_gives(data, monkeypatch, name, block, engine):
     with pytest.warns() if name == "mse" else nullcontext():
-        one, first = trained(*data, **settings)
-    monkeypatch.setattr(windows, "HELD_BYTES", 0)
-    monkeypatch.setattr(windows, "WINDOW_BYTES", window)
+        one, first = trained(*data, CASES[name], engine=engine)
+    monkeypatch.setattr(feed, "HELD_BYTES", 0)
+    monkeypatch.setattr(feed, "BLOCK_BYTES", block)
     with pytest.warns() if name == "mse" else nullcontext():
-        other, second = trained(*data, **settings)
+        other, second = trained(*data, CASES[name], engine=engine)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(second.columns["loss"][1:], first.columns["loss"][1:], rtol=1e-10)
 
 
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.parametrize("objective", [MSE(7), MSE(7, mixup=0.3), MSE("all"), MSE("all", mixup=0.3)])
+@pytest.mark.parametrize("rows", [1, 150, 10**6])
+def test_batches_do_not_depend_on_how_many_epochs_are_drawn_at_once(data, monkeypatch, objective, rows, engine):
+    one, first = trained(*data, objective, engine=engine, budget=Steps(41))
+    monkeypatch.setattr(feed, "BLOCK_ROWS", rows)
+    other, second = trained(*data, objective, engine=engine, budget=Steps(41))
+    assert torch.equal(one, other)
+    assert repr(first["loss"]) == repr(second["loss"])
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("settings", [{"probe": "subset"}, {"probe": "draw"}, {"probe": "expected"}, {"ridge": 0.3}])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_weights_and_mixup_in_windows(data, monkeypatch, settings, mixed):
-    settings = {"subset_size": 12, "n_subsets": 20, **settings}
-    if mixed:
-        settings |= {"objective": "rlp+mixup"}
-    else:
-        settings |= {"sample_weight": torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1}
-    one, _ = trained(*data, **settings)
-    monkeypatch.setattr(windows, "HELD_BYTES", 0)
-    monkeypatch.setattr(windows, "WINDOW_BYTES", 3000)
-    other, _ = trained(*data, **settings)
+def test_weights_and_mixup_in_blocks(data, monkeypatch, settings, mixed, engine):
+    objective = RLP(12, 20, mixup=0.25 if mixed else None, **settings)
+    weight = None if mixed else torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1
+    one, _ = trained(*data, objective, sample_weight=weight, engine=engine)
+    monkeypatch.setattr(feed, "HELD_BYTES", 0)
+    monkeypatch.setattr(feed, "BLOCK_BYTES", 3000)
+    other, _ = trained(*data, objective, sample_weight=weight, engine=engine)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
+
+
+def absolute(pred, target):
+    return (pred - target).abs()
 
 
 @pytest.mark.parametrize("kind", [Items, Batches])
-@pytest.mark.parametrize("objective", ["rlp", "mse", "huber", "mse+mixup", "rlp+mixup"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        RLP(10, 20),
+        RLP(10, 20, plan="each-epoch"),
+        RLP(10, 20, probe="expected"),
+        MSE(7),
+        Huber(7),
+        MSE(7, mixup=0.25),
+        MSE("all"),
+        RLP(10, 20, mixup=0.25),
+        Pointwise(absolute, 7),
+        BatchLoss(RLPLoss(intercept=True), 12),
+    ],
+    ids=repr,
+)
 def test_a_dataset_trains_as_its_tensors_do(data, kind, objective):
-    settings = {"subset_size": 10, "n_subsets": 20} if objective.startswith("rlp") else {"batch_size": 7}
-    one, _ = trained(*data, objective, **settings)
-    other, _ = trained(kind(*data), None, objective, **settings)
+    one, _ = trained(*data, objective, engine="torch")
+    other, history = trained(kind(*data), None, objective)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
+    assert history.settings["engine_reason"] == "rows are read from a Dataset"
 
 
 def test_a_dataset_of_classes_and_one_for_reconstruction(data):
@@ -109,21 +152,21 @@ def test_a_dataset_of_classes_and_one_for_reconstruction(data):
     ends = []
     for rows in ((X, labels), (Items(X, labels), None), (TensorDataset(X, labels), None)):
         model = seeded(lambda: nn.Linear(D, 2), 0).double()
-        fit(model, *rows, "cross_entropy", budget=Epochs(2), compile=False)
+        fit(model, *rows, CrossEntropy(), budget=Epochs(2), engine="torch")
         ends.append(model.weight.detach())
     torch.testing.assert_close(ends[1], ends[0])
     torch.testing.assert_close(ends[2], ends[0])
     ends = []
     for rows in ((X, None), (Items(X, None), None)):
         model = seeded(lambda: nn.Linear(D, D), 0).double()
-        fit(model, *rows, "mse", budget=Epochs(2), compile=False)
+        fit(model, *rows, MSE(), budget=Epochs(2), engine="torch")
         ends.append(model.weight.detach())
     torch.testing.assert_close(ends[1], ends[0])
 
 
 def test_only_rows_of_the_plan_are_read(data):
     rows = Items(*data)
-    trained(rows, None, budget=Epochs(1), subset_size=5, n_subsets=2, intercept=False)
+    trained(rows, None, RLP(5, 2, intercept=False), budget=Epochs(1))
     assert rows.reads == 2 + 10  # two to see what they are like
 
 
@@ -133,7 +176,8 @@ def test_a_validation_dataset_is_measured(data):
     assert one.columns["mse"] == other.columns["mse"]
 
 
-def test_a_memory_map_is_neither_copied_nor_changed(data, tmp_path):
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+def test_a_memory_map_is_neither_copied_nor_changed(data, tmp_path, engine):
     X, y = (part.float().numpy() for part in data)
     path = tmp_path / "x.npy"
     np.save(path, X)
@@ -143,7 +187,7 @@ def test_a_memory_map_is_neither_copied_nor_changed(data, tmp_path):
 
     rows = read_rows(model, mapped, y, loss="mse", device=torch.device("cpu"))
     assert rows.x.data_ptr() == mapped.ctypes.data
-    history = fit(model, mapped, y, budget=Steps(5), subset_size=10, n_subsets=5)
+    history = fit(model, mapped, y, RLP(10, 5), budget=Steps(5), engine=engine)
     assert history.stopped == "budget"
     assert np.array_equal(np.load(path), X)
 
@@ -157,7 +201,7 @@ def test_points_with_the_moments_of_many_rows():
     torch.testing.assert_close(points.mT @ points / 8, x.mT @ x / 500, rtol=1e-12, atol=1e-14)
 
 
-def test_refusals(data, monkeypatch):
+def test_refusals(data):
     X, y = data
 
     class Endless(IterableDataset):
@@ -175,14 +219,15 @@ def test_refusals(data, monkeypatch):
     with pytest.raises(TypeError, match=r"items must be \(input, target\), got 3 parts"):
         trained(_Threes(X, y), None)
     with pytest.raises(ValueError, match="needs all rows in one process and in memory"):
-        trained(Items(X, y), None, probe="expected", draw_from="outside", subset_size=10, n_subsets=5)
+        trained(Items(X, y), None, RLP(10, 5, probe="expected", draw_from="outside"))
+    with pytest.raises(ValueError, match="float32_cutoff=True needs all rows in one process and in memory"):
+        trained(Items(X, y), None, RLP.released(10, 5, float32_cutoff=True))
     broken = X.clone()
     broken[7, 1] = float("nan")
     with pytest.raises(ValueError, match="the dataset's X must be finite"):
         trained(Items(broken, y), None, "mse")
-    monkeypatch.setattr(windows, "HELD_BYTES", 0)
-    with pytest.raises(ValueError, match="compile=True is not possible here: rows that are spread"):
-        rlploss.fit(RegressionNet(D).double(), X, y, budget=Steps(1), compile=True)
+    with pytest.raises(ValueError, match='engine="kernel" is not possible here: rows are read from a Dataset'):
+        trained(Items(X, y), None, engine="kernel")
 
 
 class _Threes(Items):

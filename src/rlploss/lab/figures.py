@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -251,12 +252,8 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
         text = text.replace(f": {colour}", f": var(--{css}, {colour})")
     head, rest = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    words = f"<title>{_escape(panel.title)}</title><desc>{_escape(panel.describe())}</desc>"
-    return f'{head} role="img" aria-label="{_escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    words = f"<title>{escape(panel.title)}</title><desc>{escape(panel.describe())}</desc>"
+    return f'{head} role="img" aria-label="{escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
 
 
 def _svg(figure: MplFigure) -> str:

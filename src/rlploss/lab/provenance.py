@@ -15,20 +15,12 @@ from pathlib import Path
 IGNORED = frozenset({"rlploss", "rlploss._checks", "rlploss._version"})
 
 
-class _Docless(ast.NodeTransformer):
-    """Drops docstrings, so that words about the code do not make old rows foreign."""
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        self.generic_visit(node)
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.body
-            and isinstance(node.body[0], ast.Expr)
-            and isinstance(node.body[0].value, ast.Constant)
-            and isinstance(node.body[0].value.value, str)
-        ):
-            node.body = node.body[1:]
-        return node
+def _dump(tree: ast.AST) -> str:
+    """The syntax tree as text without docstrings, so that words about the code do not make old rows foreign."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return ast.dump(tree)
 
 
 def _source(module: str) -> Path | None:
@@ -70,7 +62,7 @@ def code_hash(root: str) -> str:
             continue
         tree = ast.parse(path.read_bytes())
         waiting |= _imports(tree)
-        found[module] = ast.dump(_Docless().visit(tree))
+        found[module] = _dump(tree)
     digest = hashlib.sha256()
     for module in sorted(found):
         digest.update(f"{module}\0{found[module]}\0".encode())

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from rlploss._files import write_text
 from rlploss.lab import figures
-from rlploss.lab.figures import Drawing, Figure, Panel
+from rlploss.lab.figures import Figure
 from rlploss.lab.text import Scalar, csv_text, markdown_text
 
 
@@ -110,24 +110,11 @@ class Report:
         return [*(t for s in self.sections for t in s.tables), *self.tables]
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-
-
-def _svg(panel: Panel | Drawing, figure: str, index: int) -> Markup:
-    # inline_svg escapes every text it is given.
-    return Markup(figures.inline_svg(panel, f"{figure}-{index}"))
-
-
-def _swatch(style: str, level: bool) -> Markup:
-    return Markup(figures.legend_swatch(style, level))
-
-
 def html(report: Report) -> str:
     """The whole page."""
-    environment = _environment()
+    environment = Environment(
+        loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     css = environment.get_template("report.css").render(
         light=figures.style_variables(dark=False), dark=figures.style_variables(dark=True)
     )
@@ -139,8 +126,9 @@ def html(report: Report) -> str:
         folded=[claim for claim in report.claims if claim.folded],
         css=Markup(css),
         tally=[(word, tone, count) for (word, tone), count in counted.items()],
-        svg=_svg,
-        swatch=_swatch,
+        # Both escape every text they are given.
+        svg=lambda panel, figure, index: Markup(figures.inline_svg(panel, f"{figure}-{index}")),
+        swatch=lambda style, level: Markup(figures.legend_swatch(style, level)),
         has_data=lambda figure: bool(figures.data_rows(figure)),
     )
 

@@ -63,7 +63,7 @@ class StoredCell:
         return np.array([network.curve[metric] for network in self.of_variant(variant)], dtype=np.float64)
 
     def axis(self, name: str, variant: int = 0) -> Array:
-        """[points]: an axis ("step", "epoch", "samples" or "seconds"), mean over seeds, which differ in seconds only."""
+        """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in seconds only)."""
         values: Array = self.matrix(name, variant).mean(axis=0)
         return values
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,10 +145,7 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for rank, index in enumerate(order):
         running = max(running, min(1.0, (m - rank) * comparisons[index].p))
         corrected[index] = running
-    return [
-        Comparison(c.effect, c.low, c.high, c.p, c.n, c.better, c.scale, p)
-        for c, p in zip(comparisons, corrected, strict=True)
-    ]
+    return [replace(c, p_holm=p) for c, p in zip(comparisons, corrected, strict=True)]
 
 
 def same_as_published(ours: Array, mean: float, sd: float) -> bool:

@@ -1,77 +1,58 @@
 """The store: one SQLite file per output directory, rows written once, one writer at a time.
 
-A cell and all its runs are committed in one transaction. Rows are keyed by the cell's spec and by the
-*code_version* (the code that matters and the version of torch), so rows of other code or another spec stay where
-they are and never mix in.
+A cell and all its networks are committed in one transaction. Rows are keyed by the cell's spec and by the *code
+version* (the code that matters and the version of torch), so rows of other code or another spec stay where they are and
+never mix in.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from rlploss import _files
 from rlploss.lab import provenance
-from rlploss.lab._lock import DirectoryLock
 from rlploss.lab.errors import LabError
-from rlploss.lab.results import CellResult, Run, StoredCell
+from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
 from rlploss.lab.study import Cell, canonical_json
 
-FILE = "runs.sqlite"
-SCHEMA = 1
+FILE, LOCK = "runs.sqlite", ".lock"
+SCHEMA = 2
 APPLICATION_ID = 0x524C504C  # "RLPL", in the file's header: tells our files from other SQLite files
 
 _TABLES = """
 CREATE TABLE cell (
-    id INTEGER PRIMARY KEY,
-    spec_hash TEXT NOT NULL,
-    code_version TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    provenance TEXT NOT NULL,
-    created TEXT NOT NULL,
-    seconds REAL NOT NULL,
+    id INTEGER PRIMARY KEY, spec_hash TEXT NOT NULL, code_version TEXT NOT NULL, spec TEXT NOT NULL,
+    provenance TEXT NOT NULL, created TEXT NOT NULL, seconds REAL NOT NULL,
     UNIQUE (spec_hash, code_version)
 ) STRICT;
-CREATE TABLE run (
-    id INTEGER PRIMARY KEY,
-    cell INTEGER NOT NULL REFERENCES cell (id),
-    variant INTEGER NOT NULL,
-    seed INTEGER NOT NULL,
-    seconds REAL NOT NULL,
-    curve TEXT NOT NULL,
+CREATE TABLE network (
+    id INTEGER PRIMARY KEY, cell INTEGER NOT NULL REFERENCES cell (id), variant INTEGER NOT NULL,
+    seed INTEGER NOT NULL, seconds REAL NOT NULL, curve TEXT NOT NULL, "values" TEXT NOT NULL,
     UNIQUE (cell, variant, seed)
 ) STRICT;
 CREATE TABLE artifact (
-    run INTEGER NOT NULL REFERENCES run (id),
-    name TEXT NOT NULL,
-    shape TEXT NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (run, name)
+    network INTEGER NOT NULL REFERENCES network (id), name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (network, name)
 ) STRICT;
 CREATE TABLE failure (
-    spec_hash TEXT NOT NULL,
-    code_version TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    created TEXT NOT NULL,
+    spec_hash TEXT NOT NULL, code_version TEXT NOT NULL, reason TEXT NOT NULL, created TEXT NOT NULL,
     PRIMARY KEY (spec_hash, code_version)
 ) STRICT;
-CREATE TABLE request (
-    name TEXT PRIMARY KEY,
-    options TEXT NOT NULL,
-    created TEXT NOT NULL
-) STRICT;
+CREATE TABLE request (name TEXT PRIMARY KEY, options TEXT NOT NULL, created TEXT NOT NULL) STRICT;
 CREATE TRIGGER cell_once BEFORE UPDATE ON cell BEGIN SELECT RAISE(ABORT, 'cells are written once'); END;
-CREATE TRIGGER run_once BEFORE UPDATE ON run BEGIN SELECT RAISE(ABORT, 'runs are written once'); END;
+CREATE TRIGGER network_once BEFORE UPDATE ON network BEGIN SELECT RAISE(ABORT, 'networks are written once'); END;
 CREATE TRIGGER cell_kept BEFORE DELETE ON cell BEGIN SELECT RAISE(ABORT, 'cells are kept'); END;
-CREATE TRIGGER run_kept BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'runs are kept'); END;
+CREATE TRIGGER network_kept BEFORE DELETE ON network BEGIN SELECT RAISE(ABORT, 'networks are kept'); END;
 """
 
 
@@ -79,15 +60,19 @@ class StoreError(LabError):
     """The store cannot be used; the message is one sentence for the user."""
 
 
+class DirectoryBusy(StoreError):
+    """Another process works in the directory."""
+
+
 class Store:
-    """Runs of one output directory. `with Store(directory, code_version=...) as store:`."""
+    """The results of one output directory. `with Store(directory, code_version=...) as store:`."""
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
         self.directory = Path(directory)
         self.path = self.directory / FILE
         self.code_version = code_version
         self._prepare_directory(create)
-        self._lock = DirectoryLock(self.directory)
+        self._take_lock()
         try:
             with self._told():
                 self._connection = self._open()
@@ -98,9 +83,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -115,7 +98,7 @@ class Store:
             return
         if not create:
             raise StoreError(f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce` wrote")
-        if self.directory.exists() and any(p.name != DirectoryLock.NAME for p in self.directory.iterdir()):
+        if self.directory.exists() and any(p.name != LOCK for p in self.directory.iterdir()):
             raise StoreError(
                 f"{self.directory} is not empty and was not made by rlploss; choose a new or empty directory"
             )
@@ -125,6 +108,25 @@ class Store:
             raise StoreError(
                 f"cannot create {self.directory} ({error.strerror}); choose a directory you may write to"
             ) from error
+
+    def _take_lock(self) -> None:
+        """Be the only one in the directory; the file then holds the number of this process, for the message."""
+        path = self.directory / LOCK
+        try:
+            lock = _files.lock(path)
+        except OSError as error:
+            raise DirectoryBusy(
+                f"cannot lock {self.directory} ({error.strerror}); choose a directory you may write to"
+            ) from error
+        if lock is None:
+            holder = path.read_text(errors="replace").strip() or "unknown"
+            raise DirectoryBusy(
+                f"another rlploss (process {holder}) is working in {self.directory}; wait for it or choose another "
+                "directory"
+            )
+        self._lock = lock
+        with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
+            path.write_text(f"{os.getpid()}\n")
 
     def _open(self) -> sqlite3.Connection:
         if self.path.exists() and self.path.stat().st_size > 0:
@@ -139,9 +141,8 @@ class Store:
                 # One transaction in rollback mode: a kill leaves nothing, never half a schema.
                 header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};"
                 connection.executescript(f"BEGIN IMMEDIATE; {header} {_TABLES} COMMIT;")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
+            for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                connection.execute(f"PRAGMA {setting}")
         except BaseException:
             connection.close()
             raise
@@ -195,182 +196,173 @@ class Store:
                 "another directory, the file is left as it is"
             ) from error
 
-    def has(self, cell: Cell) -> bool:
-        """Whether this very cell, by this very code_version, is stored."""
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._told():
-            row = self._connection.execute(
-                "SELECT 1 FROM cell WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
-            ).fetchone()
-        return row is not None
+            return self._connection.execute(query, values).fetchall()
 
-    def write(self, cell: Cell, result: CellResult) -> None:
-        """Commit a cell and all its runs, or nothing."""
-        expected = _runs_of(cell)
-        if {(r.variant, r.seed) for r in result.runs} != expected or len(result.runs) != len(expected):
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may have rolled back already.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _key(self, cell: Cell[Any, Any]) -> tuple[str, str]:
+        """What a cell is stored under; one whose functions nobody could find again is refused."""
+        _refuse_unloadable(cell.spec())
+        return cell.hash, self.code_version
+
+    def has(self, cell: Cell[Any, Any]) -> bool:
+        """Whether this very cell, by this very code, is stored."""
+        return bool(self._rows("SELECT 1 FROM cell WHERE spec_hash = ? AND code_version = ?", *self._key(cell)))
+
+    def write(self, cell: Cell[Any, Any], result: CellResult) -> None:
+        """Commit a cell and all its networks, or nothing."""
+        if sorted((n.variant, n.seed) for n in result.networks) != sorted(cell.keys):
             raise ValueError(
-                f"a cell is stored whole: expected {len(expected)} runs, one per variant and seed, "
-                f"got {len(result.runs)} for {cell}"
+                f"a cell is stored whole: expected {cell.n_replicas} networks, one per variant and seed, "
+                f"got {len(result.networks)} for {cell}"
             )
+        key = self._key(cell)
         origin = {
             "code_version": self.code_version,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
             "threads": result.threads,
-            "path": result.path,
+            "engine": result.engine,
             "notes": list(result.notes),
+            "objectives": list(result.objectives),
         }
-        with self._told(), self._transaction() as connection:
+        with self._transaction() as connection:
             cursor = connection.execute(
-                "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    cell.hash,
-                    self.code_version,
-                    canonical_json(cell.spec()),
-                    canonical_json(origin),
-                    _now(),
-                    result.seconds,
-                ),
+                "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
             )
-            for run in result.runs:
+            for network in result.networks:
+                curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
+                numbers = {name: _plain(v) for name, v in network.values.items()}
+                texts = canonical_json(curve), canonical_json(numbers)
                 inserted = connection.execute(
-                    "INSERT INTO run (cell, variant, seed, seconds, curve) VALUES (?, ?, ?, ?, ?)",
-                    (cursor.lastrowid, run.variant, run.seed, run.seconds, _encode_curve(run)),
+                    'INSERT INTO network (cell, variant, seed, seconds, curve, "values") VALUES (?, ?, ?, ?, ?, ?)',
+                    (cursor.lastrowid, network.variant, network.seed, network.seconds, *texts),
                 )
                 connection.executemany(
-                    "INSERT INTO artifact (run, name, shape, data) VALUES (?, ?, ?, ?)",
+                    "INSERT INTO artifact (network, name, shape, data) VALUES (?, ?, ?, ?)",
                     [
-                        (
-                            inserted.lastrowid,
-                            name,
-                            json.dumps(array.shape),
-                            np.asarray(array, "<f4", order="C").tobytes(),
-                        )
-                        for name, array in run.artifacts.items()
+                        (inserted.lastrowid, name, json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes())
+                        for name, array in network.artifacts.items()
                     ],
                 )
-            connection.execute(
-                "DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
-            )
+            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", key)
 
-    def read(self, cell: Cell) -> StoredCell | None:
-        """The stored cell of this code_version, or None."""
-        with self._told():
-            row = self._connection.execute(
-                "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?",
-                (cell.hash, self.code_version),
-            ).fetchone()
-            if row is None:
-                return None
-            runs = self._connection.execute(
-                "SELECT id, variant, seed, seconds, curve FROM run WHERE cell = ? ORDER BY variant, seed", (row[0],)
-            ).fetchall()
-            arrays = self._connection.execute(
-                "SELECT a.run, a.name, a.shape, a.data FROM artifact a JOIN run r ON r.id = a.run WHERE r.cell = ?",
-                (row[0],),
-            ).fetchall()
+    def read(self, cell: Cell[Any, Any]) -> StoredCell | None:
+        """The stored cell of this code, or None."""
+        found = self._rows(
+            "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?", *self._key(cell)
+        )
+        if not found:
+            return None
+        ((number, origin_text, seconds),) = found
+        networks = self._rows(
+            'SELECT id, variant, seed, seconds, curve, "values" FROM network WHERE cell = ? ORDER BY variant, seed',
+            number,
+        )
+        arrays = self._rows(
+            "SELECT network, name, shape, data FROM artifact WHERE network IN (SELECT id FROM network WHERE cell = ?)",
+            number,
+        )
         with self._understood(f"cell {cell.hash[:16]}"):
             artifacts: dict[int, dict[str, Any]] = {}
-            for run, name, shape, data in arrays:
-                artifacts.setdefault(run, {})[name] = np.frombuffer(data, "<f4").reshape(json.loads(shape))
+            for network, name, shape, data in arrays:
+                artifacts.setdefault(network, {})[name] = np.frombuffer(data, "<f4").reshape(json.loads(shape))
             read = tuple(
-                Run(seed, variant, _decode_curve(curve), seconds, artifacts.get(key, {}))
-                for key, variant, seed, seconds, curve in runs
+                TrainedNetwork(
+                    seed,
+                    variant,
+                    {name: [_back(v) for v in values] for name, values in json.loads(curve).items()},
+                    took,
+                    {name: float(_back(v)) for name, v in json.loads(values).items()},
+                    artifacts.get(key, {}),
+                )
+                for key, variant, seed, took, curve, values in networks
             )
-            origin = json.loads(row[1])
-            whole = {(r.variant, r.seed) for r in read} == _runs_of(cell)
-            if not whole or not {"path", "threads", "versions", "machine"} <= set(origin):
+            origin = json.loads(origin_text)
+            whole = [(n.variant, n.seed) for n in read] == sorted(cell.keys)
+            if not whole or not {"engine", "threads", "versions", "machine"} <= set(origin):
                 raise ValueError("it is not whole")
-        return StoredCell(read, origin, row[2])
+        return StoredCell(read, origin, seconds)
 
-    def costs(self) -> list[tuple[Cell, float]]:
-        """(cell, seconds) of every stored cell, whatever the code_version: what estimates are learned from."""
-        with self._told():
-            rows = self._connection.execute("SELECT spec, seconds FROM cell").fetchall()
+    def costs(self) -> list[tuple[Cell[Any, Any], float]]:
+        """(cell, seconds) of every stored cell, by whatever code: what estimates are learned from."""
         found = []
-        for spec, seconds in rows:
+        for spec, seconds in self._rows("SELECT spec, seconds FROM cell"):
             # Another version may have other specs; an estimate can do without them.
             with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 found.append((Cell.from_spec(json.loads(spec)), seconds))
         return found
 
     def code_versions(self) -> list[str]:
-        """Every code_version that has rows here, the latest first."""
-        with self._told():
-            rows = self._connection.execute(
-                "SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC"
-            ).fetchall()
+        """Every code version that has rows here, the latest first."""
+        rows = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
         return [str(row[0]) for row in rows]
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
-        with self._told():
-            row = self._connection.execute(
-                "SELECT COUNT(*) FROM cell WHERE code_version <> ?", (self.code_version,)
-            ).fetchone()
-        return int(row[0])
+        return int(self._rows("SELECT COUNT(*) FROM cell WHERE code_version <> ?", self.code_version)[0][0])
 
-    def write_failure(self, cell: Cell, reason: str) -> None:
+    def write_failure(self, cell: Cell[Any, Any], reason: str) -> None:
         """Remember why a cell has no result; it is tried again the next time."""
-        with self._told(), self._transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO failure (spec_hash, code_version, reason, created) VALUES (?, ?, ?, ?)",
-                (cell.hash, self.code_version, reason, _now()),
-            )
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", (*self._key(cell), reason, _now()))
 
-    def failure(self, cell: Cell) -> str | None:
+    def failure(self, cell: Cell[Any, Any]) -> str | None:
         """The reason of the last failure of this cell, if it failed."""
-        with self._told():
-            row = self._connection.execute(
-                "SELECT reason FROM failure WHERE spec_hash = ? AND code_version = ?", (cell.hash, self.code_version)
-            ).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._rows("SELECT reason FROM failure WHERE spec_hash = ? AND code_version = ?", *self._key(cell))
+        return str(rows[0][0]) if rows else None
 
     def write_request(self, name: str, options: dict[str, Any]) -> None:
         """Remember what was asked for, so that the report can be rendered again."""
-        with self._told(), self._transaction() as connection:
+        with self._transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO request (name, options, created) VALUES (?, ?, ?)",
-                (name, canonical_json(options), _now()),
+                "INSERT OR REPLACE INTO request VALUES (?, ?, ?)", (name, canonical_json(options), _now())
             )
 
     def requests(self) -> dict[str, dict[str, Any]]:
         """Everything asked for in this directory, by name."""
-        with self._told():
-            rows = self._connection.execute("SELECT name, options FROM request ORDER BY rowid").fetchall()
         found: dict[str, dict[str, Any]] = {}
-        for name, options in rows:
+        for name, options in self._rows("SELECT name, options FROM request ORDER BY rowid"):
             with self._understood(f"request {name[:40]!r}"):
                 found[name] = dict(json.loads(options))
         return found
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection
-            self._connection.execute("COMMIT")
-        except BaseException:
-            # A full disk may have rolled back already.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
-
-def _runs_of(cell: Cell) -> set[tuple[int, int]]:
-    """(variant, seed) of every run of a cell."""
-    return {(v, s) for v in range(len(cell.task.variants)) for s in cell.seeds}
+def _refuse_unloadable(data: Any) -> None:
+    """Refuse a function that cannot be found again: nobody could say later what was trained."""
+    if isinstance(data, dict):
+        if "where" in data and data["where"] is None:
+            raise ValueError(
+                f"a store keeps functions by name, got {data['function']}, which is not at the top of a module or "
+                "file; define it there with def"
+            )
+        for value in data.values():
+            _refuse_unloadable(value)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _encode_curve(run: Run) -> str:
-    """JSON, floats as Python writes them (they read back bit for bit); NaN and infinities become null."""
-    return canonical_json(
-        {key: [float(v) if math.isfinite(v) else None for v in values] for key, values in run.curve.items()}
-    )
+def _plain(value: float) -> float | None:
+    """JSON has no NaN and no infinities: they become null. Other floats read back bit for bit."""
+    return float(value) if math.isfinite(value) else None
 
 
-def _decode_curve(text: str) -> dict[str, list[float]]:
-    return {key: [math.nan if v is None else v for v in values] for key, values in json.loads(text).items()}
+def _back(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -51,6 +51,11 @@ class Part:
         names = [f.name for f in fields(self) if f.name not in _LABELS]  # type: ignore[arg-type]  # a dataclass
         return {"kind": type(self).__name__} | {name: _plain(getattr(self, name)) for name in names}
 
+    @property
+    def family(self) -> str:
+        """What has the same family takes about as long as was predicted, or wrong by the same factor."""
+        return ""
+
     def __str__(self) -> str:
         """The label that progress and messages show."""
         return self.name
@@ -68,7 +73,7 @@ def _made(data: Any) -> Any:
         return tuple(_made(item) for item in data)
     if not isinstance(data, dict):
         return data
-    if any(isinstance(item, dict) and "function" in item for item in data.values()):
+    if any(isinstance(item, dict) and "where" in item for item in data.values()):
         raise ValueError("a spec with a function in it is not loaded")
     if data.get("kind") not in _KINDS:
         return from_json(data)
@@ -93,6 +98,12 @@ class Arm(Part):
         if not isinstance(self.optimizer, OptimizerValue):
             raise TypeError(f"optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got {self.optimizer!r}")
         _checks.one_of("output", self.output, OUTPUTS)
+
+    @property
+    def family(self) -> str:
+        """The objective, whether it mixes rows, and whether a step takes all subsets."""
+        made = self.objective
+        return f"{type(made).__name__} {made.mixup is None} {getattr(made, 'subsets_per_step', '')}"
 
     def __str__(self) -> str:
         return f"{self.protocol} · {self.name}" if self.protocol else self.name
@@ -159,6 +170,11 @@ class Task(Part):
                 _checks.count(name, getattr(self, name))
         if not self.variants:
             raise ValueError(f"task {self.name!r} needs at least one variant, got none; leave it out for a plain task")
+
+    @property
+    def family(self) -> str:
+        """The network."""
+        return self.model
 
 
 if TYPE_CHECKING:  # a TypeVar has defaults from Python 3.13 on

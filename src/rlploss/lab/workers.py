@@ -13,21 +13,23 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pickle import PickleError
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlploss import _checks
 from rlploss.lab.results import CellResult, Tell
 from rlploss.lab.study import Cell
 
-Train = Callable[[Cell, Tell], CellResult]
-TellOf = Callable[[Cell, float], None]  # how far a cell has come
+AnyCell = Cell[Any, Any]
+Train = Callable[[AnyCell, Tell], CellResult]
+TellOf = Callable[[AnyCell, float], None]  # how far a cell has come
 Say = Callable[[str], None]  # a sentence for the user: a worker was lost, a cell is tried again
 
 TRIES = 3  # of a cell whose worker dies: a machine may be short of memory once, a cell that always kills is given up
@@ -38,7 +40,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 class Outcome:
     """A cell with its result, or with the reason why it has none."""
 
-    cell: Cell
+    cell: AnyCell
     result: CellResult | None = None
     error: str | None = None
 
@@ -50,7 +52,7 @@ class Workers(Protocol):
     def count(self) -> int:
         """How many cells train at once."""
 
-    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
+    def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """Train the cells, yield outcomes as they come; closing the iterator stops all work."""
 
 
@@ -88,13 +90,13 @@ class Inline:
     def __str__(self) -> str:
         return "inline"
 
-    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
+    def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         for cell in cells:
             yield attempt(train, cell, partial(tell, cell))
 
 
-def attempt(train: Train, cell: Cell, tell: Tell) -> Outcome:
+def attempt(train: Train, cell: AnyCell, tell: Tell) -> Outcome:
     """Train one cell; an exception becomes a reason."""
     try:
         return Outcome(cell, train(cell, tell))
@@ -105,6 +107,20 @@ def attempt(train: Train, cell: Cell, tell: Tell) -> Outcome:
 def reason(error: BaseException) -> str:
     """An exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def now_and_then(tell: Tell, seconds: float) -> Tell:
+    """The same function, called at most once in so many seconds."""
+    last = -seconds
+
+    def told(fraction: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds:
+            last = now
+            tell(float(fraction))
+
+    return told
 
 
 @contextmanager
@@ -134,12 +150,15 @@ def one_thread() -> Iterator[None]:
 class Retries:
     """Counts how often a cell has lost its worker."""
 
-    def __init__(self, waiting: deque[Cell], say: Say, most: int = TRIES) -> None:
+    def __init__(self, waiting: deque[AnyCell], say: Say, most: int = TRIES) -> None:
         self._waiting, self._say, self._most = waiting, say, most
-        self._lost: Counter[Cell] = Counter()
+        self._lost: Counter[AnyCell] = Counter()
 
-    def lost(self, cell: Cell, how: str) -> Outcome | None:
-        """Put the cell behind the others once more, or give it up."""
+    def lost(self, cell: AnyCell, how: str) -> Outcome | None:
+        """Put the cell behind the others once more, or give it up; one that was never begun stays the first."""
+        if not how:
+            self._waiting.appendleft(cell)
+            return None
         self._lost[cell] += 1
         if self._lost[cell] >= self._most:
             return Outcome(cell, error=f"{how}, as in each of {self._most} tries" if self._most > 1 else how)
@@ -148,11 +167,59 @@ class Retries:
         return None
 
 
-@dataclass
-class _Worker:
-    process: BaseProcess
-    pipe: Connection
-    cell: Cell | None = field(default=None)
+@dataclass(frozen=True)
+class Lost:
+    """A worker has lost its cell; `how` in words, empty if it never began."""
+
+    how: str
+
+
+class Worker(Protocol):
+    """A process that trains one cell at a time and may die."""
+
+    cell: AnyCell
+    future: Future[Any] | None  # what it is doing; None if it is free
+
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+
+    def start(self, cell: AnyCell) -> None:
+        """Begin a cell: sets `cell` and `future`."""
+
+    def relay(self, tell: TellOf) -> None:
+        """Pass on what the process has told of its progress."""
+
+    def outcome(self) -> Outcome | Lost:
+        """What the cell has come to, once the future is done or the process has died."""
+
+
+def keep_busy(
+    look: Callable[[int], Sequence[Worker]], cells: Sequence[AnyCell], tell: TellOf, say: Say,
+    tries: int = TRIES, pause: float = 0.2,
+) -> Generator[Outcome]:  # fmt: skip
+    """Give the workers that `look(cells left)` finds a cell each, until every cell has an outcome."""
+    waiting = deque(cells)
+    retries = Retries(waiting, say, tries)
+    busy: list[Worker] = []
+    while waiting or busy:
+        for worker in look(len(waiting) + len(busy)):
+            if worker.future is None and waiting:
+                worker.start(waiting.popleft())
+                busy.append(worker)
+        if busy:
+            wait_for([worker.future for worker in busy if worker.future], pause, FIRST_COMPLETED)
+        else:
+            time.sleep(pause)
+        for worker in list(busy):
+            worker.relay(tell)
+            if worker.future is None or worker.future.done() or not worker.is_alive():
+                busy.remove(worker)
+                found: Outcome | Lost | None = worker.outcome()
+                worker.future = None
+                if isinstance(found, Lost):
+                    found = retries.lost(worker.cell, found.how)
+                if found is not None:
+                    yield found
 
 
 @dataclass(frozen=True)
@@ -171,67 +238,101 @@ class LocalProcesses:
     def __str__(self) -> str:
         return f"local:{self.count}"
 
-    def run(self, train: Train, cells: Sequence[Cell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
+    def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
-        together = [c for c in cells if not c.task.get("timed")]
-        alone = [c for c in cells if c.task.get("timed")]
-        for batch, size in ((together, self.count), (alone, 1)):
-            if batch:
-                yield from self._run_batch(train, batch, min(size, len(batch)), tell, say)
+        team: list[_Process] = []
 
-    def _run_batch(self, train: Train, cells: Sequence[Cell], size: int, tell: TellOf, say: Say) -> Generator[Outcome]:
-        waiting = deque(cells)
-        retries = Retries(waiting, say)
-        team: list[_Worker] = []
+        def look(size: int, left: int) -> list[_Process]:
+            _stop([worker for worker in team if not worker.is_alive()])
+            team[:] = [worker for worker in team if worker.is_alive()][:size]
+            while len(team) < min(size, left):
+                team.append(_Process(train))
+            return team
+
         try:
-            for _ in range(size):  # one by one, so that those that have started are stopped if one cannot
-                team.append(_start(train))
-            while True:
-                for worker in team:
-                    if worker.cell is None:
-                        _give(worker, waiting)
-                busy = {worker.pipe: worker for worker in team if worker.cell is not None}
-                if not busy:
-                    return
-                # A process that dies closes its pipe, unless a child of its own has inherited it: hence the timeout.
-                ready = wait(list(busy), timeout=1.0)
-                for pipe, worker in busy.items():
-                    if pipe in ready:
-                        outcome = _receive(worker, tell)
-                    elif worker.process.is_alive() or pipe.poll():  # its last words may just have come
-                        continue
-                    else:
-                        outcome = _Death(_died(worker.process))
-                    if outcome is None:
-                        continue
-                    cell, worker.cell = worker.cell, None
-                    assert cell is not None
-                    if isinstance(outcome, _Death):
-                        team.remove(worker)
-                        _stop([worker])
-                        outcome = retries.lost(cell, outcome.how)
-                        if waiting:
-                            team.append(_start(train))
-                    if outcome is not None:
-                        yield outcome
+            for alone, batch in in_turn(cells):
+                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell, say)
         finally:
             _stop(team)
 
 
-@dataclass(frozen=True)
-class _Death:
-    how: str
+def in_turn(cells: Sequence[AnyCell]) -> list[tuple[bool, list[AnyCell]]]:
+    """(False, the cells that train together), then (True, those whose seconds are a result and that train alone)."""
+    return [(alone, [cell for cell in cells if cell.task.timed is alone]) for alone in (False, True)]
 
 
-def _start(train: Train) -> _Worker:
-    # "spawn": no lock, no open store and no thread of the driver is inherited.
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, train), daemon=True)
-    with _interrupts_held():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
+class _Process:
+    """One process in a pool of its own, so that the pool's death tells which cell died with it."""
+
+    def __init__(self, train: Train) -> None:
+        # "spawn": no lock, no open store and no thread of the driver is inherited.
+        context = multiprocessing.get_context("spawn")
+        self._progress, theirs = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(train, theirs))
+        self._orphans = False
+        self.future: Future[Any] | None = None
+        before = multiprocessing.active_children()
+        with _interrupts_held():
+            self._pool.submit(os.getpid)  # starts the process
+        theirs.close()
+        (self.process,) = set(multiprocessing.active_children()) - set(before)
+
+    def is_alive(self) -> bool:
+        return self.process.is_alive()
+
+    def start(self, cell: AnyCell) -> None:
+        self.cell = cell
+        try:
+            self.future = self._pool.submit(_train, cell)
+        except BrokenProcessPool as error:  # it has died since its last cell
+            self.future = Future()
+            self.future.set_exception(error)
+
+    def relay(self, tell: TellOf) -> None:
+        with suppress(EOFError, OSError):
+            while self._progress.poll():
+                tell(self.cell, self._progress.recv())
+
+    def outcome(self) -> Outcome | Lost:
+        assert self.future is not None
+        try:
+            error = self.future.exception(timeout=1.0)
+        except TimeoutError as late:  # a child of the dead process holds its pipes open, so the pool has not noticed
+            self._orphans, error = True, BrokenProcessPool(late)
+        if isinstance(error, BrokenProcessPool):
+            _stop([self])
+            return Lost(_died(self.process.exitcode))
+        if error is not None:
+            return Outcome(self.cell, error=f"the result cannot be sent: {reason(error)}")
+        outcome: Outcome = self.future.result()
+        return outcome
+
+    def close(self) -> None:
+        """Let go of the pool of a process that has ended."""
+        self._progress.close()
+        self._pool.shutdown(wait=not self._orphans, cancel_futures=True)
+
+
+def _stop(team: Sequence[_Process]) -> None:
+    """End the processes of a team: all are asked at once, and those that do not go within a second are killed."""
+    for worker in team:
+        worker.process.terminate()
+    deadline = time.monotonic() + 1.0
+    for worker in team:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.close()
+
+
+def _died(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"the worker process died (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = "without a name"
+    return f"the worker process died (killed by signal {-code}, {name})"
 
 
 @contextmanager
@@ -248,80 +349,22 @@ def _interrupts_held() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _give(worker: _Worker, waiting: deque[Cell]) -> None:
-    worker.cell = waiting.popleft() if waiting else None
-    if worker.cell is not None:
-        # A worker that has died shows as the end of its pipe when it is read.
-        with suppress(OSError):
-            worker.pipe.send(worker.cell)
+# In a worker process
+
+_train_here: Train
+_progress: Connection
 
 
-def _receive(worker: _Worker, tell: TellOf) -> Outcome | _Death | None:
-    """The worker's outcome or its death, if there is one; progress is passed on."""
-    assert worker.cell is not None
-    try:
-        message = worker.pipe.recv()
-    except (EOFError, OSError):
-        worker.process.join(5.0)
-        return _Death(_died(worker.process))
-    if isinstance(message, float):
-        tell(worker.cell, message)
-        return None
-    assert isinstance(message, Outcome)
-    return message
-
-
-def _died(process: BaseProcess) -> str:
-    code = process.exitcode
-    if code is None:
-        return "the worker process closed its pipe"
-    if code >= 0:
-        return f"the worker process died (exit code {code})"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
-        name = "without a name"
-    return f"the worker process died (killed by signal {-code}, {name})"
-
-
-def _stop(team: Sequence[_Worker]) -> None:
-    """End the processes of a team: all are asked at once, and those that do not go within a second are killed."""
-    for worker in team:
-        worker.pipe.close()
-        worker.process.terminate()
-    deadline = time.monotonic() + 1.0
-    for worker in team:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        worker.process.close()  # its handle, not left to the garbage collector
-
-
-def _work(pipe: Connection, train: Train) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+def _begin(train: Train, progress: Connection) -> None:
+    """Prepare a worker process: Ctrl-C is the driver's to handle, and without a driver there is nobody to work for."""
+    global _train_here, _progress
+    _train_here, _progress = train, progress
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        # A driver that was killed leaves nobody to work for.
-        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-    last = 0.0
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
-    def tell(fraction: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= 0.2:
-            last = now
-            pipe.send(float(fraction))
 
+def _train(cell: AnyCell) -> Outcome:
     with one_thread():
-        while True:
-            try:
-                cell = pipe.recv()
-                outcome = attempt(train, cell, tell)
-                try:
-                    pipe.send(outcome)
-                except (TypeError, AttributeError, ValueError, RecursionError, PickleError) as error:
-                    pipe.send(Outcome(cell, error=f"the result cannot be sent: {reason(error)}"))
-            except (EOFError, OSError):
-                return
+        return attempt(_train_here, cell, now_and_then(_progress.send, 0.2))

@@ -145,7 +145,7 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """
     M, d = x.shape
     p = d + int(intercept)
-    if M <= p or M * p > _SMALL or x.device.type != "cpu":
+    if M <= p or M * p > _SMALL or not x.is_cpu or x.is_complex():
         return None
     x = (x.detach() if x.requires_grad else x).to(torch.float64)
     reflectors, scales = torch.geqrf(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)

@@ -97,13 +97,13 @@ def subset_values(
     warn: Warn,
 ) -> Tensor:
     """The value of each subset [K], or a scalar of the only one; `warn` is how to tell of degenerate cases."""
+    if subsets is None and probe_points is None and form.is_projection and not features_grad:
+        value = _quick_value(pred, target, features, form, check_finite)
+        if value is not None:
+            return value
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     tracing = is_tracing()
-    if subsets is None and probe_points is None and form.is_projection and not features_grad and not tracing:
-        value = _quick_value(pred, target, x, form, check_finite)
-        if value is not None:
-            return value
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not tracing)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
@@ -126,13 +126,18 @@ def subset_values(
 
 
 def _quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
-    """The value of one small batch in few calls, where it is as simple as that, else None."""
-    if torch.is_autocast_enabled(pred.device.type):
+    """The value of one small batch in few calls, where it is as simple as that; None where it takes more checks."""
+    plain = type(pred) is type(target) is type(x) is Tensor and not is_tracing()
+    if not plain or pred.shape != target.shape or pred.dtype is not target.dtype or torch.is_autocast_enabled("cpu"):
         return None
-    residual = as_residual(pred, target)
-    rows = quick_rows(x, form.intercept, residual.dtype)
+    if pred.ndim not in (1, 2) or pred.dtype not in (torch.float32, torch.float64):
+        return None
+    if x.ndim != 2 or x.shape[0] != pred.shape[0] or pred.numel() == 0:
+        return None
+    rows = quick_rows(x, form.intercept, pred.dtype)
     if rows is None:
         return None
+    residual = as_residual(pred, target)
     value = projected_value(residual, rows)
     if check_finite and not math.isfinite(value.item()):
         _checks.finite(pred=pred, target=target)

@@ -187,8 +187,8 @@ def fit_fleet(
     if distributed.current().world > 1:
         raise ValueError("fit_fleet trains in one process; under torchrun call fit, or give each process its own fleet")
     known: dict[Any, Evaluator] = {}
-    jobs = []
-    for number, problem in enumerate(problems):
+    jobs: list[Job] = []
+    for number, problem in enumerate([problems] if isinstance(problems, Problem) else problems):
         if not isinstance(problem, Problem):
             raise TypeError(
                 f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"

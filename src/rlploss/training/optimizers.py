@@ -28,7 +28,8 @@ class OptimizerValue(Value):
 
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Torch's optimiser for these parameters, with its fused update where there is one."""
-        fused = parameters[0].device.type in ("cpu", "cuda", "mps")
+        # torch's fused SGD fails where a parameter has its first gradient later than others
+        fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(self, "momentum", 0.0)
         kind: Any = getattr(torch.optim, type(self).__name__)
         arguments = {name: value for name, value in self.to_json().items() if name != "kind"}
         return kind(parameters, **arguments, fused=fused)  # type: ignore[no-any-return]  # torch's own class
