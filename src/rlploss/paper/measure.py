@@ -69,20 +69,14 @@ def _floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
 
 def _excess(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """What a bent function and a bump at the origin cost more than E[Y|X]."""
-    found: dict[str, float] = {}
-    for key, deviation in (("bent", _bent), ("at_zero", _at_zero)):
-        options: dict[str, Any] = {"zero_share": at.atom, "n_subsets": draws, "generator": generator}
-        excess = theory.measure_excess(deviation, at.d, at.M, **options)
-        found |= {key: excess.mean, f"{key}_error": excess.error}
-    return found
-
-
-def _bent(x: torch.Tensor) -> torch.Tensor:
-    return 0.3 * x[:, 0] * x[:, 1] + 0.3 * x[:, 0].square()
-
-
-def _at_zero(x: torch.Tensor) -> torch.Tensor:
-    return (x == 0).all(dim=1).to(x.dtype)
+    bent, at_zero = (
+        theory.measure_excess(deviation, at.d, at.M, zero_share=at.atom, n_subsets=draws, generator=generator)
+        for deviation in (
+            lambda x: 0.3 * x[:, 0] * x[:, 1] + 0.3 * x[:, 0].square(),
+            lambda x: (x == 0).all(dim=1).to(x.dtype),
+        )
+    )
+    return {"bent": bent.mean, "bent_error": bent.error, "at_zero": at_zero.mean, "at_zero_error": at_zero.error}
 
 
 def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:

@@ -89,14 +89,12 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
 
 def list_names(request: Request, workers: Workers, console: Console) -> None:
     """Every name, what it is, and what it costs at each scale on these workers."""
-    rows = []
-    for name, artefact in CATALOG.items():
-        costs = []
-        for scale in SCALES:
-            cells = distinct(STUDIES[name](replace(request, scale=scale)))
-            seconds = sum(expected_seconds(cell) for cell in cells) / workers.count
-            costs.append(duration(seconds) if cells else "nothing to train")
-        rows.append((name, artefact.what, *costs))
+
+    def cost(name: str, scale: str) -> str:
+        seconds = [expected_seconds(cell) for cell in distinct(STUDIES[name](replace(request, scale=scale)))]
+        return duration(sum(seconds) / workers.count) if seconds else "nothing to train"
+
+    rows = [(name, artefact.what, *(cost(name, scale) for scale in SCALES)) for name, artefact in CATALOG.items()]
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
 
 

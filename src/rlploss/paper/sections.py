@@ -40,19 +40,6 @@ def _regions(grid: Grid) -> Content:
     return [Table("shift-regions", "Rows in the region of interest", header, tuple(rows))]
 
 
-def _digits(grid: Grid) -> Content:
-    """Digits after 5, 10 and 50 epochs."""
-    drawings = []
-    for protocol in ("released", "steps"):
-        stored = {arm: s for arm in ("mse", "rlp") if (s := grid.stored("mnist", protocol, arm)) is not None}
-        if len(stored) == 2:
-            made = (reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) for epoch in (5, 10, 50))
-            drawings += [drawing for drawing in made if drawing is not None]
-    caption = "Test digits of the first seed. At equal steps MSE's “epochs” are RLP's: the same number of steps."
-    title = "Reconstructed digits, 50 training examples"
-    return [Figure(grid.name, title, caption, tuple(drawings))] if drawings else []
-
-
 def _classes(grid: Grid) -> Content:
     """Accuracy and F1 of both sizes, with and without mixup."""
 
@@ -65,41 +52,37 @@ def _classes(grid: Grid) -> Content:
     return [*figures(grid, CATALOG[grid.name].title, "classes", panels, columns=2)]
 
 
-def _boundaries(grid: Grid) -> Content:
+def _digits(grid: Grid) -> Iterable[Drawing]:
+    """Digits after 5, 10 and 50 epochs."""
+    for protocol in ("released", "steps"):
+        stored = {arm: s for arm in ("mse", "rlp") if (s := grid.stored("mnist", protocol, arm)) is not None}
+        if len(stored) == 2:
+            made = (reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) for epoch in (5, 10, 50))
+            yield from (drawing for drawing in made if drawing is not None)
+
+
+def _boundaries(grid: Grid) -> Iterable[Drawing]:
     """Test points and decision boundaries."""
-    drawings: list[Drawing] = []
     for task in grid.tasks():
         for words, arms in CLASSES.items():
             cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
             stored = {arm: s for arm in arms if (s := grid.stored(task, "released", arm)) is not None}
             if cell is not None and stored:
                 split = problems.split(cell.task, Variant(), cell.seeds[0])
-                drawings.append(boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test))
-    caption = "Test points of the first seed and each arm's decision boundary (solid RLP or cross entropy)."
-    title = "Decision boundaries, released loop"
-    return [Figure("fig-moons-boundaries", title, caption, tuple(drawings), 2)] if drawings else []
-
-
-def _planes(grid: Grid) -> Content:
-    """The explanatory figures."""
-    caption = "Lines through every pair of four points, of the true function (thick blue) and of a prediction (red)."
-    return [Figure("fig-planes", "A function and its planes", caption, plane_drawings(), 2)]
-
-
-def _networks(grid: Grid) -> Content:
-    """The four architectures."""
-    caption = "Drawn from the modules that are trained."
-    return [Figure("fig-networks", "The four networks", caption, network_drawings(), 2)]
+                yield boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test)
 
 
 MORE: dict[str, Callable[[Grid], Content]] = {
     "fig-shift": _regions,
-    "fig-reconstructions": _digits,
     "fig-mnist-classes": _classes,
-    "fig-moons": lambda grid: [*_classes(grid), *_boundaries(grid)],
-    "fig-planes": _planes,
-    "fig-networks": _networks,
+    "fig-moons": _classes,
     "tables-hyperparameters": lambda grid: [*hyperparameter_tables()],
+}
+DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing]]] = {
+    "fig-reconstructions": _digits,
+    "fig-moons": _boundaries,
+    "fig-planes": lambda grid: plane_drawings(),
+    "fig-networks": lambda grid: network_drawings(),
 }
 
 
@@ -116,10 +99,14 @@ class Artefact:
     tables: tuple[Mapping[str, Any], ...] = ()
     figures: tuple[Mapping[str, Any], ...] = ()
     measured: tuple[Mapping[str, Any], ...] = ()
+    drawn: Mapping[str, Any] | None = None
 
     def section(self, grid: Grid) -> Section:
         """The section of the report, with what is missing and how the numbers were obtained."""
         made = MORE[self.name](grid) if self.name in MORE else []
+        drawings = tuple(DRAWINGS[self.name](grid)) if self.drawn else ()
+        if self.drawn and drawings:
+            made.append(Figure(**{"name": self.name} | dict(self.drawn), panels=drawings))
         made += [self._table(grid, **row) for row in self.tables]
         made += [measured_table(grid, **row) for row in self.measured]
         made += [figure for row in self.figures for figure in task_figures(grid, self.arms, **row)]
