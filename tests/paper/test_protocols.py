@@ -7,9 +7,8 @@ from rlploss.paper.cost import expected_seconds, steps_of
 from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.studies import STUDIES, cells_of
-from rlploss.training.budget import Epochs, Steps
+from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
 from rlploss.training.objectives import MSE, RLP
-from rlploss.training.optimizers import SGD, Adam, AdamW
 
 TRAINED = [
     name for name in STUDIES if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")

@@ -13,7 +13,7 @@ from rlploss.paper.measure import Measurement
 from rlploss.paper.protocols import is_rlp
 from rlploss.paper.results import StoredResults
 from rlploss.paper.sections import CATALOG
-from rlploss.training.budget import Epochs
+from rlploss.training.job import Epochs
 
 POINTS = 41
 PROVENANCE = {

@@ -6,7 +6,7 @@ from rlploss.lab import problems
 from rlploss.lab.study import Cell
 from rlploss.paper.measure import Measurement
 from rlploss.paper.studies import AnyCell
-from rlploss.training.budget import Steps
+from rlploss.training.job import Steps
 from rlploss.training.objectives import RLP, Objective
 
 # Seconds of one core, measured. Small networks of one cell train together: a step costs FLEET_STEP, and

@@ -15,7 +15,7 @@ from rlploss.paper.request import Request
 from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
 from rlploss.paper.verdicts import NOT_JUDGED
-from rlploss.training.optimizers import SGD, OptimizerValue
+from rlploss.training.job import SGD, OptimizerValue
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),

@@ -14,9 +14,8 @@ from functools import partial
 from rlploss.lab.study import Arm, Cell, Task
 from rlploss.paper import published
 from rlploss.paper.request import Request
-from rlploss.training.budget import Epochs, Steps
+from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Objective
-from rlploss.training.optimizers import SGD, Adam, AdamW, OptimizerValue
 
 PROTOCOLS = {
     "released": "released, equal epochs",

@@ -15,7 +15,7 @@ from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
 from rlploss.paper.studies import STUDIES, WINE_LONGER, AnyCell
-from rlploss.training.budget import Epochs, Steps
+from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
 SCORES = ("accuracy", "f1")  # higher is better

@@ -13,7 +13,7 @@ from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
 from rlploss.paper.published import DATASETS, IMAGES, REGRESSION
 from rlploss.paper.request import Request
-from rlploss.training.budget import Steps
+from rlploss.training.job import Steps
 
 AnyCell = Cell[Any, Any]  # trained or measured
 Cells = Callable[[Request], list[AnyCell]]
