@@ -99,6 +99,7 @@ class ModuleEngine(Engine):
         """Take the steps of a window one by one."""
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
+        before = [parameter.detach().clone() for parameter in parameters]
         started = time.perf_counter()
         taken = 0
         for i in range(window.last - window.first):
@@ -118,6 +119,9 @@ class ModuleEngine(Engine):
                 value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
+                if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
+                    with torch.no_grad():  # the last update overflowed: back to where this stretch began
+                        torch._foreach_copy_(parameters, before)
                 return Outcome(taken, self._total, time.perf_counter() - started, number)
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
