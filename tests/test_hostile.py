@@ -241,7 +241,7 @@ def trained(path):
     ("part", "value", "message"),
     [
         ("format", None, "KeyError 'format'"),
-        ("format", 99, "it has format '99', not 1"),
+        ("format", 99, "it has format '99', not 2"),
         ("spec", [1], "its spec is not one"),
         ("environment", None, "KeyError 'environment'"),
         ("state", {}, "its content does not match its digest"),
