@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks.common import Row
 from benchmarks.studies import write_results
 from rlploss import MSE, RLP, Adam, Problem, Steps, datasets, fit_fleet
+from rlploss._scaling import Scaling
 from rlploss.estimators import auto_subset_size
 from rlploss.estimators.dial import BATCH, steps_per_iteration, with_subsets
-from rlploss.estimators.network import build_network
-from rlploss.estimators.scaling import Scaling
+from rlploss.models import build_network
 
 DATASETS = ("diabetes", "california", "wine", "nonlinear")
 SIZES = (50, 100, 200, 500, 1000, 2000, 5000)

@@ -48,7 +48,7 @@ def test_numbers_whose_squares_overflow():
 
 
 def test_scaled_targets_lead_back():
-    from rlploss.estimators.scaling import Scaling
+    from rlploss._scaling import Scaling
 
     rng = np.random.default_rng(SEED)
     X, Y = rng.normal(size=(40, 3)) * 7 + 2, np.column_stack([rng.normal(size=40) * 1e6, np.full(40, 0.1)])

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlploss import _checks
+from rlploss._scaling import is_constant
 from rlploss.loss.moments import column_sums, points_with, triangle_of
 
 T = TypeVar("T")
@@ -181,8 +182,7 @@ def mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
     n, mean = _mean(x)
     spread = _everywhere((x.double() - mean).square().sum(0)) / n
     std = spread.sqrt()
-    constant = std <= 8 * torch.finfo(torch.float64).eps * mean.abs()
-    return mean, torch.where(constant | (std == 0), torch.ones_like(std), std)
+    return mean, torch.where(is_constant(mean, std), torch.ones_like(std), std)
 
 
 def moment_points(x: Tensor) -> Tensor:

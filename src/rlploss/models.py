@@ -1,9 +1,10 @@
-"""The four networks of section D.1 of the paper, each an `nn.Sequential` with the paper's layer names."""
+"""The four networks of section D.1 of the paper, with its layer names, and a multilayer perceptron of any size."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -11,6 +12,12 @@ from torch import nn
 from rlploss._checks import count, one_of
 
 OUTPUTS = ("logits", "sigmoid", "softmax")
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "identity": nn.Identity,
+}
 
 
 def _head(output: str) -> list[tuple[str, nn.Module]]:
@@ -124,3 +131,22 @@ def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices too
         return factory()
+
+
+def build_network(
+    n_features: int, hidden_layer_sizes: Sequence[int], n_outputs: int, *, activation: str, softmax: bool, seed: int
+) -> nn.Sequential:
+    """A multilayer perceptron whose weights depend on `seed` only; `softmax` makes its outputs probabilities."""
+    kind = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+    sizes = [n_features, *(count("hidden_layer_sizes", size) for size in hidden_layer_sizes)]
+
+    def factory() -> nn.Module:
+        layers: list[nn.Module] = []
+        for inside, outside in pairwise(sizes):
+            layers += [nn.Linear(inside, outside), kind()]
+        layers.append(nn.Linear(sizes[-1], n_outputs))
+        return nn.Sequential(*layers, *([nn.Softmax(dim=-1)] if softmax else []))
+
+    network = seeded(factory, seed)
+    assert isinstance(network, nn.Sequential)
+    return network

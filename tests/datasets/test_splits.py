@@ -328,7 +328,7 @@ def test_standardize_uses_training_rows_only() -> None:
     # And it can be undone.
     scaling = scaled.scaling
     assert scaling is not None
-    assert np.allclose(scaled.X_test * scaling.X_scale + scaling.X_mean, split.X_test)
+    assert np.allclose(scaled.X_test * scaling.x_scale + scaling.x_mean, split.X_test)
     assert np.allclose(scaled.y_test * scaling.y_scale + scaling.y_mean, split.y_test)
 
 

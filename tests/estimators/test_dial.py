@@ -8,8 +8,16 @@ from tests.close import assert_close
 from tests.seeds import SEED
 
 from rlploss import MSE, RLP
-from rlploss.estimators.dial import DIALS, LINEAR_END, MSE_END, Dial, objective_at, steps_per_iteration, with_subsets
-from rlploss.estimators.selection import choose
+from rlploss.estimators.dial import (
+    DIALS,
+    LINEAR_END,
+    MSE_END,
+    Dial,
+    choose,
+    objective_at,
+    steps_per_iteration,
+    with_subsets,
+)
 
 
 def test_places_on_the_dial():

@@ -1,27 +1,135 @@
-"""The command `rlploss`."""
+"""The command `rlploss`: puts the groups of commands together, and turns errors into one sentence and a code.
+
+Exit codes: 0 done, 1 the work failed or found something wrong, 2 bad input, 130 stopped with Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlploss._extras import MissingExtra, need
+from rlploss._version import __version__
+from rlploss.lab.errors import LabError, Stopped, sentence
+
+if TYPE_CHECKING:
+    import typer
+
+STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
+RESUMING = (["reproduce"], ["compare"], ["data", "get"])  # the same command goes on where it was stopped
+
+
+def make_app() -> typer.Typer:
+    """Return the command with its groups of commands."""
+    import typer
+
+    from rlploss.cli import bench, compare, data, reproduce
+
+    app = typer.Typer(
+        help="Random Linear Projections loss: data, reproduction, comparison.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.add_typer(data.app, name="data")
+    for command in (reproduce.reproduce, reproduce.report, compare.compare, compare.inspect, bench.bench):
+        app.command()(command)
+
+    @app.callback(invoke_without_command=True)
+    def _version(
+        version: bool = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True),
+    ) -> None:
+        if version:
+            print(__version__)
+            raise typer.Exit
+
+    return app
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` if None) and return its exit code."""
     need("lab", "the command", "typer", "rich")
-    from rlploss.cli import app
+    import typer
 
-    return app.run(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = make_app()(args=arguments, prog_name="rlploss", standalone_mode=False)
+        sys.stdout.flush()
+    except Stopped as stopped:
+        return _fail(str(stopped), STOPPED)
+    except (KeyboardInterrupt, typer.Abort):
+        return _stopped(words)
+    except BrokenPipeError:  # the reader has gone, as in `rlploss data list | head -1`
+        _forget_output()
+        return 1
+    except (ValueError, LabError, MissingExtra) as error:
+        return _fail(sentence(str(error)), 2)
+    except OSError as error:
+        return _no_file(error)
+    except MemoryError:
+        return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing argument
+        if message is None:
+            raise
+        text = sentence(message())
+        return _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2  # empty: help was shown
+    if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
+        return _stopped(words)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"rlploss: {message}", file=sys.stderr)
+    return code
+
+
+def _no_file(error: OSError) -> int:
+    """A file, the cache or a source of data cannot be used: say which, and what to do."""
+    from rlploss.datasets import CacheError, DatasetUnavailable  # here, because it imports torch
+
+    if isinstance(error, DatasetUnavailable):
+        return _fail(str(error), 1)
+    if isinstance(error, CacheError):
+        return _fail(sentence(str(error)), 2)
+    _forget_output()  # it may be the output that cannot be written
+    where = f"cannot use {error.filename}" if error.filename else "cannot go on"
+    remedy = "check that it is there, that you may write there, and that the disk has room"
+    return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
+
+
+def _stopped(words: Sequence[str]) -> int:
+    """Ctrl-C: say so, and which command goes on if one does."""
+    resumes = any(list(words[: len(start)]) == start for start in RESUMING)
+    remedy = f"; this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
+    return _fail(f"stopped{remedy}", STOPPED)
+
+
+def _forget_output() -> None:
+    """What waits to be written to stdout can go nowhere: let it not be tried again when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A column name that the terminal's encoding does not have is shown with escapes, and nothing fails for it.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        need("lab", "the command", "typer", "rich")
+        code = run()
     except MissingExtra as error:
-        sys.exit(f"rlploss: {error}")
-    from rlploss.cli import app
-
-    app.main()
+        code = _fail(str(error), 1)
+    except Exception as error:
+        if os.environ.get("RLPLOSS_TRACEBACK"):
+            raise
+        what = sentence(f"{type(error).__name__}: {error}", 300)
+        remedy = "report it with what RLPLOSS_TRACEBACK=1 shows"
+        code = _fail(f"a mistake in rlploss itself ({what}); {remedy}", 1)
+    sys.exit(code)

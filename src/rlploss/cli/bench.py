@@ -13,11 +13,6 @@ WAYS = {"fit, kernel": {"engine": "kernel"}, "fit, torch": {"engine": "torch"}}
 LOOP = "a loop in torch"  # what a user would write, without fit
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench")(bench)
-
-
 def bench(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     steps: Annotated[int, typer.Option(help="Optimiser steps of each measurement.")] = 2000,

@@ -24,12 +24,6 @@ Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated 
 Encoding = Annotated[str, typer.Option(help="Of a text file, e.g. latin-1.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("compare")(compare)
-    app.command("inspect")(inspect)
-
-
 def compare(
     table: TableArgument,
     target: Target,

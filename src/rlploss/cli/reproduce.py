@@ -10,12 +10,6 @@ import typer
 DEFAULT_OUT = Path("rlploss-results")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("reproduce")(reproduce)
-    app.command("report")(report)
-
-
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help='Tables and figures, or "all"; see --list.')

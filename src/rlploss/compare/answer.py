@@ -17,6 +17,7 @@ from scipy import stats as scipy_stats
 
 from rlploss import _checks
 from rlploss._progress import duration
+from rlploss._scaling import Array
 from rlploss.compare.arms import (
     BASELINES,
     FEWEST_TRAINING_ROWS,
@@ -30,8 +31,7 @@ from rlploss.compare.arms import (
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import TableError, as_frame, read_table
 from rlploss.compare.train import MEASURES, Trainer, expected_seconds, make_cell, n_test_rows
-from rlploss.estimators.scaling import Array
-from rlploss.estimators.selection import Index
+from rlploss.estimators.dial import Index
 from rlploss.lab import provenance, stats
 from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell

@@ -23,8 +23,7 @@ from rlploss.compare.arms import HIDDEN, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.read import Array
 from rlploss.compare.train import FOLD_ROWS, FOLDS, VALIDATION_SHARE
-from rlploss.estimators.dial import BATCH, steps_per_iteration
-from rlploss.estimators.selection import Index
+from rlploss.estimators.dial import BATCH, Index, steps_per_iteration
 from rlploss.lab import figures, report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text

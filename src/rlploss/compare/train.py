@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlploss._progress import Progress
+from rlploss._scaling import Array, Scaling
 from rlploss.compare.arms import (
     BASELINES,
     HIDDEN,
@@ -31,12 +32,10 @@ from rlploss.compare.arms import (
     models,
 )
 from rlploss.datasets.splits import mahalanobis_region
-from rlploss.estimators.dial import steps_per_iteration
-from rlploss.estimators.network import build_network
-from rlploss.estimators.scaling import Array, Scaling
-from rlploss.estimators.selection import Split, choose
+from rlploss.estimators.dial import Split, choose, steps_per_iteration
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
+from rlploss.models import build_network
 from rlploss.training.evaluation import History
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Problem, Steps

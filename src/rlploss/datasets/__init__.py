@@ -1,11 +1,11 @@
 """The paper's datasets from real bytes, verified, and its splits and perturbations."""
 
+from rlploss._scaling import Scaling
 from rlploss.datasets.cache import CacheError, DataWarning, cache_dir
 from rlploss.datasets.dataset import Dataset
 from rlploss.datasets.registry import is_cached, load, names
 from rlploss.datasets.sources import DatasetUnavailable
 from rlploss.datasets.splits import (
-    Scaling,
     Split,
     add_noise,
     as_images,

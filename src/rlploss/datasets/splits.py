@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss import _checks
-from rlploss._scaling import mean_and_scale
+from rlploss._scaling import Scaling
 from rlploss.datasets.dataset import Array, Dataset, TaskName, frozen
 
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 IMAGE_ROWS = 10_000  # the paper's |X| for MNIST and CIFAR-10
 RowNumbers = NDArray[np.int64]
 Region = Literal["paper", "mahalanobis"]
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """What `standardize` subtracted and divided by; all of it computed from the training rows."""
-
-    X_mean: Array
-    X_scale: Array
-    y_mean: float = 0.0
-    y_scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,21 +174,13 @@ def standardize(split: Split, *, target: bool = False) -> Split:
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
-    X_mean, X_scale = mean_and_scale(split.X_train)
-    dtype = split.X_train.dtype
-    X_train, X_test = (((part - X_mean) / X_scale).astype(dtype) for part in (split.X_train, split.X_test))
-    y_mean, y_scale = 0.0, 1.0
+    scaling = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
+    X_train, X_test = (scaling.inputs(part).astype(part.dtype) for part in (split.X_train, split.X_test))
     y_train, y_test = split.y_train, split.y_test
     if target:
-        y_mean, y_scale = (float(value) for value in mean_and_scale(y_train.ravel()))
-        y_train, y_test = ((part - y_mean) / y_scale for part in (y_train, y_test))
+        y_train, y_test = (frozen(scaling.targets(part)) for part in (y_train, y_test))
     return dataclasses.replace(
-        split,
-        X_train=frozen(X_train),
-        y_train=frozen(y_train),
-        X_test=frozen(X_test),
-        y_test=frozen(y_test),
-        scaling=Scaling(frozen(X_mean), frozen(X_scale), y_mean, y_scale),
+        split, X_train=frozen(X_train), y_train=y_train, X_test=frozen(X_test), y_test=y_test, scaling=scaling
     )
 
 

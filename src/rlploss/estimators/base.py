@@ -15,14 +15,44 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
-from torch import nn
+from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
+from rlploss._scaling import Array, Scaling
 from rlploss.estimators.dial import BATCH
-from rlploss.estimators.network import Predictor, build_network, predict_rows
-from rlploss.estimators.scaling import Array, Scaling
+from rlploss.models import build_network
 
+HEADS = ("regression", "logits", "probabilities")  # what a network gives
 Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d], y, weights [n]
+
+
+class Predictor(nn.Module):
+    """Predictions [B], [B, C], or class probabilities [B, C], from raw columns [B, d].
+
+    `head` says what the network gives: "regression", "logits" or "probabilities". The type of the module decides
+    the precision; inputs are converted to it.
+    """
+
+    x_mean: Tensor
+    x_scale: Tensor
+    y_mean: Tensor
+    y_scale: Tensor
+
+    def __init__(self, network: nn.Module, scaling: Scaling, *, head: str, flat: bool) -> None:
+        super().__init__()
+        self.network = network
+        self.head, self.flat = one_of("head", head, HEADS), flat
+        for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
+            self.register_buffer(name, torch.tensor(getattr(scaling, name), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        out: Tensor = self.network((x.to(self.x_mean.dtype) - self.x_mean) / self.x_scale)
+        if self.head == "regression":
+            out = out * self.y_scale + self.y_mean
+        elif self.head == "logits":
+            out = out.softmax(-1)
+        return out.squeeze(-1) if self.flat else out
 
 
 class FittedNetwork(BaseEstimator, ABC):
@@ -41,7 +71,10 @@ class FittedNetwork(BaseEstimator, ABC):
     def _predict_rows(self, X: Any) -> Array:
         check_is_fitted(self)
         checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
-        return predict_rows(self._predictor(), checked)
+        predictor, at_once = self._predictor(), 65_536
+        with torch.no_grad():
+            parts = [predictor(torch.tensor(checked[i : i + at_once])).numpy() for i in range(0, len(checked), at_once)]
+        return np.concatenate(parts)
 
     def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
         """A copy of the fitted model as an `nn.Module`, from raw columns [B, d] to what `predict` gives.

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold, check_cv
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
-from rlploss import RLP, Adam, Problem, Steps, fit, fit_fleet
+from rlploss import RLP, Adam, Event, Problem, Steps, fit, fit_fleet
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
+from rlploss._scaling import Array
 from rlploss.estimators import dial
 from rlploss.estimators.base import RegressionEstimator
-from rlploss.estimators.network import MeanNetwork
+from rlploss.estimators.dial import Choice, Index, Split, choose
 from rlploss.estimators.parameters import documented
-from rlploss.estimators.scaling import Array
-from rlploss.estimators.selection import Choice, Index, SnapshotRecorder, Split, choose
 from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
@@ -265,3 +265,52 @@ def listed(name: str, values: Any) -> list[Any]:
     if not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list of numbers, got {values!r}; write [{values!r}]")
     return list(values)
+
+
+class SnapshotRecorder:
+    """Keeps the weights of every network of a fleet at every evaluation, and its error on its validation rows.
+
+    A callback of `fit_fleet` for networks that go through the folds one after another, setting by setting. Errors are
+    squared, of rows X [n, d] and Y [n, C] with weights [n]; `folds` are the validation rows.
+    """
+
+    def __init__(
+        self, X: Array, Y: Array, weight: Array | None, *, folds: Sequence[Index], n_settings: int, n_evaluations: int
+    ) -> None:
+        self._folds = [(torch.tensor(X[r]).float(), Y[r], None if weight is None else weight[r]) for r in folds]
+        self._kept: list[list[Tensor]] = [[] for _ in range(n_settings * len(folds))]  # flat weights
+        self.errors = np.full((n_settings, len(folds), n_evaluations), np.nan)  # NaN from where a network diverged
+
+    def __call__(self, event: Event) -> None:
+        """Take in one evaluation of one network."""
+        if event.step == 0:
+            return
+        setting, fold = divmod(event.replica, len(self._folds))
+        X, Y, weight = self._folds[fold]
+        network, kept = event.model(), self._kept[event.replica]
+        first = next(network.parameters())
+        with torch.no_grad():
+            predicted = network(X.to(first)).double().cpu().numpy()
+            flat = nn.utils.parameters_to_vector(network.parameters()).cpu()
+        with np.errstate(over="ignore"):
+            squared = ((predicted - Y) ** 2).mean(axis=1)
+        self.errors[setting, fold, len(kept)] = np.average(squared, weights=weight)
+        kept.append(flat)
+
+    def network(self, setting: int, fold: int, evaluation: int, blank: nn.Module) -> nn.Module:
+        """A network as it was at one evaluation, put into a blank one."""
+        flat = self._kept[setting * len(self._folds) + fold][evaluation]
+        nn.utils.vector_to_parameters(flat, blank.parameters())
+        return blank
+
+
+class MeanNetwork(nn.Module):
+    """The mean of several networks."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        return torch.stack([network(x) for network in self.networks]).mean(0)

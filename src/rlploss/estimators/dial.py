@@ -1,4 +1,4 @@
-"""The subset size as a dial: from a place on it to the objective that is trained, by rules of N and p.
+"""The subset size as a dial: from a place on it to the objective that is trained, and the choice by validation.
 
 N is the number of rows and p that of the planes' columns, the ones included. Up to M = p RLP is MSE; at M = N it sees
 only the least-squares plane of all rows.
@@ -6,11 +6,14 @@ only the least-squares plane of all rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlploss._checks import count, n_different, number
+from rlploss._scaling import Array
 from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber
 
 BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
@@ -18,6 +21,8 @@ FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
 MOST_SUBSETS = 1000  # in a plan
 _PLAN_WORK = 10**9  # of K·M·p², the cost of factoring a plan
 
+Index = NDArray[np.int64]
+Split = tuple[Index, Index]  # training and validation rows
 Pointwise = MSE | MAE | Huber | CrossEntropy
 POINTWISE: dict[str, type[Pointwise]] = {"mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy}
 
@@ -104,3 +109,37 @@ def objective_at(
 def steps_per_iteration(n_rows: int, batch_size: int = BATCH) -> int:
     """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for every loss."""
     return max(FEWEST_STEPS, -(-n_rows // min(batch_size, n_rows)))
+
+
+# The choice among places and other settings
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The validation error of every setting along its training, and where it is lowest."""
+
+    curves: Array  # [settings, evaluations], over all folds; infinite from where a network diverged
+    evaluations: Index  # [settings]: the best evaluation of each
+    errors: Array  # [settings]: the error there
+    fold_errors: Array  # [settings, folds]: the error of every fold there
+
+    @property
+    def order(self) -> Index:
+        """Settings from best to worst; of equal ones the first comes first."""
+        return np.argsort(self.errors, kind="stable")
+
+    @property
+    def setting(self) -> int:
+        """The best setting."""
+        return int(self.order[0])
+
+
+def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> Choice:
+    """Choose by errors [settings, folds, evaluations], averaged over folds by their sizes (None: all alike).
+
+    Leave the evaluation before the first step out, it is no choice. NaN counts as infinite: a network that diverged.
+    """
+    finite = np.where(np.isnan(errors), np.inf, errors)
+    curves = np.average(finite, axis=1, weights=fold_sizes)
+    best, here = curves.argmin(axis=1), np.arange(len(curves))
+    return Choice(curves, best, curves[here, best], finite[here, :, best])

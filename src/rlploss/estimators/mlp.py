@@ -16,10 +16,10 @@ from sklearn.utils.validation import column_or_1d
 
 from rlploss import MSE, RLP, Adam, EarlyStopping, Event, History, Problem, Steps
 from rlploss._checks import count, number, one_of
+from rlploss._scaling import Array, Scaling
 from rlploss.estimators import dial
 from rlploss.estimators.base import Data, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.parameters import documented
-from rlploss.estimators.scaling import Array, Scaling
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
 from rlploss.training.loop import Supervision
