@@ -47,7 +47,8 @@ def test_without_scikit_learn_the_remedy_is_told(module):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
-        "rlploss._extras.MissingExtra: rlploss.estimators needs sklearn, which is not installed: pip install 'rlploss[sklearn]'"
+        "rlploss._extras.MissingExtra: rlploss.estimators needs sklearn, which is not installed: "
+        "pip install 'rlploss[sklearn]'"
     )
 
 
@@ -62,7 +63,5 @@ model.plot_dial()
         [sys.executable, "-c", HIDDEN.format(package="matplotlib") + code], capture_output=True, text=True
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert (
-        last
-        == "rlploss._extras.MissingExtra: plot_dial needs matplotlib, which is not installed: pip install 'rlploss[lab]'"
-    )
+    said = "plot_dial needs matplotlib, which is not installed: pip install 'rlploss[lab]'"
+    assert last == f"rlploss._extras.MissingExtra: {said}"
