@@ -8,7 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,8 @@ def duration(seconds: float) -> str:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def say(console: Console, text: str) -> None:
+    """Print text as it stands: brackets are no markup, numbers get no colours, and no line is broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -20,14 +20,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def _head(output: str) -> list[tuple[str, nn.Module]]:
+def _head(output: str) -> dict[str, nn.Module]:
     """Return what follows the last linear layer: nothing, the paper's sigmoid, or the released soft-max."""
     one_of("output", output, OUTPUTS)
     if output == "sigmoid":
-        return [("sig1", nn.Sigmoid())]
-    if output == "softmax":
-        return [("softmax1", nn.Softmax(dim=-1))]
-    return []
+        return {"sig1": nn.Sigmoid()}
+    return {"softmax1": nn.Softmax(dim=-1)} if output == "softmax" else {}
 
 
 class RegressionNet(nn.Sequential):
@@ -43,12 +41,9 @@ class RegressionNet(nn.Sequential):
     def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
         n_features, n_outputs = count("n_features", n_features), count("n_outputs", n_outputs)
         hidden = count("hidden", hidden)
-        layers: list[tuple[str, nn.Module]] = [
-            ("fc1", nn.Linear(n_features, hidden)),
-            ("relu1", nn.ReLU()),
-            ("fc2", nn.Linear(hidden, n_outputs)),
-        ]
-        super().__init__(OrderedDict(layers))
+        super().__init__(
+            OrderedDict(fc1=nn.Linear(n_features, hidden), relu1=nn.ReLU(), fc2=nn.Linear(hidden, n_outputs))
+        )
 
 
 class Autoencoder(nn.Sequential):
@@ -59,13 +54,11 @@ class Autoencoder(nn.Sequential):
 
     def __init__(self, n_features: int, *, latent: int = 32) -> None:
         n_features, latent = count("n_features", n_features), count("latent", latent)
-        layers: list[tuple[str, nn.Module]] = [
-            ("fc1", nn.Linear(n_features, latent)),
-            ("relu1", nn.ReLU()),
-            ("fc2", nn.Linear(latent, n_features)),
-            ("sig1", nn.Sigmoid()),
-        ]
-        super().__init__(OrderedDict(layers))
+        super().__init__(
+            OrderedDict(
+                fc1=nn.Linear(n_features, latent), relu1=nn.ReLU(), fc2=nn.Linear(latent, n_features), sig1=nn.Sigmoid()
+            )
+        )
 
 
 class LeNet5(nn.Sequential):
@@ -82,21 +75,23 @@ class LeNet5(nn.Sequential):
 
     def __init__(self, n_classes: int = 10, *, n_channels: int = 1, output: str = "logits") -> None:
         n_classes, n_channels = count("n_classes", n_classes), count("n_channels", n_channels)
-        layers: list[tuple[str, nn.Module]] = [
-            ("conv1", nn.Conv2d(n_channels, 6, 5)),
-            ("tanh1", nn.Tanh()),
-            ("pool1", nn.AvgPool2d(2)),
-            ("conv2", nn.Conv2d(6, 16, 5)),
-            ("tanh2", nn.Tanh()),
-            ("pool2", nn.AvgPool2d(2)),
-            ("flatten1", nn.Flatten()),
-            ("fc1", nn.Linear(400, 120)),
-            ("tanh3", nn.Tanh()),
-            ("fc2", nn.Linear(120, 84)),
-            ("tanh4", nn.Tanh()),
-            ("fc3", nn.Linear(84, n_classes)),
-        ]
-        super().__init__(OrderedDict(layers + _head(output)))
+        super().__init__(
+            OrderedDict(
+                conv1=nn.Conv2d(n_channels, 6, 5),
+                tanh1=nn.Tanh(),
+                pool1=nn.AvgPool2d(2),
+                conv2=nn.Conv2d(6, 16, 5),
+                tanh2=nn.Tanh(),
+                pool2=nn.AvgPool2d(2),
+                flatten1=nn.Flatten(),
+                fc1=nn.Linear(400, 120),
+                tanh3=nn.Tanh(),
+                fc2=nn.Linear(120, 84),
+                tanh4=nn.Tanh(),
+                fc3=nn.Linear(84, n_classes),
+                **_head(output),
+            )
+        )
 
 
 class MoonsNet(nn.Sequential):
@@ -109,14 +104,16 @@ class MoonsNet(nn.Sequential):
     def __init__(self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits") -> None:
         n_features, n_classes = count("n_features", n_features), count("n_classes", n_classes)
         hidden = count("hidden", hidden)
-        layers: list[tuple[str, nn.Module]] = [
-            ("fc1", nn.Linear(n_features, hidden)),
-            ("relu1", nn.ReLU()),
-            ("fc2", nn.Linear(hidden, hidden)),
-            ("relu2", nn.ReLU()),
-            ("fc3", nn.Linear(hidden, n_classes)),
-        ]
-        super().__init__(OrderedDict(layers + _head(output)))
+        super().__init__(
+            OrderedDict(
+                fc1=nn.Linear(n_features, hidden),
+                relu1=nn.ReLU(),
+                fc2=nn.Linear(hidden, hidden),
+                relu2=nn.ReLU(),
+                fc3=nn.Linear(hidden, n_classes),
+                **_head(output),
+            )
+        )
 
 
 def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -3,9 +3,8 @@ from tests.paper import world
 
 from rlploss.paper import claims, published
 from rlploss.paper.request import Request
-from rlploss.paper.sections import CATALOG
+from rlploss.paper.sections import CATALOG, summary
 from rlploss.paper.studies import STUDIES
-from rlploss.paper.summary import summary
 from rlploss.paper.verdicts import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES
 
 # Few seeds, full epochs: what counts here is the rule.

@@ -3,10 +3,9 @@ import pytest
 from rlploss.lab.problems import train_rows
 from rlploss.lab.study import Cell, Variant
 from rlploss.paper import published
-from rlploss.paper.cost import expected_seconds, steps_of
 from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.studies import STUDIES, cells_of
+from rlploss.paper.studies import STUDIES, cells_of, expected_seconds, steps_of
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
 from rlploss.training.objectives import MSE, RLP
 

@@ -7,8 +7,7 @@ from rlploss.lab import report
 from rlploss.lab.report import Report
 from rlploss.paper import claims
 from rlploss.paper.request import Request
-from rlploss.paper.sections import CATALOG
-from rlploss.paper.summary import summary
+from rlploss.paper.sections import CATALOG, summary
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)")
 

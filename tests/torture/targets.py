@@ -398,8 +398,8 @@ def check_store(case: tuple[str, str, str]) -> bool:
     from rlploss.lab.store import Store
     from rlploss.lab.study import Cell
     from rlploss.lab.workers import Inline
-    from rlploss.paper.cost import expected_seconds
     from rlploss.paper.request import Request
+    from rlploss.paper.studies import expected_seconds
 
     spec, options, curve = case
     cell = Cell.from_spec(SPEC)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from rlploss._progress import say
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -75,8 +77,8 @@ def compare(
     page = found.write(out)
     for condition in found.conditions:
         shown = result_table(found, condition)
-        _say(console, f"\n{condition.label[0].upper()}{condition.label[1:]}\n\n{shown.markdown()}")
-    _say(console, f"{found.summary()}\n\nReport: {page}")
+        say(console, f"\n{condition.label[0].upper()}{condition.label[1:]}\n\n{shown.markdown()}")
+    say(console, f"{found.summary()}\n\nReport: {page}")
 
 
 def inspect(
@@ -91,14 +93,14 @@ def inspect(
     design = _read(console, table, target, task, drop, encoding, between=";")
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
-        _say(console, f"Classes: {', '.join(counts)}.")
+        say(console, f"Classes: {', '.join(counts)}.")
     n, d = design.X.shape
     p = d + 1
     dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
     if n >= p + 2:
         size = auto_subset_size(n, p)
         dial = f'subset_size="auto" is {size} rows of {n:,}; up to {p} rows RLP is MSE, at {n:,} linear regression'
-    _say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
+    say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
 
 
 def _read(
@@ -111,8 +113,8 @@ def _read(
 
     design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
     gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
-    _say(console, f"{table.name}: {design.n_rows:,} rows{gone}{between} target {target!r}: {design.target.said}.")
-    _say(console, columns_table(design.columns).markdown())
+    say(console, f"{table.name}: {design.n_rows:,} rows{gone}{between} target {target!r}: {design.target.said}.")
+    say(console, columns_table(design.columns).markdown())
     return design
 
 
@@ -137,7 +139,3 @@ def _numbers(option: str, text: str | None, kind: type[N]) -> list[N] | None:
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
         raise ValueError(f"--{option} takes {what} separated by commas, got {text!r}") from None
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

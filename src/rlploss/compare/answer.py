@@ -16,7 +16,7 @@ from rich.console import Console
 from scipy import stats as scipy_stats
 
 from rlploss import _checks
-from rlploss._progress import duration
+from rlploss._progress import duration, say
 from rlploss._scaling import Array
 from rlploss.compare.arms import (
     BASELINES,
@@ -307,11 +307,11 @@ def compare(
                 raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
             todo = plan(cells.values(), store, cost=lambda cell: expected_seconds(trainer, cell), workers=team)
             if len(keep) < len(design.X):
-                _say(console, sampled_said(len(keep), len(design.X)))
+                say(console, sampled_said(len(keep), len(design.X)))
             times = f" × {len(conditions)} conditions" if len(conditions) > 1 else ""
             stored = f", {todo.stored} trained already" if todo.stored else ""
             left = f": about {duration(todo.expected_seconds)} on {todo.workers} cores" if todo.todo else ""
-            _say(console, f"{len(chosen)} arms × {len(seeds)} splits{times}{stored}{left}.")
+            say(console, f"{len(chosen)} arms × {len(seeds)} splits{times}{stored}{left}.")
             done = execute(todo, store, train=trainer, workers=team, console=console)
             if done.failed:
                 reason = next(iter(done.failed.values()))
@@ -370,10 +370,6 @@ def check_rows(trainer: Trainer, conditions: Sequence[Condition], seeds: Sequenc
 def sampled_said(n_used: int, n: int) -> str:
     """Return what is told about a sample, on the terminal and in the report."""
     return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def load_table(

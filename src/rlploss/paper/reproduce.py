@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from rlploss import __version__, _checks, datasets
-from rlploss._progress import duration
+from rlploss._progress import duration, say
 from rlploss.lab import provenance, report
 from rlploss.lab.errors import Stopped
 from rlploss.lab.report import Report, Table
@@ -21,14 +21,12 @@ from rlploss.lab.store import Store, StoreError
 from rlploss.lab.study import distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
-from rlploss.paper.cost import expected_seconds
 from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG
-from rlploss.paper.studies import STUDIES, AnyCell, cells_of
-from rlploss.paper.summary import summary
+from rlploss.paper.sections import CATALOG, summary
+from rlploss.paper.studies import STUDIES, AnyCell, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
 
@@ -74,16 +72,16 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
         for name in chosen:
             store.write_request(name, request.options())
         todo = plan(ready, store, cost=expected_seconds, workers=workers)
-        _say(console, f"{', '.join(names)} at {request.scale} scale. {todo.sentence()}")
+        say(console, f"{', '.join(names)} at {request.scale} scale. {todo.sentence()}")
         if store.foreign_cells():
-            _say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
+            say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
         try:
             done = execute(todo, store, train=measure.train, workers=workers, console=console)
         except KeyboardInterrupt:
             stored = sum(store.has(cell) for cell in ready)
             raise Stopped(f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}") from None
         if done.trained:
-            _say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
+            say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
         render(store, out, console=console, show=chosen)
 
 
@@ -110,7 +108,7 @@ def render_again(out: Path, *, console: Console) -> None:
         if versions and store.code_version not in versions:
             # Rows of other code are shown when they are all there is, and never together with ours.
             store.code_version = versions[0]
-            _say(console, "The runs were made by other code than this; the report shows them as they are.")
+            say(console, "The runs were made by other code than this; the report shows them as they are.")
         render(store, out, console=console, show=list(store.requests()))
 
 
@@ -127,7 +125,7 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
             datasets.load(name)
         except (datasets.DatasetUnavailable, datasets.CacheError) as error:
             found[name] = f"dataset {name} cannot be had: {' '.join(str(error).split())}"
-            _say(console, f"{name}: not tested, {found[name]}")
+            say(console, f"{name}: not tested, {found[name]}")
     return found
 
 
@@ -173,20 +171,20 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
         rows = tuple((c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested)
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)
     for paragraph in made.summary:
-        _say(console, f"\n{paragraph}\n")
+        say(console, f"\n{paragraph}\n")
     tables = sum(path.suffix == ".csv" and path.parent.name == "tables" for path in written)
     figures = sum(path.suffix == ".svg" for path in written)
-    _say(console, f"Report: {written[0]}")
-    _say(console, f"Tables: {out / 'tables'} ({tables} as CSV and Markdown)")
+    say(console, f"Report: {written[0]}")
+    say(console, f"Tables: {out / 'tables'} ({tables} as CSV and Markdown)")
     if figures:
-        _say(console, f"Figures: {out / 'figures'} ({figures} as SVG and PNG)")
+        say(console, f"Figures: {out / 'figures'} ({figures} as SVG and PNG)")
 
 
 def _show_table(table: Table, console: Console) -> None:
     if not table.rows:
         return
     if not console.is_terminal:
-        _say(console, f"\n{table.title}\n\n{table.markdown()}")
+        say(console, f"\n{table.title}\n\n{table.markdown()}")
         return
     shown = RichTable(title=table.title, title_justify="left")
     for name in table.header:
@@ -194,7 +192,3 @@ def _show_table(table: Table, console: Console) -> None:
     for row in table.rows:
         shown.add_row(*(str(cell) for cell in row))
     console.print(shown, markup=False)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

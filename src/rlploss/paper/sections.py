@@ -1,22 +1,23 @@
-"""The sections of the report: every name of `report.toml` with its tables and figures."""
+"""The report: every name of `report.toml` with its tables and figures, and the summary in plain words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlploss.lab import problems
 from rlploss.lab.figures import Drawing, Figure, Panel
-from rlploss.lab.report import Section, Table
+from rlploss.lab.report import Claim, Section, Table
 from rlploss.lab.study import Variant
-from rlploss.paper import published, studies
+from rlploss.lab.text import number
+from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
 from rlploss.paper.error_tables import error_table, hyperparameter_tables, ratio_table
 from rlploss.paper.panels import figures, panel, task_figures
 from rlploss.paper.propositions import measured_table
 from rlploss.paper.protocols import PROTOCOLS
-from rlploss.paper.results import Grid, title_of
+from rlploss.paper.results import Grid, StoredResults, title_of
 
 Content = list[Table | Figure]
 CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}
@@ -127,3 +128,60 @@ class Artefact:
 
 
 CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.data("report.toml")["section"]}
+
+
+# The summary: what RLP is, what reproduced, what happened at equal steps.
+
+
+def summary(results: StoredResults, claims: Sequence[Claim], scale: str) -> tuple[str, ...]:
+    """One paragraph for a newcomer."""
+    grid = results.grid("table1")
+    words = [_told("what"), *([] if grid is None else _table1_words(grid)), _claims_words(claims, scale)]
+    return (" ".join(words),)
+
+
+def _told(key: str, **numbers: object) -> str:
+    return published.words_of((key,))[0].format(**numbers)
+
+
+def _table1_words(grid: Grid) -> list[str]:
+    if not grid.request.at.judged:
+        return [_told("smoke")]
+    words = []
+    released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
+    if released:
+        ahead = _listed(released, "better", " datasets")
+        words += [_told("equal-epochs", ahead=ahead), _told("more-steps", ratio=_steps_ratio(grid))]
+    if steps:
+        words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
+    return words
+
+
+def _found(grid: Grid, protocol: str) -> dict[str, str]:
+    """The word for RLP against MSE on each dataset that was run."""
+    found = [(title_of(t), c) for t in published.DATASETS if (c := grid.compare(t, protocol, "rlp", "mse")) is not None]
+    return {title: c.word for title, c in verdicts.corrected(found)}
+
+
+def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
+    """`2 of 6 datasets (Wine, Linear)`."""
+    names = [title for title, word in words.items() if word == wanted]
+    return f"{len(names)} of {len(words)}{what}" + (f" ({', '.join(names)})" if names else "")
+
+
+def _steps_ratio(grid: Grid) -> str:
+    """How many times as many steps an epoch gives to RLP."""
+    pairs = [[grid.stored(task, "released", arm) for arm in ("rlp", "mse")] for task in published.DATASETS]
+    ratios = [float(a.axis("step")[-1] / b.axis("step")[-1]) for a, b in pairs if a is not None and b is not None]
+    low, high = min(ratios), max(ratios)
+    return number(low) if high - low < 0.5 else f"{low:.0f} to {high:.0f}"
+
+
+def _claims_words(claims: Sequence[Claim], scale: str) -> str:
+    words = (verdicts.REPRODUCED, verdicts.GONE, verdicts.NOT_REPRODUCED)
+    counts = [sum(claim.verdict == word for claim in claims) for word in words]
+    numbers = {"n": len(claims), "scale": scale, "judged": sum(counts), "rest": len(claims) - sum(counts)}
+    reproduced, gone, not_reproduced = counts
+    if not sum(counts):
+        return _told("none-judged", **numbers)
+    return _told("judged", reproduced=reproduced, gone=gone, not_reproduced=not_reproduced, **numbers)
