@@ -39,7 +39,7 @@ def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Ar
     return mean * top, np.where(is_constant(mean, spread), 1.0, spread * top)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scaling:
     """What is subtracted and divided by; a column that does not vary is only centred."""
 

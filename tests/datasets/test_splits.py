@@ -339,6 +339,7 @@ def test_standardize_leaves_the_target_unless_asked() -> None:
     assert scaled.scaling is not None
     assert (scaled.scaling.y_mean, scaled.scaling.y_scale) == (0.0, 1.0)
     assert not any(getattr(scaled, name).flags.writeable for name in ("X_train", "X_test", "y_train", "y_test"))
+    assert not any(array.flags.writeable for array in vars(scaled.scaling).values())
 
 
 def test_standardize_with_a_constant_column() -> None:

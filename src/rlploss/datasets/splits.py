@@ -174,7 +174,8 @@ def standardize(split: Split, *, target: bool = False) -> Split:
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
-    scaling = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
+    found = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
+    scaling = Scaling(*(frozen(array) for array in vars(found).values()))
     X_train, X_test = (scaling.inputs(part).astype(part.dtype) for part in (split.X_train, split.X_test))
     y_train, y_test = split.y_train, split.y_test
     if target:
