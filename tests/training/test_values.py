@@ -65,7 +65,9 @@ VALUES: list[tuple[Value, str]] = [
     (RLP(9, probe="sum", intercept=True), "RLP(9, probe='sum', intercept=True)"),
     (RLP(9, intercept=False), "RLP(9, intercept=False)"),
     (
-        RLP(9, 8, subsets_per_step="all", probe="draw", ridge=1, draw_from="outside", method="paper", plan="each-epoch"),
+        RLP(
+            9, 8, subsets_per_step="all", probe="draw", ridge=1, draw_from="outside", method="paper", plan="each-epoch"
+        ),
         "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', ridge=1.0, draw_from='outside', method='paper', "
         "plan='each-epoch')",
     ),
@@ -133,7 +135,9 @@ def test_a_value_comes_back_from_json(value: Value) -> None:
 )
 def test_any_rlp_there_and_back(size: Any, n: Any, per_step: Any, probe: str, intercept: Any, ridge: float, plan: str,
                                 mixup: Any) -> None:  # fmt: skip
-    value = RLP(size, n, subsets_per_step=per_step, probe=probe, intercept=intercept, ridge=ridge, plan=plan, mixup=mixup)
+    value = RLP(
+        size, n, subsets_per_step=per_step, probe=probe, intercept=intercept, ridge=ridge, plan=plan, mixup=mixup
+    )
     assert eval(repr(value)) == value
     assert from_json(json.loads(json.dumps(value.to_json()))) == value
 
@@ -328,7 +332,9 @@ def test_lambdas_closures_and_objects_print_but_do_not_load(function: Any, shown
     assert shown in repr(value)
     described = json.loads(json.dumps(value.to_json()))
     assert described["function"]["where"] is None
-    with pytest.raises(ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"):
+    with pytest.raises(
+        ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"
+    ):
         from_json(described)
 
 
