@@ -1,4 +1,4 @@
-"""Both engines give the same, to rounding: every objective, head, optimiser and probe; and which one is taken, and why."""
+"""Both engines give the same to rounding: every objective, head, optimiser and probe. Which one is taken, and why."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The kernel: a naive twin in numpy, badly conditioned subsets, what is not finite, the same bits, compiling and its cache."""
+"""The kernel: a twin in numpy, subsets in bad condition, what is not finite, the same bits, compiling and its cache."""
 
 from __future__ import annotations
 
 import math
 import multiprocessing
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -650,6 +651,6 @@ def test_a_cache_that_cannot_be_written_to_is_done_without() -> None:
 
 
 def test_the_kernel_says_that_it_compiles(tmp_path: Path) -> None:
-    code = "import sys; sys.stderr = sys.stdout\n" + __import__("textwrap").dedent(TRAIN)
+    code = "import sys; sys.stderr = sys.stdout\n" + textwrap.dedent(TRAIN)
     told = in_a_process(code, RLPLOSS_CACHE=str(tmp_path))
     assert told.startswith("rlploss: compiling the training kernel, some ten seconds, once on this machine\n")
