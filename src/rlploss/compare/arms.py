@@ -17,8 +17,8 @@ import numpy as np
 from rlploss import _checks
 from rlploss.estimators.base import BATCH, batch_objective, subset_objective
 from rlploss.estimators.folds import AUTO, Dial
+from rlploss.training.job import Adam
 from rlploss.training.objectives import Objective
-from rlploss.training.optimizers import Adam
 
 HIDDEN = (100,)
 RATES = (1e-3, 3e-3)

@@ -26,9 +26,8 @@ from rlploss.estimators.base import BATCH, steps_per_iteration
 from rlploss.estimators.predictor import Scaling, build_network
 from rlploss.lab.results import CellResult, Run, Tell
 from rlploss.lab.study import Cell
-from rlploss.training.budget import Steps
 from rlploss.training.fit import fit_fleet
-from rlploss.training.job import Problem
+from rlploss.training.job import Problem, Steps
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from rlploss import distributed
 from rlploss.training.feed import Feed, Window, stream
-from rlploss.training.job import Job
-from rlploss.training.optimizers import OptimizerValue
+from rlploss.training.job import Job, OptimizerValue
 from rlploss.training.scores import score
 
 
