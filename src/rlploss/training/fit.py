@@ -317,8 +317,9 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
                     loop.took(future.result())
                     advance(loop)
     finally:
-        if running:
-            wait(running)
+        for loop in active:
+            loop.engine.stopping = True
+        wait(running)
         for loop in list(active):
             leave(loop)
 

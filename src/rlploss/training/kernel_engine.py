@@ -162,6 +162,8 @@ class KernelEngine(Engine):
         parts = (widths, chain.activations, starts[::2], biases)
         self._net = kt.Chain(*(np.array(part, np.int64) for part in parts))
         self._block: Block | None = None
+        self._rows: Any = None
+        self._loss: Any = None
         self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
@@ -186,6 +188,8 @@ class KernelEngine(Engine):
         """Give the module parameters of its own again."""
         for parameter, _ in self._parameters():
             parameter.data = parameter.data.clone()
+        self._block = self._rows = self._loss = self._work = None
+        self.feed.release()
 
     # Steps
 
@@ -216,7 +220,7 @@ class KernelEngine(Engine):
                 bad = value
             now = time.perf_counter()
             self._pace = max((now - begun) / max(done, 1), 1e-9)
-            if now >= deadline:
+            if self.stopping or now >= deadline:
                 break
         return Outcome(taken, float(self.state.total[0]), time.perf_counter() - started, bad)
 
@@ -249,7 +253,7 @@ class KernelEngine(Engine):
             _, status, value = self._call(span, rate, part=kt.BACKWARD, value=value.item())
             if status != kt.DONE:
                 return done, status, value
-            if time.perf_counter() >= deadline:
+            if self.stopping or time.perf_counter() >= deadline:
                 return done + 1, status, value
         return part.stop - part.start, kt.DONE, 0.0
 
