@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def cached(function: F) -> F:
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
     """
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(cache_folder() / f"kernel-{_digest()}")
+    _config.CACHE_DIR = str(_folder())
     try:
         made: F = _njit(cache=True, **_RULES)(function)
     except RuntimeError:  # no place that can be written to
@@ -52,8 +53,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
 
 
-def _digest() -> str:
+def forget() -> None:
+    """Remove what is on disk, so that it is made anew."""
+    shutil.rmtree(_folder(), ignore_errors=True)
+
+
+def _folder() -> Path:
     digest = hashlib.sha256()
     for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
-    return digest.hexdigest()[:16]
+    return cache_folder() / f"kernel-{digest.hexdigest()[:16]}"

@@ -99,6 +99,8 @@ class ModuleEngine(Engine):
         """Take the steps of a window one by one."""
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
+        if _finite(parameters):
+            self._finite_weights = [parameter.detach().clone() for parameter in parameters]
         started = time.perf_counter()
         taken = 0
         for i in range(window.last - window.first):
@@ -118,6 +120,9 @@ class ModuleEngine(Engine):
                 value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
+                if not _finite(parameters):  # an update has overflowed: back to where the last good stretch began
+                    with torch.no_grad():
+                        torch._foreach_copy_(parameters, self._finite_weights)
                 return Outcome(taken, self._total, time.perf_counter() - started, number)
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
@@ -142,6 +147,10 @@ class ModuleEngine(Engine):
         if self.share.rank == 0:  # the others' were not kept
             for generator, bits in zip(default_generators(self.job.table.device), state["random"], strict=True):
                 generator.set_state(bits)
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
 
 
 def default_generators(device: torch.device) -> list[torch.Generator]:

@@ -240,11 +240,12 @@ class History:
         if not len(self):
             return f"History of {trained}\n  nothing evaluated yet\n  {self.message or 'running'}"
         ends = ", ".join(f"{name} {self.last(name):.4g}" for name in self.columns if name not in AXES)
+        end = "diverged" if self.stopped == "diverged" else f"stopped by {self.stopped or 'nothing yet'}"
         way = f"{self.settings.get('engine', '?')} engine, {self.last('seconds'):.3g} s"
         return (
             f"History of {trained}\n"
             f"  step {self.last('step'):,.0f} (epoch {self.last('epoch'):.4g}): {ends}\n"
-            f"  stopped by {self.stopped or 'nothing yet'}; {way}, {len(self)} evaluations"
+            f"  {end}; {way}, {len(self)} evaluations"
         )
 
     def last(self, name: str) -> float:
@@ -278,9 +279,10 @@ class History:
 
         one_of("against", against, AXES)
         ax = Figure(figsize=(6, 4), layout="constrained").subplots() if ax is None else ax
-        for name in names or [name for name in self.columns if name not in AXES]:
+        drawn = names or [name for name in self.columns if name not in AXES]
+        for name in drawn:
             ax.plot(self[against], self[name], label=name)
-        positive = all(np.nanmin(self[name]) > 0 for name in (names or ("loss",)))
-        ax.set(xlabel=against, yscale="log" if positive else "linear")
+        above = all((values[np.isfinite(values)] > 0).all() for values in map(self.__getitem__, drawn))
+        ax.set(xlabel=against, yscale="log" if above else "linear")
         ax.legend()
         return ax

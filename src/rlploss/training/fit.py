@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -282,18 +282,17 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
     running: dict[Future[Outcome], Loop] = {}
     active: list[Loop] = []
 
-    def leave(loop: Loop) -> None:
+    def advance(loop: Loop, outcome: Outcome | None) -> None:
+        """Begin a loop, or note how its stretch went; then give its next one to the pool, or take it here."""
+        with _own_threads(loop.engine):
+            loop.begin() if outcome is None else loop.took(outcome)
+            while (stretch := loop.next()) is not None:
+                if pool is not None and _in_pool(loop.engine):
+                    running[pool.submit(stretch)] = loop
+                    return
+                loop.took(stretch())
         active.remove(loop)
         loop.leave()
-
-    def advance(loop: Loop) -> None:
-        """Give the loop's next stretch to the pool, or take it here."""
-        while (stretch := loop.next()) is not None:
-            if pool is not None and _in_pool(loop.engine):
-                running[pool.submit(stretch)] = loop
-                return
-            loop.took(stretch())
-        leave(loop)
 
     try:
         more = True
@@ -308,20 +307,29 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
                     stack.enter_context(blas_on_one_thread())
                     pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
                 active.append(loop)
-                loop.begin()
-                advance(loop)
+                advance(loop, None)
             if running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    loop = running.pop(future)
-                    loop.took(future.result())
-                    advance(loop)
+                    advance(running.pop(future), future.result())
     finally:
         for loop in active:
             loop.engine.stopping = True
         wait(running)
-        for loop in list(active):
-            leave(loop)
+        for loop in active:
+            loop.leave()
+
+
+@contextmanager
+def _own_threads(engine: Engine) -> Iterator[None]:
+    """Factors and metrics of a kernel's network on one of torch's threads: their bits must not depend on how many."""
+    threads = torch.get_num_threads()
+    if isinstance(engine, KernelEngine):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _in_pool(engine: Engine) -> bool:

@@ -74,6 +74,7 @@ class SGD(OptimizerValue):
     def __post_init__(self) -> None:
         super().__post_init__()
         put(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
+        put(self, "nesterov", bool(self.nesterov))
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out")
 
@@ -104,7 +105,7 @@ class Epochs(Value):
     n: int
 
     def __post_init__(self) -> None:
-        count("Epochs(n)", self.n)
+        put(self, "n", count("Epochs(n)", self.n))
 
     def steps(self, steps_per_epoch: int) -> int:
         """Optimiser steps in this many epochs."""
@@ -118,7 +119,7 @@ class Steps(Value):
     n: int
 
     def __post_init__(self) -> None:
-        count("Steps(n)", self.n)
+        put(self, "n", count("Steps(n)", self.n))
 
     def steps(self, steps_per_epoch: int) -> int:
         """Optimiser steps: `n` itself."""

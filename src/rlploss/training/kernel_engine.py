@@ -299,7 +299,8 @@ class KernelEngine(Engine):
         M = self._loss.subset_size
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
         q, total = self._loss.projector.shape[1], B * int(self._net.widths.sum())
-        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, len(self.state.theta))
+        P = len(self.state.theta)
+        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, P, P)
         p = d if block.fits_planes else 0
         planes = (M * p, 2 * p * p, 4 * (p + M))
         self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes), *(np.zeros(n) for n in planes))
