@@ -118,12 +118,11 @@ class Moment:
 def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
     """Return Σ = mean of zzᵀ over rows z [..., n, d], factored by a QR of the rows."""
     rows = rows.to(torch.float64)
-    n = rows.shape[-2]
-    if not intercept:
-        return Moment(torch.linalg.qr(rows, mode="r")[1] / math.sqrt(n), None)
-    centre = rows.mean(-2, keepdim=True)
-    lifted = torch.cat([rows - centre, torch.ones_like(rows[..., :1])], dim=-1)
-    return Moment(torch.linalg.qr(lifted, mode="r")[1] / math.sqrt(n), centre.squeeze(-2))
+    root, centre = math.sqrt(rows.shape[-2]), None
+    if intercept:
+        centre = rows.mean(-2)
+        rows = torch.nn.functional.pad(rows - centre.unsqueeze(-2), (0, 1), value=1.0)
+    return Moment(torch.linalg.qr(rows, mode="r")[1] / root, centre)
 
 
 PAPER = PlaneForm(intercept=False)
@@ -183,7 +182,7 @@ def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
     """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its centre."""
     at = points.to(inverse.dtype)
     if centre is not None:
-        at = torch.cat([at - centre, torch.ones_like(at[:, :1])], dim=-1)
+        at = torch.nn.functional.pad(at - centre, (0, 1), value=1.0)
     return at.unsqueeze(1) @ inverse
 
 
