@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from rlploss.lab import problems
-from rlploss.lab.study import Cell, Scalar
+from rlploss.lab.study import Cell
+from rlploss.paper.measure import Measurement
+from rlploss.paper.studies import AnyCell
+from rlploss.training.job import Steps
+from rlploss.training.objectives import RLP, Objective
 
 # Seconds of one core, measured. Small networks of one cell train together: a step costs FLEET_STEP, and
 # FLEET_NETWORK more for each; the others train one after another, STEP per step and network. A step as
@@ -18,42 +22,37 @@ EVALUATION = {"autoencoder": 2e-2, "lenet5": 5e-1, "moons": 5e-4, "regression": 
 START = 0.5
 
 
+def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
+    """The objective with its sizes filled in, and the number of training rows, for every variant."""
+    rows = [problems.train_rows(cell.task, variant) for variant in cell.task.variants]
+    return [(cell.arm.objective.resolve(n, problems.n_features(cell.task)), n) for n in rows]
+
+
 def steps_of(cell: Cell) -> float:
     """Optimiser steps of a cell, averaged over its variants."""
-    if cell.budget.unit == "steps":
+    if isinstance(cell.budget, Steps):
         return float(cell.budget.n)
-    totals = [cell.budget.n * _steps_per_epoch(cell, dict(variant)) for variant in cell.task.variants]
+    totals = [cell.budget.steps(objective.steps_per_epoch(n)) for objective, n in _resolved(cell)]
     return sum(totals) / len(totals)
 
 
-def _steps_per_epoch(cell: Cell, variant: dict[str, Scalar]) -> float:
-    if cell.arm.objective.startswith("rlp"):
-        return 1.0 if cell.arm.get("preset") == "paper" else float(cell.arm.get("n_subsets") or 1000)
-    batch = cell.arm.get("batch_size")
-    if batch == "all":
-        return 1.0
-    return -(-problems.train_rows(cell.task, variant) // int(batch or 100))
-
-
-def expected_seconds(cell: Cell) -> float:
+def expected_seconds(cell: AnyCell) -> float:
     """Seconds of one core."""
-    if cell.task.get("measure"):
+    if isinstance(cell.task, Measurement):
         return 3.0
-    model, dataset = str(cell.task.get("model")), str(cell.task.get("dataset"))
-    steps, networks = steps_of(cell), cell.n_replicas
-    mixed_planes = cell.arm.objective == "rlp+mixup"
-    seconds = START + cell.budget.n / cell.budget.every * networks * EVALUATION[model]
+    model, networks, steps = cell.task.model, cell.n_replicas, steps_of(cell)
+    objective, _ = _resolved(cell)[0]
+    seconds = START + cell.budget.n / cell.evaluate_every * networks * EVALUATION[model]
+    mixed_planes = isinstance(objective, RLP) and objective.mixup is not None
     if model in STEP:
-        wide = 4.0 if dataset.startswith("cifar10") else 1.0
-        rows = cell.arm.get("subset_size") or cell.arm.get("batch_size")
-        count = problems.train_rows(cell.task, {}) if rows == "all" else int(rows or 100)
-        seconds += steps * networks * wide * (STEP[model] + STEP_ROW[model] * count)
-        if cell.arm.objective == "rlp" and model == "autoencoder":
-            large = int(cell.arm.get("subset_size") or 0) / 1000
-            seconds += networks * int(cell.arm.get("n_subsets") or 0) * FACTORS[dataset] * large**2
-    elif cell.arm.get("preset") == "paper":
-        rows_read = int(cell.arm.get("n_subsets") or 0) * int(cell.arm.get("subset_size") or 0)
-        seconds += steps * networks * rows_read * (PRINTED_MIXUP_ROW if mixed_planes else PRINTED_ROW)
+        wide = 4.0 if cell.task.dataset.startswith("cifar10") else 1.0
+        rows = objective.shape()[0] if isinstance(objective, RLP) else objective.rows_per_step
+        seconds += steps * networks * wide * (STEP[model] + STEP_ROW[model] * rows)
+        if isinstance(objective, RLP) and not mixed_planes and model == "autoencoder":
+            size, n_subsets, _ = objective.shape()
+            seconds += networks * n_subsets * FACTORS[cell.task.dataset] * (size / 1000) ** 2
+    elif isinstance(objective, RLP) and objective.subsets_per_step == objective.n_subsets:
+        seconds += steps * networks * objective.rows_per_step * (PRINTED_MIXUP_ROW if mixed_planes else PRINTED_ROW)
     else:
         each = FLEET_NETWORK + (MIXUP_NETWORK if mixed_planes else 0.0)
         seconds += steps * (FLEET_STEP + each * networks)

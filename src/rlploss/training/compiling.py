@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +17,6 @@ _config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
-_TOLD_AFTER = 1.0  # seconds of compiling in silence
-_LOCK = threading.Lock()
 
 
 def compiled(function: F) -> F:
@@ -53,24 +50,6 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "rlploss"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
-
-
-def warm(function: Any, *arguments: Any) -> None:
-    """Compile for these arguments, or load what is on disk; after this no other types are accepted in silence."""
-    with _LOCK:
-        told = threading.Timer(_TOLD_AFTER, _tell)
-        told.daemon = True
-        told.start()
-        function.disable_compile(False)
-        try:
-            function(*arguments)
-        finally:
-            told.cancel()
-            function.disable_compile(True)
-
-
-def _tell() -> None:
-    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)
 
 
 def _digest() -> str:

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from rlploss import distributed
 from rlploss.training.feed import Feed, Window, stream
-from rlploss.training.job import Job
-from rlploss.training.optimizers import OptimizerValue
+from rlploss.training.job import Job, OptimizerValue
 from rlploss.training.scores import score
 
 
@@ -35,6 +34,7 @@ class Engine(ABC):
 
     name: str
     feed: Feed
+    stopping = False  # asks `run` to come back soon
 
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
@@ -58,7 +58,7 @@ class Engine(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """End it: the module owns its weights."""
+        """End it: the module owns its weights, and what can be made again is let go of."""
 
 
 class ModuleEngine(Engine):
@@ -88,7 +88,8 @@ class ModuleEngine(Engine):
             self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
-        """Nothing was lent."""
+        """Let go of the feed's blocks."""
+        self.feed.release()
 
     def reset_total(self, total: float = 0.0) -> None:
         """Set the running sum of losses."""
@@ -123,7 +124,7 @@ class ModuleEngine(Engine):
             self.optimizer.step()
             self._total += number
             taken += 1
-            if time.perf_counter() >= deadline:
+            if self.stopping or time.perf_counter() >= deadline:
                 break
         return Outcome(taken, self._total, time.perf_counter() - started)
 

@@ -10,6 +10,9 @@ NaN would be folded away. Bits are the same in every run on one machine, however
 from __future__ import annotations
 
 import math
+import sys
+import threading
+from typing import Any
 
 import numpy as np
 
@@ -248,3 +251,34 @@ def run(chain, data, loss, update, state, work, part, value):
         advance(update, s, state, work.gradient)
         state.total[0] += value
     return data.spans.shape[0], kt.DONE, value
+
+
+_TOLD_AFTER = 1.0  # seconds of compiling in silence
+_LOCK = threading.Lock()
+_READY: set[Any] = set()  # floating types that `run` is compiled for
+
+
+def get_ready(*arguments: Any) -> None:
+    """Compile `run`, or load it from disk, for the floating type of arguments that hold no steps.
+
+    After this no other types are accepted: numba would compile again for seconds, in silence.
+    """
+    dtype = arguments[4].theta.dtype
+    with _LOCK:
+        if dtype in _READY:
+            return
+        told = threading.Timer(_TOLD_AFTER, _tell)
+        told.daemon = True
+        told.start()
+        compiled_run: Any = run
+        compiled_run.disable_compile(False)
+        try:
+            compiled_run(*arguments)
+            _READY.add(dtype)
+        finally:
+            told.cancel()
+            compiled_run.disable_compile(True)
+
+
+def _tell() -> None:
+    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)
