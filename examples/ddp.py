@@ -14,7 +14,7 @@ import argparse
 
 import torch
 
-from rlploss import Epochs, RegressionNet, distributed, fit, seeded
+from rlploss import RLP, Epochs, RegressionNet, distributed, fit, seeded
 
 
 def table(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,13 +37,10 @@ def main() -> None:
         history = fit(
             model,
             *table(2000, 0),
+            RLP(50, 200, subsets_per_step=options.subsets_per_step),
             budget=Epochs(options.epochs),
-            subset_size=50,
-            n_subsets=200,
-            subsets_per_step=options.subsets_per_step,
             validation=table(500, 1),
             checkpoint=options.checkpoint,
-            compile=False,
         )
         if share.rank == 0:
             print(

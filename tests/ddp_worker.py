@@ -7,28 +7,46 @@ torchrun --nproc-per-node W ddp_worker.py OUT --die STEP  rank 1 kills itself at
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlploss import BalancedBatchSampler, Epochs, RegressionNet, RLPLoss, Steps, distributed, fit, rlp_loss, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    BalancedBatchSampler,
+    Epochs,
+    RegressionNet,
+    RLPLoss,
+    Steps,
+    distributed,
+    fit,
+    rlp_loss,
+    seeded,
+)
 
 N, D = 90, 4
 
-# settings of fit; 50 steps each
+# objectives of 50 steps each, and what else fit is told
 FITS = {
-    "rlp": {},
-    "uneven": {"subsets_per_step": 5, "n_subsets": 23},
-    "one": {"subsets_per_step": 1},
-    "expected": {"probe": "expected", "subset_size": 12, "subsets_per_step": 4},
-    "draw": {"probe": "draw", "ridge": 0.1, "subsets_per_step": 3},
-    "mixup": {"objective": "rlp+mixup", "subsets_per_step": 4},
-    "paper": {"preset": "paper"},
-    "weighted": {"sample_weight": True, "subsets_per_step": 4},
-    "mse": {"objective": "mse", "batch_size": 7},
-    "mse+mixup": {"objective": "mse+mixup", "batch_size": 8},
-    "clipped": {"subsets_per_step": 4, "clip_grad": 0.01, "schedule": "cosine"},
+    "rlp": RLP(10, 24),
+    "uneven": RLP(10, 23, subsets_per_step=5),
+    "one": RLP(10, 24, subsets_per_step=1),
+    "expected": RLP(12, 24, probe="expected", intercept=False, subsets_per_step=4),
+    "draw": RLP(10, 24, probe="draw", ridge=0.1, subsets_per_step=3),
+    "mixup": RLP(10, 24, mixup=0.25, subsets_per_step=4),
+    "paper": RLP.paper(10, 24),
+    "weighted": RLP(10, 24, subsets_per_step=4),
+    "mse": MSE(7),
+    "mse+mixup": MSE(8, mixup=0.25),
+    "clipped": RLP(10, 24, subsets_per_step=4),
+}
+OTHERWISE = {
+    "weighted": {"sample_weight": torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1},
+    "clipped": {"clip_grad": 0.01, "schedule": "cosine"},
 }
 
 
@@ -44,15 +62,12 @@ def flat(model):
 
 def fitted(name, dtype, world):
     """Weights and losses after 50 steps of `fit`."""
-    settings = {"objective": "rlp", **FITS[name]}
-    if settings["objective"].startswith("rlp"):
-        settings = {"subset_size": 10, "n_subsets": 24, **settings}
-        if "preset" not in settings:  # what a distributed run takes by default, for one process to do the same
-            settings.setdefault("subsets_per_step", world)
-    if settings.pop("sample_weight", False):
-        settings["sample_weight"] = torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1
+    objective = FITS[name]
+    if name == "rlp":  # what a distributed run takes by default, for one process to do the same
+        objective = replace(objective, subsets_per_step=world)
     model = seeded(lambda: RegressionNet(D), 0).to(dtype)
-    history = fit(model, *table(dtype), budget=Steps(50), lr=1e-2, seed=3, compile=False, **settings)
+    settings = {"budget": Steps(50), "optimizer": Adam(1e-2), "seed": 3, **OTHERWISE.get(name, {})}
+    history = fit(model, *table(dtype), objective, **settings)
     return {"weights": flat(model), "loss": torch.tensor(history.columns["loss"][1:])}
 
 
@@ -127,9 +142,9 @@ def refusals(share):
     X, y = table(torch.float32)
     found = []
 
-    def attempt(model, X, **settings):
+    def attempt(model, X, objective=RLP(10, 8), seed=0):  # noqa: B008 - a frozen value
         try:
-            fit(model, X, y, budget=Steps(2), subset_size=10, n_subsets=8, compile=False, **settings)
+            fit(model, X, y, objective, budget=Steps(2), seed=seed)
         except ValueError as error:
             found.append(str(error))
 
@@ -137,15 +152,13 @@ def refusals(share):
     attempt(RegressionNet(D), X, seed=share.rank)
     attempt(nn.Sequential(nn.Linear(D, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)), X)
     attempt(DistributedDataParallel(RegressionNet(D)), X)
-    attempt(RegressionNet(D), X, preset="released-autoencoder")
+    attempt(RegressionNet(D), X, RLP.released(10, 8, float32_cutoff=True))
     stopped = fit(
         RegressionNet(D),
         X,
         y,
+        RLP(10, 8),
         budget=Epochs(9),
-        subset_size=10,
-        n_subsets=8,
-        compile=False,
         callbacks=[lambda event: share.rank == share.world - 1 and event.step > 3],
     )
     return found, stopped.stopped, stopped.last("step")
@@ -167,11 +180,8 @@ def main():
                 model,
                 X,
                 y,
+                RLP(10, 24, subsets_per_step=4),
                 budget=Epochs(20),
-                subset_size=10,
-                n_subsets=24,
-                subsets_per_step=4,
-                compile=False,
                 checkpoint=out,
                 checkpoint_every=Steps(10),
                 callbacks=[die],

@@ -10,13 +10,15 @@ import ddp_worker
 import pytest
 import torch
 
-from rlploss import Epochs, RegressionNet, Steps, distributed, fit, seeded
+import rlploss
+from rlploss import RLP, Epochs, RegressionNet, Steps, distributed, fit, seeded
 
 HERE = Path(__file__).parent
+SOURCE = str(Path(rlploss.__file__).parents[1])  # the same library as that of the tests
 
 
 def torchrun(world, *command, check=True):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(HERE), SOURCE))}
     started = time.monotonic()
     done = subprocess.run(
         [
@@ -96,7 +98,7 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_ranks_resume(tmp_path):
     assert seconds < 30 + 30  # thirty to notice, and what starting takes on a busy machine
     assert "SIGKILL" in done.stderr or "-9" in done.stderr or "exitcode" in done.stderr
     X, y = ddp_worker.table(torch.float64)
-    settings = {"budget": Epochs(20), "subset_size": 10, "n_subsets": 24, "subsets_per_step": 4, "compile": False}
+    settings = {"objective": RLP(10, 24, subsets_per_step=4), "budget": Epochs(20)}
     left = seeded(lambda: RegressionNet(ddp_worker.D), 0).double()
     with pytest.warns(RuntimeWarning, match="processes is '2' in the file and '1' here"):
         history = fit(left, X, y, checkpoint=path, checkpoint_every=Steps(10), **settings)
@@ -113,6 +115,7 @@ def test_the_example_runs(tmp_path):
     assert "2 process(es): test MSE" in done.stdout
     alone = subprocess.run(
         [sys.executable, str(example), "--epochs", "1", "--save", str(tmp_path / "one.pt")],
+        env={**os.environ, "PYTHONPATH": SOURCE},
         capture_output=True,
         text=True,
         check=True,
