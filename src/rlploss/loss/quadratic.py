@@ -101,7 +101,10 @@ def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor
     """A·R for A = `matrix`, or A = residual_weight·I − WᵀW for rows W = `matrix`."""
     if residual_weight == 0:
         return matrix @ residual
-    return residual * residual_weight - matrix.mT @ (matrix @ residual)
+    along = matrix @ residual
+    if residual.ndim == 2:  # one pass over the residual less
+        return torch.addmm(residual, matrix.mT, along, beta=residual_weight, alpha=-1)
+    return residual * residual_weight - matrix.mT @ along
 
 
 def _value(residual: Tensor, product: Tensor, residual_weight: float) -> Tensor:
