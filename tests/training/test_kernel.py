@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.training.fleets import bits, build, data, replicas
-from tests.training.processes import in_a_process
+from tests.training.processes import SOURCE, in_a_process
 from torch import Tensor, nn
 
 from rlploss import (
@@ -621,36 +620,36 @@ def test_nothing_is_compiled_again(tmp_path: Path) -> None:
 
 
 TRAIN = """
-    import sys, time, torch
+    import sys, torch
+    sys.stderr = sys.stdout
     from rlploss import MSE, RegressionNet, Steps, fit, seeded
     X = torch.linspace(-1, 1, 60).view(20, 3)
     history = fit(seeded(lambda: RegressionNet(3), 0), X, X.sum(1), MSE(), budget=Steps(20))
     from rlploss.training import kernel
-    stats = kernel.run.stats
-    print(history.settings["engine"], sum(stats.cache_hits.values()), repr(history.last("loss")))
+    print(history.settings["engine"], sum(kernel.run.stats.cache_hits.values()), repr(history.last("loss")))
 """
+TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
 
 
 def test_the_cache_is_made_and_used_again(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
-    first = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert first[:2] == ["kernel", "0"]
+    told, first = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert told == TOLD
+    assert first.startswith("kernel 0 ")
     assert list(folder.rglob("*.nbc")), "compiled code is kept"
-    second = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert second == ["kernel", "1", first[2]]
-    for path in folder.rglob("*.nbc"):  # a file that was cut short, by a full disk or a kill
+    (second,) = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert second == first.replace("kernel 0", "kernel 1")
+    for path in folder.rglob("*.nbc"):  # cut short by a broken disk
         path.write_bytes(path.read_bytes()[:1000])
-    third = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert third[::2] == first[::2]
+    *_, third = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert third == first
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that not even root can write to")
 def test_a_cache_that_cannot_be_written_to_is_done_without() -> None:
-    found = in_a_process(TRAIN, RLPLOSS_CACHE="/proc/self/rlploss").split()
-    assert found[0] == "kernel"
-
-
-def test_the_kernel_says_that_it_compiles(tmp_path: Path) -> None:
-    code = "import sys; sys.stderr = sys.stdout\n" + textwrap.dedent(TRAIN)
-    told = in_a_process(code, RLPLOSS_CACHE=str(tmp_path))
-    assert told.startswith("rlploss: compiling the training kernel, some ten seconds, once on this machine\n")
+    """Nor is another place used, which would not know when the sources change."""
+    beside = {path: path.stat().st_mtime_ns for path in Path(SOURCE).rglob("*.nb[ic]")}
+    told, found = in_a_process(TRAIN, RLPLOSS_CACHE="/proc/self/rlploss").splitlines()
+    assert told == TOLD
+    assert found.startswith("kernel 0 ")
+    assert {path: path.stat().st_mtime_ns for path in Path(SOURCE).rglob("*.nb[ic]")} == beside
