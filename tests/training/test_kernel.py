@@ -472,6 +472,21 @@ def test_moments_of_dead_units_do_not_become_subnormal(optimizer: Any, tmp_path:
     assert (state["first"][16:32] != 0).any()
 
 
+def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
+    """1 − β₂ taken in float32 is off by 5e-5, and with it the average of squares."""
+    X, y = torch.ones(4, 1), torch.full((4,), 3.0)
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    path = tmp_path / "run.pt"
+    fit(model, X, y, MSE("all"), budget=Steps(1), optimizer=Adam(1e-6), checkpoint=path, engine="kernel")
+    state = torch.load(path, weights_only=True)["state"]["engine"]
+    assert float(state["first"][0]) == pytest.approx(0.1 * -6, rel=2e-7)
+    assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
+    assert state["powers"].tolist() == [0.9, 0.999]
+    assert state["powers"].dtype == torch.float64
+
+
 # The same bits
 
 BITS: dict[str, Objective] = {
@@ -528,6 +543,26 @@ def test_the_same_bits_with_any_number_of_threads(name: str, threads: Callable[[
         found.append([bits(h) for h in fleet])
         assert torch.get_num_threads() == n
     assert found[0] == found[1] == found[2]
+
+
+WIDE = """
+    import hashlib, torch
+    from rlploss import MSE, RLP, Adam, RegressionNet, Steps, fit, seeded
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(900, 64, generator=generator)
+    found = hashlib.sha256()
+    for objective in (MSE(700), MSE(700, mixup=0.3), RLP(300, 5, plan="each-epoch"), RLP(300, 5)):
+        model = seeded(lambda: RegressionNet(64, hidden=256), 0)
+        history = fit(model, X, X.sum(1).sin(), objective, budget=Steps(20), optimizer=Adam(0.01), engine="kernel")
+        for p in model.parameters():
+            found.update(p.detach().numpy().tobytes())
+    print(found.hexdigest())
+"""
+
+
+def test_the_same_bits_where_blas_would_take_several_threads() -> None:
+    found = {in_a_process(WIDE, OMP_NUM_THREADS=n, OPENBLAS_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "4")}
+    assert len(found) == 1
 
 
 def test_the_same_bits_while_torch_is_busy_in_another_thread(threads: Callable[[int], None]) -> None:
