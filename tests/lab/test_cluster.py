@@ -21,6 +21,7 @@ from tests.lab import stub
 from tests.lab.dask_cluster import Cluster, free_port, wait_for
 
 from rlploss import cli
+from rlploss._extras import MissingExtra
 from rlploss.datasets import registry
 from rlploss.lab import cluster, provenance
 from rlploss.lab.cluster import ClusterError, DaskWorkers
@@ -374,7 +375,7 @@ def test_no_scheduler_there(tmp_path, capfd):
 
 
 def test_a_command_without_scheduler_is_one_sentence_and_writes_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(DaskWorkers.__init__, "__kwdefaults__", {"timeout": 0.5, "tries": 3})
+    monkeypatch.setattr(DaskWorkers.__init__, "__kwdefaults__", {"timeout": 0.5})
     out = tmp_path / "out"
     workers = f"dask:tcp://127.0.0.1:{free_port()}"
     assert cli.run(["reproduce", "table1", "--workers", workers, "--out", str(out)]) == 2
@@ -405,7 +406,7 @@ def test_a_scheduler_that_dies_is_told(tmp_path):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ClusterError, match=r"need the package distributed, .*: pip install 'rlploss\[cluster\]'"):
+    with pytest.raises(MissingExtra, match=r"dask:.* needs distributed, .*: pip install 'rlploss\[cluster\]'"):
         parse_workers("dask:tcp://127.0.0.1:1")
 
 

@@ -183,7 +183,7 @@ class Cell(Generic[A, T]):
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Cell[Any, Any]:
+    def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:
         """The cell of a stored spec; names, which are not part of a spec, are empty."""
         named = {name: {"name": ""} | spec[name] for name in ("arm", "task")}
         return cls(**{name: from_json(part, functions=False) for name, part in {**spec, **named}.items()})
@@ -205,6 +205,9 @@ class Cell(Generic[A, T]):
 
     def __str__(self) -> str:
         return f"{self.task} · {self.arm} · {self.budget.n:,} {type(self.budget).__name__.lower()}"
+
+
+AnyCell = Cell[Any, Any]  # of any arm and task
 
 
 def distinct(cells: Iterable[Cell[A, T]]) -> list[Cell[A, T]]:
