@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -67,9 +67,7 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            team = _Team(self, client, train, say)
-            for alone, batch in workers.in_turn(cells):
-                yield from workers.keep_busy(partial(team.look, alone), batch, tell, say, PAUSE)
+            yield from workers.keep_busy(_Team(self, client, train, say).look, cells, tell, say, PAUSE)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -124,7 +122,7 @@ class _Team:
         self.client, self.say, self.cluster = client, say, cluster
         module = str(getattr(train, "__module__", ""))
         self.root = module if module.startswith("rlploss.") else ""
-        self.code_version = provenance.code_version(self.root) if self.root else ""
+        self.versions = versions(self.root)
         function: bytes = dumps(train)
         self.trainer = hashlib.sha256(function).hexdigest()
         self.data = {self.trainer: function}  # what workers need, by SHA-256
@@ -134,7 +132,7 @@ class _Team:
         self._deserted = False
         client.subscribe_topic(TOPIC, lambda event: self.told.__setitem__(event[1]["job"], event[1]["done"]))
 
-    def look(self, alone: bool, left: int) -> list[_DaskWorker]:
+    def look(self, left: int, alone: bool) -> list[_DaskWorker]:
         """The workers that can be used, or `alone` the one that came first; says who has come and gone."""
         if time.monotonic() - self._looked >= LOOK_EVERY:
             self._find()
@@ -187,7 +185,7 @@ class _DaskWorker:
         self._job, team = f"rlploss-train-{uuid.uuid4().hex}", self._team
         keys = (team.trainer, *team.fetch(cell))
         held = [self._hold(key) for key in keys]
-        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.code_version, cell, keys))
+        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.versions, cell, keys))
         # The scheduler unpickles tasks to look at them. It sees bytes only, so it needs neither this package nor torch.
         there = team.client.get_executor(pure=False, workers=[self._address], allow_other_workers=False)
         future: Future[Any] = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=self._job)
@@ -208,40 +206,20 @@ class _DaskWorker:
         from distributed import KilledWorker
 
         try:
-            result: Outcome | WorkerInfo = future.result(timeout=0.0)
-        except (TimeoutError, CancelledError, KilledWorker):
+            made: Outcome = future.result(timeout=0.0)
+        except (TimeoutError, CancelledError, KilledWorker, WorkerLost) as error:
             future.cancel()
             if self._team.client.status != "running":
                 raise self._team.cluster.lost("the connection was closed") from None
-            raise self._left() from None
-        except WorkerLost:
-            raise
+            self._team.there.pop(self._id, None)
+            raise error if isinstance(error, WorkerLost) else WorkerLost(f"worker {self._address} was lost") from None
         except Exception as error:
-            if getattr(error, "name", "") == "rlploss":
-                raise self._set_aside(f"it cannot take part ({sentence(workers.reason(error), 200)})") from None
-            return Outcome(cell, error=workers.reason(error))
-        if isinstance(result, Outcome):
-            return result
-        if result.id == self._id:
-            raise self._set_aside(_difference(result.versions))
-        raise self._left()  # another process answers at its address
-
-    def _left(self) -> WorkerLost:
-        self._team.there.pop(self._id, None)
-        return WorkerLost(f"worker {self._address} was lost")
-
-    def _set_aside(self, why: str) -> WorkerLost:
-        self.unfit = why
-        self._team.say(f"worker {self._address} is left aside: {why}")
-        return WorkerLost()
-
-
-def _difference(theirs: dict[str, str]) -> str:
-    ours = provenance.versions()
-    for name in ("torch", "rlploss"):
-        if ours[name] != theirs[name]:
-            return f"it has {name} {theirs[name]}, the driver {ours[name]}; install the same there"
-    return "its rlploss has other code than the driver's; install the same there"
+            if getattr(error, "name", "") != "rlploss":
+                return Outcome(cell, error=workers.reason(error))
+            self.unfit = sentence(str(error), 200)
+            self._team.say(f"worker {self._address} is left aside: {self.unfit}")
+            raise WorkerLost from None
+        return made
 
 
 # On a worker. It needs no disk that others see, no data cache of its own, and it never sees the store.
@@ -250,30 +228,22 @@ _one_cell = threading.Lock()  # networks are initialised with torch's global gen
 _checked: set[str] = set()  # SHA-256 of data that arrived as they were sent
 
 
-@dataclass(frozen=True)
-class WorkerInfo:
-    """Who a worker process is: the answer of one that cannot train the cell it was given."""
-
-    id: str
-    versions: dict[str, str]
-
-
 class Unwanted(BaseException):
     """Nobody waits for this cell any more; not an `Exception`, so that no trainer takes it for a failure."""
 
 
 def train_there(
-    job: str, worker: str, root: str, code_version: str, cell: AnyCell, keys: Sequence[str], *data: bytes
-) -> Outcome | WorkerInfo:
+    job: str, worker: str, root: str, driver: dict[str, str], cell: AnyCell, keys: Sequence[str], *data: bytes
+) -> Outcome:
     """Train a cell with the pickled training function and the data files in `data`, whose SHA-256 are `keys`.
 
-    Returns who this is instead, if this is another process than the one that was asked, or has other code.
+    Refused by another process than the one that was asked, and by one whose code is not the driver's.
     """
     from distributed import get_worker
 
-    here = get_worker().id
-    if here != worker or (root and provenance.code_version(root) != code_version):
-        return WorkerInfo(here, provenance.versions())
+    if get_worker().id != worker:
+        raise WorkerLost(f"worker {get_worker().address} was lost")
+    check_code(root, driver)
     check_arrived(dict(zip(keys, data, strict=True)))
     files = dict(zip(keys[1:], data[1:], strict=True))
     with _one_cell, workers.one_thread(), registry.lent(files):
@@ -283,6 +253,21 @@ def train_there(
     machine = ", ".join(f"{key} {value}" for key, value in provenance.machine().items())
     notes = (*outcome.result.notes, f"trained by a Dask worker: {machine}")
     return replace(outcome, result=replace(outcome.result, notes=notes))
+
+
+def versions(root: str) -> dict[str, str]:
+    """What driver and workers must share: packages, and the code behind a module of rlploss."""
+    return provenance.versions() | ({"code": provenance.code_version(root)} if root else {})
+
+
+def check_code(root: str, driver: dict[str, str]) -> None:
+    """Refuse to train for a driver with another torch or other code; the error says what to install."""
+    here = versions(root)
+    if root and here["code"] != driver["code"]:
+        other = next((name for name in ("torch", "rlploss") if here[name] != driver[name]), "")
+        what = f"it has {other} {here[other]}, the driver {driver[other]}" if other else ""
+        what = what or "its rlploss has other code than the driver's"
+        raise ImportError(f"{what}; install the same there", name="rlploss")
 
 
 def check_arrived(data: dict[str, bytes]) -> None:

@@ -217,13 +217,15 @@ class Store:
         origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
         with self._transaction() as connection:
-            row = (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds)
-            number = connection.execute("INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
+            number = connection.execute(
+                "INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+                (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
+            ).lastrowid
             for network in result.networks:
                 curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
                 numbers = {name: _plain(v) for name, v in network.values.items()}
-                row = (number, network.variant, network.seed, network.seconds)
-                row += (canonical_json(curve), canonical_json(numbers))
+                texts = canonical_json(curve), canonical_json(numbers)
+                row = (number, network.variant, network.seed, network.seconds, *texts)
                 inserted = connection.execute("INSERT INTO network VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
                 for name, array in network.artifacts.items():
                     content = json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes()

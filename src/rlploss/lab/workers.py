@@ -164,17 +164,23 @@ class Worker(Protocol):
         """What the cell has come to, once the future is done or the process has died; raises `WorkerLost`."""
 
 
-def keep_busy(
-    look: Callable[[int], Sequence[Worker]], cells: Sequence[AnyCell], tell: TellOf, say: Say, pause: float = 0.2
-) -> Generator[Outcome]:
-    """Give the workers that `look(cells left)` finds a cell each, until every cell has an outcome.
+Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
 
-    A cell whose worker is lost is tried again behind the others, three times in all.
+
+def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, pause: float = 0.2) -> Generator[Outcome]:
+    """Give the workers that `look` finds a cell each, until every cell has an outcome.
+
+    A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
+    last, one at a time and on one worker.
     """
-    waiting, lost = deque(cells), Counter[AnyCell]()
+    waiting = deque(cell for cell in cells if not cell.task.timed)
+    timed, alone = [cell for cell in cells if cell.task.timed], False
+    lost = Counter[AnyCell]()
     busy: dict[Worker, tuple[AnyCell, Future[Any]]] = {}
-    while waiting or busy:
-        for worker in look(len(waiting) + len(busy)):
+    while waiting or busy or timed:
+        if not waiting and not busy:
+            waiting, timed, alone = deque(timed), [], True
+        for worker in look(len(waiting) + len(busy), alone):
             if worker not in busy and waiting:
                 cell = waiting.popleft()
                 busy[worker] = cell, _submitted(worker, cell)
@@ -230,7 +236,8 @@ class LocalProcesses:
         """See `Workers.run`."""
         team: list[_Process] = []
 
-        def look(size: int, left: int) -> list[_Process]:
+        def look(left: int, alone: bool) -> list[_Process]:
+            size = 1 if alone else self.count  # nobody is busy when one begins to train alone
             kept = [worker for worker in team if worker.is_alive()][:size]
             _stop([worker for worker in team if worker not in kept])
             team[:] = kept
@@ -239,15 +246,9 @@ class LocalProcesses:
             return team
 
         try:
-            for alone, batch in in_turn(cells):
-                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell, say)
+            yield from keep_busy(look, cells, tell, say)
         finally:
             _stop(team)
-
-
-def in_turn(cells: Sequence[AnyCell]) -> list[tuple[bool, list[AnyCell]]]:
-    """(False, the cells that train together), then (True, those whose seconds are a result and that train alone)."""
-    return [(alone, [cell for cell in cells if cell.task.timed is alone]) for alone in (False, True)]
 
 
 class _Process:
