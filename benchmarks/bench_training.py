@@ -198,7 +198,7 @@ def fleets(rounds: int, epochs: int) -> list[Row]:
     for _ in range(rounds):
         thirty = fleet_seconds(30, epochs, problems)
         pairs.append((thirty, released_seconds()))
-        sizes.append((fleet_seconds(300, max(1, epochs // 10), problems), fleet_seconds(30, epochs, problems)))
+        sizes.append((fleet_seconds(300, 10, problems), fleet_seconds(30, 10, problems)))
         threads.append((fleet_seconds(8, epochs, problems, 2), fleet_seconds(8, epochs, problems, 1)))
     speed, a, b = ratio(pairs)
     name = "30 seeds as a fleet: times the released loop's seed-steps per second"

@@ -12,23 +12,52 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlploss import BalancedBatchSampler, Epochs, RegressionNet, RLPLoss, Steps, distributed, fit, rlp_loss, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    BalancedBatchSampler,
+    BatchLoss,
+    CrossEntropy,
+    Epochs,
+    Huber,
+    Pointwise,
+    RegressionNet,
+    RLPLoss,
+    Steps,
+    distributed,
+    fit,
+    rlp_loss,
+    seeded,
+)
 
 N, D = 90, 4
 
-# settings of fit; 50 steps each
+
+def cubed(pred, target):
+    return (pred - target).abs() ** 3
+
+
+# objectives of fit, given the number of processes; 50 steps each
 FITS = {
-    "rlp": {},
-    "uneven": {"subsets_per_step": 5, "n_subsets": 23},
-    "one": {"subsets_per_step": 1},
-    "expected": {"probe": "expected", "subset_size": 12, "subsets_per_step": 4},
-    "draw": {"probe": "draw", "ridge": 0.1, "subsets_per_step": 3},
-    "mixup": {"objective": "rlp+mixup", "subsets_per_step": 4},
-    "paper": {"preset": "paper"},
-    "weighted": {"sample_weight": True, "subsets_per_step": 4},
-    "mse": {"objective": "mse", "batch_size": 7},
-    "mse+mixup": {"objective": "mse+mixup", "batch_size": 8},
-    "clipped": {"subsets_per_step": 4, "clip_grad": 0.01, "schedule": "cosine"},
+    "rlp": lambda world: RLP(10, 24, subsets_per_step=world),  # what a distributed run takes by default
+    "uneven": lambda world: RLP(10, 23, subsets_per_step=5),
+    "one": lambda world: RLP(10, 24, subsets_per_step=1),
+    "each epoch": lambda world: RLP(10, 24, subsets_per_step=5, plan="each-epoch"),
+    "expected": lambda world: RLP(12, 24, probe="expected", subsets_per_step=4),
+    "draw": lambda world: RLP(10, 24, probe="draw", ridge=0.1, subsets_per_step=3),
+    "mixup": lambda world: RLP(10, 24, mixup=0.25, subsets_per_step=4),
+    "paper": lambda world: RLP.paper(10, 24),
+    "weighted": lambda world: RLP(10, 24, subsets_per_step=4),
+    "mse": lambda world: MSE(7),
+    "mse all": lambda world: MSE("all"),
+    "mse mixup": lambda world: MSE(8, mixup=0.25),
+    "mse weighted": lambda world: MSE(7),
+    "huber": lambda world: Huber(1, delta=0.5),  # fewer rows than processes
+    "pointwise": lambda world: Pointwise(cubed, 7),
+    "pointwise weighted": lambda world: Pointwise(cubed, 7),
+    "cross entropy": lambda world: CrossEntropy(7),
+    "clipped": lambda world: RLP(10, 24, subsets_per_step=4),
 }
 
 
@@ -44,15 +73,16 @@ def flat(model):
 
 def fitted(name, dtype, world):
     """Weights and losses after 50 steps of `fit`."""
-    settings = {"objective": "rlp", **FITS[name]}
-    if settings["objective"].startswith("rlp"):
-        settings = {"subset_size": 10, "n_subsets": 24, **settings}
-        if "preset" not in settings:  # what a distributed run takes by default, for one process to do the same
-            settings.setdefault("subsets_per_step", world)
-    if settings.pop("sample_weight", False):
+    settings = {"clip_grad": 0.01, "schedule": "cosine"} if name == "clipped" else {}
+    if "weighted" in name:
         settings["sample_weight"] = torch.rand(N, generator=torch.Generator().manual_seed(2)) + 0.1
-    model = seeded(lambda: RegressionNet(D), 0).to(dtype)
-    history = fit(model, *table(dtype), budget=Steps(50), lr=1e-2, seed=3, compile=False, **settings)
+    X, y = table(dtype)
+    classes = name == "cross entropy"
+    model = seeded(lambda: RegressionNet(D, 3 if classes else 1), 0).to(dtype)
+    y = (y.squeeze(1) > 1).long() + (y.squeeze(1) > 2).long() if classes else y
+    history = fit(
+        model, X, y, FITS[name](world), budget=Steps(50), optimizer=Adam(1e-2), seed=3, engine="torch", **settings
+    )
     return {"weights": flat(model), "loss": torch.tensor(history.columns["loss"][1:])}
 
 
@@ -127,9 +157,9 @@ def refusals(share):
     X, y = table(torch.float32)
     found = []
 
-    def attempt(model, X, **settings):
+    def attempt(model, X, objective=RLP(10, 8), **settings):  # noqa: B008 - a frozen value
         try:
-            fit(model, X, y, budget=Steps(2), subset_size=10, n_subsets=8, compile=False, **settings)
+            fit(model, X, y, objective, budget=Steps(2), **settings)
         except ValueError as error:
             found.append(str(error))
 
@@ -137,18 +167,19 @@ def refusals(share):
     attempt(RegressionNet(D), X, seed=share.rank)
     attempt(nn.Sequential(nn.Linear(D, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)), X)
     attempt(DistributedDataParallel(RegressionNet(D)), X)
-    attempt(RegressionNet(D), X, preset="released-autoencoder")
+    attempt(RegressionNet(D), X, RLP.released(10, 8, float32_cutoff=True))
+    attempt(RegressionNet(D), X, BatchLoss(RLPLoss()))
+    attempt(RegressionNet(D), X, engine="kernel")
+    attempt(RegressionNet(D), X, MSE(7 + share.rank))
     stopped = fit(
         RegressionNet(D),
         X,
         y,
+        RLP(10, 8),
         budget=Epochs(9),
-        subset_size=10,
-        n_subsets=8,
-        compile=False,
         callbacks=[lambda event: share.rank == share.world - 1 and event.step > 3],
     )
-    return found, stopped.stopped, stopped.last("step")
+    return found, stopped.stopped, stopped.last("step"), stopped.settings["engine_reason"]
 
 
 def main():
@@ -167,11 +198,8 @@ def main():
                 model,
                 X,
                 y,
+                RLP(10, 24, subsets_per_step=4),
                 budget=Epochs(20),
-                subset_size=10,
-                n_subsets=24,
-                subsets_per_step=4,
-                compile=False,
                 checkpoint=out,
                 checkpoint_every=Steps(10),
                 callbacks=[die],

@@ -1,6 +1,7 @@
 """Several processes train what one process would: real processes, started by torchrun, talking over gloo."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,13 +11,13 @@ import ddp_worker
 import pytest
 import torch
 
-from rlploss import Epochs, RegressionNet, Steps, distributed, fit, seeded
+from rlploss import MSE, RLP, Epochs, Problem, RegressionNet, Steps, distributed, fit, fit_fleet, seeded
 
 HERE = Path(__file__).parent
 
 
 def torchrun(world, *command, check=True):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(HERE), *sys.path))}
     started = time.monotonic()
     done = subprocess.run(
         [
@@ -60,9 +61,10 @@ def test_weights_after_50_steps_are_those_of_one_process(both, dtype):
 
 
 def test_training_has_moved_the_weights(both):
-    start = ddp_worker.flat(seeded(lambda: RegressionNet(ddp_worker.D), 0))
     for name, result in both[1].items():
         if name.startswith(("fit", "sampler")):
+            outputs = 3 if "cross entropy" in name else 1
+            start = ddp_worker.flat(seeded(lambda n=outputs: RegressionNet(ddp_worker.D, n), 0))
             assert (result["weights"] - start).norm() > 1e-3, name
 
 
@@ -77,14 +79,18 @@ def test_moments_are_those_of_all_rows(both):
 
 def test_what_cannot_work_is_refused_by_every_process(both):
     world, found, _ = both
-    messages, stopped, step = found["refusals"]
-    assert len(messages) == 5
+    messages, stopped, step, reason = found["refusals"]
+    assert len(messages) == 8
     assert "data is" in messages[0]
     assert "on rank 0 and" in messages[0]
     assert "seed is 0 on rank 0 and 1 on rank 1" in messages[1]
     assert "BatchNorm1d sees the rows of one process only" in messages[2]
     assert "pass its .module" in messages[3]
     assert "needs all rows in one process" in messages[4]
+    assert f"BatchLoss, which is no sum over rows cannot be split among {world} processes" in messages[5]
+    assert 'engine="kernel" is not possible here: several processes train together' in messages[6]
+    assert re.search("batch_size.* 7.* on rank 0 and .*batch_size.* 8.* on rank 1", messages[7])
+    assert reason == "several processes train together"
     assert stopped == "callback"  # asked for by the last rank alone
     assert 3 < step < 9 * 8 / world
 
@@ -96,13 +102,14 @@ def test_a_rank_that_dies_ends_the_job_and_any_number_of_ranks_resume(tmp_path):
     assert seconds < 30 + 30  # thirty to notice, and what starting takes on a busy machine
     assert "SIGKILL" in done.stderr or "-9" in done.stderr or "exitcode" in done.stderr
     X, y = ddp_worker.table(torch.float64)
-    settings = {"budget": Epochs(20), "subset_size": 10, "n_subsets": 24, "subsets_per_step": 4, "compile": False}
+    objective = RLP(10, 24, subsets_per_step=4)
     left = seeded(lambda: RegressionNet(ddp_worker.D), 0).double()
     with pytest.warns(RuntimeWarning, match="processes is '2' in the file and '1' here"):
-        history = fit(left, X, y, checkpoint=path, checkpoint_every=Steps(10), **settings)
+        history = fit(left, X, y, objective, budget=Epochs(20), checkpoint=path, checkpoint_every=Steps(10))
     whole = seeded(lambda: RegressionNet(ddp_worker.D), 0).double()
-    fit(whole, X, y, **settings)
+    fit(whole, X, y, objective, budget=Epochs(20), engine="torch")
     assert history.stopped == "budget"
+    assert history.settings["engine"] == "torch", "the engine of the checkpoint"
     gap = (ddp_worker.flat(left) - ddp_worker.flat(whole)).norm() / ddp_worker.flat(whole).norm()
     assert gap < 1e-12
 
@@ -156,3 +163,10 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(RuntimeError, match="torchrun started 2 processes that do not know of each other"):
         fit(RegressionNet(3), torch.randn(9, 3), torch.randn(9), budget=Steps(1))
+
+
+def test_a_fleet_trains_in_one_process(monkeypatch):
+    monkeypatch.setattr(distributed, "current", lambda: distributed.Share(0, 2))
+    problem = Problem(torch.randn(9, 3), torch.randn(9))
+    with pytest.raises(ValueError, match="fit_fleet trains in one process; under torchrun call fit, or"):
+        fit_fleet(lambda seed: RegressionNet(3), [problem], MSE(), budget=Steps(1))

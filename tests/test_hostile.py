@@ -30,7 +30,7 @@ from rlploss.compare.columns import make_design
 from rlploss.compare.read import TableError, read_table
 from rlploss.lab.errors import sentence, shown
 from rlploss.lab.text import csv_text, markdown_text
-from rlploss.training import checkpoints
+from rlploss.training import checkpoint as checkpoints
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rlploss"
 SCRIPT = "<script>window.hit = 1</script>"
@@ -185,7 +185,7 @@ def test_a_checkpoint_with_code_in_it_does_not_run_it(tmp_path):
     for data in (buffer.getvalue(), pickle.dumps(Evil(), protocol=2)):
         path.write_bytes(data)
         with pytest.raises(ValueError, match="must be a whole file that fit wrote"):
-            checkpoints.load(path, {}, {})
+            checkpoints.CheckpointFile(path, {}, {}).load()
         assert not (tmp_path / "ran").exists()
 
 
@@ -241,7 +241,7 @@ def trained(path):
     ("part", "value", "message"),
     [
         ("format", None, "KeyError 'format'"),
-        ("format", 99, "it has format '99', not 1"),
+        ("format", 99, "it has format '99', not 2"),
         ("spec", [1], "its spec is not one"),
         ("environment", None, "KeyError 'environment'"),
         ("state", {}, "its content does not match its digest"),
@@ -280,9 +280,9 @@ def test_a_checkpoint_that_finds_no_room_is_one_sentence_and_keeps_the_last(tmp_
     code = (
         "import resource, sys, torch\n"
         "from pathlib import Path\n"
-        "from rlploss import checkpoints\n"
+        "from rlploss.training.checkpoint import CheckpointFile\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "try: checkpoints.save(Path(sys.argv[1]), {}, {}, {'w': torch.zeros(100_000)})\n"
+        "try: CheckpointFile(Path(sys.argv[1]), {}, {}).save({'w': torch.zeros(100_000)})\n"
         "except OSError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)

@@ -38,16 +38,32 @@ FILES = {
         "moments",
         "planes",
         "quadratic",
-        "functional",
-        "keeping",
+        "variants",
         "mixup",
+        "functional",
         "module",
         "bank",
         "sampler",
     ),
-    "training": (),
+    "training": (
+        "rows",
+        "objectives",
+        "evaluation",
+        "job",
+        "feed",
+        "scores",
+        "engine",
+        "kernel_types",
+        "compiling",
+        "kernel_losses",
+        "kernel",
+        "kernel_engine",
+        "checkpoint",
+        "loop",
+        "fit",
+    ),
 }
-HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_version"}
+HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_values", "_version"}
 OUTSIDE = {"torch", "numpy", "filelock"}  # packages that are always there; torch brings filelock
 KERNEL = {"numba", "scipy", "threadpoolctl"}
 HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", "platformdirs", "joblib", "dask"}

@@ -9,14 +9,11 @@ from rlploss.loss.module import RLPLoss
 from rlploss.loss.sampler import BalancedBatchSampler
 from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
-from rlploss.training.budget import Epochs, Steps
-from rlploss.training.evaluation import EarlyStopping
+from rlploss.training.evaluation import EarlyStopping, Event, History
 from rlploss.training.fit import fit, fit_fleet
-from rlploss.training.history import Event, History
-from rlploss.training.job import Problem
+from rlploss.training.job import SGD, Adam, AdamW, Epochs, Problem, Steps
 from rlploss.training.loop import DivergenceError
 from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
-from rlploss.training.optimizers import SGD, Adam, AdamW
 
 __all__ = [
     "MAE",

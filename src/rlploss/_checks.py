@@ -178,6 +178,17 @@ def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
             raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
 
 
+def probe_points(points: Tensor, probe: str, n_features: int, n_subsets: int) -> None:
+    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others."""
+    if probe not in ("draw", "expected"):
+        raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
+    if points.shape[1] != n_features or (probe == "draw" and points.shape[0] != n_subsets):
+        rows = str(n_subsets) if probe == "draw" else "n"
+        raise ValueError(
+            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
+        )
+
+
 def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
     """draw_from="outside" needs at least one row that is not in the subset."""
     if draw_from == "outside" and subset_size >= n_rows:

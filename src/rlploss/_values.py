@@ -12,11 +12,14 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from rlploss._checks import number, one_of
 
 put = object.__setattr__  # how a frozen value sets its own fields while it is made
+
+_LOADED = "rlploss_file_"  # begins the names of modules that were loaded from a file
 
 _KINDS: dict[str, type[Value]] = {}
 
@@ -38,7 +41,7 @@ class Value:
             if field.default is not dataclasses.MISSING and value == field.default:
                 by_name = True
                 continue
-            text = function_name(value) if callable(value) else repr(value)
+            text = function_name(value) if isinstance(value, type | FunctionType | partial) else repr(value)
             by_name = by_name or field.kw_only is True or bool(parts)
             parts.append(f"{field.name}={text}" if by_name else text)
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -70,7 +73,8 @@ def from_json(data: Any, *, functions: bool = True) -> Any:
         if not functions:
             raise ValueError(f"{data.get('function')} is not loaded: functions are refused here; make the value anew")
         return function_from_json(data)
-    kind = _KINDS[one_of("kind", data.get("kind"), _KINDS)]
+    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind)}
+    kind = known[one_of("kind", data.get("kind"), known)]
     return kind(**{name: from_json(item, functions=functions) for name, item in data.items() if name != "kind"})
 
 
@@ -109,7 +113,8 @@ def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
         where = function.__module__
         module = sys.modules.get(where)
         spec = getattr(module, "__spec__", None)
-        if spec is None or spec.origin is None or importlib.util.find_spec(where.partition(".")[0]) is None:
+        lost = spec is None or spec.origin is None or where.startswith(_LOADED)
+        if lost or importlib.util.find_spec(where.partition(".")[0]) is None:
             where = inspect.getsourcefile(function)  # a script, or a file that was loaded by its path
     return {"function": function_name(function), "where": where, "source": _digest(function)}
 
@@ -131,7 +136,7 @@ def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
 
 def load_file(path: Path) -> Any:
     """The module in a Python file, loaded once under a name made of its path."""
-    name = "rlploss_file_" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    name = _LOADED + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None or not path.exists():
@@ -155,5 +160,6 @@ def _digest(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         text = ""
     if not described or isinstance(function, partial):
-        text += repr(function)
+        plain = {name: value for name, value in vars(function).items() if isinstance(value, int | float | str)}
+        text += repr(function) + repr(sorted(plain.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

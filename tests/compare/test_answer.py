@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes, load_iris
 from tests.seeds import SEED, paired_readings
 
+from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare
-from rlploss.compare.answer import compare_design
+from rlploss.compare.answer import answer, corrected, sample
+from rlploss.compare.arms import PLAIN, Condition
 from rlploss.compare.columns import make_design
-from rlploss.compare.study import PLAIN, Condition, make_cell, sample
-from rlploss.compare.train import Trainer
-from rlploss.compare.words import answer, corrected
+from rlploss.compare.train import Trainer, make_cell
 from rlploss.lab import stats
 from rlploss.lab.errors import LabError
 
@@ -114,6 +114,10 @@ def test_corrected_intervals_agree_with_corrected_p_values():
 # Fair
 
 
+def contender(task, name):
+    return next(one for one in arms.contenders_for(task) if one.name == name)
+
+
 def trainer(task="regression", n=80):
     X, y = noisy_line(n)
     if task == "regression":
@@ -123,19 +127,18 @@ def trainer(task="regression", n=80):
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_every_arm_tries_the_same_number_of_settings(task):
-    for arm in arms.arms_for(task):
-        if arm.objective:
-            tried = arms.network_settings(arm)
-            assert len(set(tried)) == arms.N_SETTINGS
+    for arm in arms.contenders_for(task):
+        if arm.objectives:
+            assert len(set(arm.settings)) == arms.N_SETTINGS
         elif arm.name not in ("mean", "prior"):
             for n in (100, 5000):
-                tried = arms.classical_settings(arm, n)
+                tried = arms.models(arm.model, task, n)
                 assert len({str(one) for one in tried}) == arms.N_SETTINGS
 
 
 def test_both_ends_of_the_dial_are_tried():
     for name in ("rlp", "rlp+l2", "rlp+mixup"):
-        tried = [s.subset_size(100, 5) for s in arms.network_settings(arms.arm_named("regression", name))]
+        tried = [s.subset_size(100, 5) for s in contender("regression", name).settings]
         assert None in tried  # MSE
         assert 100 in tried  # all rows
 
@@ -149,70 +152,69 @@ def test_splits_are_the_same_for_every_arm_and_apart(task):
         Condition("", "", noise=0.5),
         Condition("", "", shift=0.8),
     ):
-        first, second = (one.rows(make_cell(one, arm, condition, (3,), 10), 3) for arm in arms.arms_for(task)[:2])
+        first, second = (one.data(condition, 3) for _ in range(2))
         for name in ("X", "Y", "X_test", "truth"):
             assert np.array_equal(getattr(first, name), getattr(second, name))
-        train, test = one.split(make_cell(one, arms.arms_for(task)[0], condition, (3,), 10), 3)
+        train, test = one.split(condition, 3)
         assert not set(train) & set(test)
-        for inside, held in first.folds:
-            assert not set(inside) & set(held)
-            assert max(inside.max(), held.max()) < len(train)
+        for inside, validation in first.folds:
+            assert not set(inside) & set(validation)
+            assert max(inside.max(), validation.max()) < len(train)
 
 
 def test_the_test_rows_decide_nothing():
     """Other targets in the test rows: the same choices, the same curves, other errors."""
     one = trainer()
-    arm = arms.arm_named("regression", "rlp")
+    arm = contender("regression", "rlp")
     cell = make_cell(one, arm, PLAIN, (0,), 40)
-    _, test = one.split(cell, 0)
+    _, test = one.split(PLAIN, 0)
     changed = one.y.copy()
     changed[test] += 100.0
     X = one.X.copy()
     X[test] *= 3
-    runs = [t(cell, lambda fraction: None).runs[0] for t in (one, Trainer(X, changed, "regression"))]
-    for name in ("setting", "best_step", "validation", "errors"):
-        assert runs[0].curve[name] == runs[1].curve[name]
-    assert runs[0].curve["rmse"] != runs[1].curve["rmse"]
+    first, second = (t(cell, lambda _: None).networks[0] for t in (one, Trainer(X, changed, "regression")))
+    for name in ("setting", "best_step"):
+        assert first.values[name] == second.values[name]
+    assert first.curve == second.curve
+    assert np.array_equal(first.artifacts["errors"], second.artifacts["errors"])
+    assert first.values["rmse"] != second.values["rmse"]
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_an_arm_measures_what_its_predictions_say(task, monkeypatch):
     one = trainer(task)
-    few = arms.classical_settings
-    monkeypatch.setattr("rlploss.compare.train.classical_settings", lambda arm, n: few(arm, n)[:2])
-    for arm in arms.arms_for(task):
+    monkeypatch.setattr("rlploss.compare.train.models", lambda *which: arms.models(*which)[:2])
+    for arm in arms.contenders_for(task):
         cell = make_cell(one, arm, PLAIN, (0, 1), 10)
-        runs = one(cell, lambda fraction: None).runs
+        runs = one(cell, lambda fraction: None).networks
         assert [run.seed for run in runs] == [0, 1]
         truth, predicted = runs[0].artifacts["truth"], runs[0].artifacts["predicted"]
-        _, test = one.split(cell, 0)
+        _, test = one.split(PLAIN, 0)
         np.testing.assert_allclose(truth, one.y[test], rtol=1e-6)
         if task == "regression":
             rmse = float(np.sqrt(np.mean((predicted[:, 0] - truth) ** 2)))
-            assert runs[0].curve["rmse"][0] == pytest.approx(rmse, rel=1e-4)
+            assert runs[0].values["rmse"] == pytest.approx(rmse, rel=1e-4)
         else:
             np.testing.assert_allclose(predicted.sum(1), 1.0, rtol=1e-5)
-            assert runs[0].curve["accuracy"][0] == pytest.approx(np.mean(predicted.argmax(1) == truth))
+            assert runs[0].values["accuracy"] == pytest.approx(np.mean(predicted.argmax(1) == truth))
 
 
 def test_classes_are_spread_over_all_parts():
     one = trainer("classification")
-    cell = make_cell(one, arms.arms_for("classification")[0], PLAIN, (0,), 10)
     share = one.y.mean()
-    for part in one.split(cell, 0):
+    for part in one.split(PLAIN, 0):
         assert abs(one.y[part].mean() - share) < 0.06
 
 
 def test_shift_and_noise_do_what_they_say():
     one = trainer(n=400)
-    arm = arms.arms_for("regression")[0]
-    train, test = one.split(make_cell(one, arm, Condition("", "", shift=0.95), (0,), 10), 0)
+    train, test = one.split(Condition("", "", shift=0.95), 0)
     near, far = ((one.X[part] ** 2).sum(1).mean() for part in (train, test))
     assert far > 1.5 * near
-    plain, noisy = (one.rows(make_cell(one, arm, c, (0,), 10), 0).X for c in (PLAIN, Condition("", "", noise=1.0)))
+    plain, noisy = (one.data(c, 0).X for c in (PLAIN, Condition("", "", noise=1.0)))
     correlation = np.corrcoef(plain[:, 0], noisy[:, 0])[0, 1]
     assert correlation == pytest.approx(2**-0.5, abs=0.1)
-    small = one.rows(make_cell(one, arm, Condition("", "", train_size=30), (0,), 10), 0)
+    small = one.data(Condition("", "", train_size=30), 0)
     assert len(small.X) == 30
 
 
@@ -220,9 +222,8 @@ def test_missing_values_are_filled_from_the_training_rows():
     X, y = noisy_line(80)
     X[::7, 0] = np.nan
     one = Trainer(X, y, "regression")
-    cell = make_cell(one, arms.arms_for("regression")[0], PLAIN, (0,), 10)
-    train, test = one.split(cell, 0)
-    rows = one.rows(cell, 0)
+    train, test = one.split(PLAIN, 0)
+    rows = one.data(PLAIN, 0)
     middle = np.nanmedian(X[train, 0])
     back = rows.X_test[:, 0] * rows.scaling.x_scale[0] + rows.scaling.x_mean[0]
     np.testing.assert_allclose(back[np.isnan(X[test, 0])], middle)
@@ -295,7 +296,7 @@ def test_the_report(found, tmp_path):
 
 
 def test_the_code_of_the_winner_runs(found):
-    from rlploss.compare.code import winner_code
+    from rlploss.compare.report import winner_code
 
     X, y = found.design.X, found.design.target.y
     space = {"X": np.nan_to_num(X), "y": y}
@@ -305,28 +306,28 @@ def test_the_code_of_the_winner_runs(found):
 
 @pytest.mark.parametrize("name", [a.name for a in (*arms.REGRESSION, *arms.CLASSIFICATION)])
 def test_there_is_code_for_every_arm(name):
-    from rlploss.compare import code as written
+    from rlploss.compare import report as written
 
     task = "regression" if any(a.name == name for a in arms.REGRESSION) else "classification"
-    arm = arms.arm_named(task, name)
+    arm = contender(task, name)
     for setting in (0, arms.N_SETTINGS - 1 if name not in ("mean", "prior") else 0):
         for n in (100, 2000):
             space = {}
-            if arm.objective:
-                code = written._network(arm, task, setting, 30.0, (100, n), 8)
+            if arm.objectives:
+                code = written.network_code(arm, task, setting, 30.0, (100, n), 8)
             else:
-                code = written._classical(arm, task, setting, n)
+                code = written.model_code(arm, task, setting, n)
             exec("{}\nmodel = {}".format(*code), space)
             X, y = noisy_line(n)
             fitted = space["model"].fit(X, y if task == "regression" else y > 0)
             assert fitted.predict(X).shape == (n,)
-            if arm.objective:  # 30 steps: at least ten in an iteration, on 2,000 rows a batch of 20 takes a hundred
+            if arm.objectives:  # 30 steps: at least ten in an iteration, on 2,000 rows a batch of 20 takes a hundred
                 assert fitted.n_iter_ == (3 if n == 100 or fitted.batch_size == "auto" else 1)
 
 
 def test_the_code_is_for_the_rows_that_were_compared():
     """Boosting is another class beyond 1,000 training rows, of which 1,200 rows leave 900."""
-    from rlploss.compare.code import winner_code
+    from rlploss.compare.report import winner_code
 
     X, y = noisy_line(1200, d=2)
     found = compare(X, y**2, arms=["mean", "boosting"], n_splits=2, random_state=SEED)
@@ -336,11 +337,11 @@ def test_the_code_is_for_the_rows_that_were_compared():
 @pytest.mark.parametrize("name", ["rlp", "rlp+l2", "rlp+mixup"])
 def test_every_setting_is_one_that_can_be_trained(name):
     """No more subsets than there are, whatever the number of rows and columns."""
-    arm = arms.arm_named("regression", name)
-    for n, d, setting in itertools.product(range(12, 60), range(1, 40, 2), arms.network_settings(arm)):
-        plan = setting.problem(arm, n, d)
-        if "n_subsets" in plan:
-            assert plan["n_subsets"] <= math.comb(n, plan["subset_size"])
+    arm = contender("regression", name)
+    for n, d, setting in itertools.product(range(12, 60), range(1, 40, 2), arm.settings):
+        made = setting.objective_for(n, d)
+        if isinstance(made, RLP):
+            assert made.n_subsets <= math.comb(n, made.subset_size)
 
 
 def test_the_fewest_rows_and_the_fewest_training_rows():
@@ -396,7 +397,7 @@ def test_polars_and_arrays():
 def test_what_is_stored_is_not_trained_again(tmp_path):
     X, y = noisy_line(40)
     design = make_design(pd.DataFrame(X).rename(columns=str).assign(y=y), "y")
-    first = compare_design(design, arms=["mse", "rlp"], out=tmp_path / "out", **QUICK)
+    first = compare(design, arms=["mse", "rlp"], out=tmp_path / "out", **QUICK)
 
     class Nobody:
         count = 1
@@ -404,7 +405,7 @@ def test_what_is_stored_is_not_trained_again(tmp_path):
         def run(self, train, cells, *, tell):
             raise AssertionError("nothing is left to train")
 
-    again = compare_design(design, arms=["mse", "rlp"], out=tmp_path / "out", workers=Nobody(), **QUICK)
+    again = compare(design, arms=["mse", "rlp"], out=tmp_path / "out", workers=Nobody(), **QUICK)
     assert np.array_equal(first.values("rlp"), again.values("rlp"))
     assert isinstance(again, Comparison)
 
@@ -415,7 +416,7 @@ def test_large_tables_are_sampled_and_it_says_so():
     assert found.n_used == 100
     from rlploss.compare.report import rows_said
 
-    assert "100 of 300 rows are used, a random sample; --max-rows changes that." in rows_said(found)[0]
+    assert "100 of 300 rows are used, a random sample; --max-rows changes that." in rows_said(found)
 
 
 def test_a_sample_keeps_every_class():
@@ -436,9 +437,9 @@ def test_classes_of_few_rows_can_be_trained_on(change):
         X[:8], y[:8] = 50.0, 2
         X[0] = 0.0
     one = Trainer(X, y, "classification", int(y.max()) + 1)
-    arm = arms.arm_named("classification", "logistic")
-    run = one(make_cell(one, arm, Condition("", "", **change), (SEED,), 10), lambda fraction: None).runs[0]
-    assert 0 <= run.curve["accuracy"][0] <= 1
+    arm = contender("classification", "logistic")
+    run = one(make_cell(one, arm, Condition("", "", **change), (SEED,), 10), lambda fraction: None).networks[0]
+    assert 0 <= run.values["accuracy"] <= 1
 
 
 # Bad input
@@ -484,6 +485,6 @@ def test_an_arm_that_fails_is_an_error_with_its_reason(monkeypatch):
     def broken(*args):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr("rlploss.compare.train.classical_model", broken)
+    monkeypatch.setattr("rlploss.compare.train.models", broken)
     with pytest.raises(LabError, match="1 of 2 arms could not be trained: ValueError: no such luck"):
         compare(X, y, arms=["mse", "ridge"], **QUICK)

@@ -2,6 +2,8 @@
 
 import builtins
 import datetime
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -10,8 +12,7 @@ import pytest
 from numpy.testing import assert_allclose as assert_close
 
 from rlploss.compare.columns import make_design, read_column
-from rlploss.compare.read import TableError, read_table
-from rlploss.compare.values import as_numbers
+from rlploss.compare.read import TableError, as_numbers, read_table
 
 
 def column(values, name="c"):
@@ -555,3 +556,10 @@ def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
 @pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
 def test_names_that_are_no_identifiers(name):
     assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"
+
+
+def test_without_pandas_the_import_says_what_to_install():
+    code = "import sys; sys.modules['pandas'] = None; import rlploss.compare"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "rlploss.compare needs pandas, which is not installed: pip install 'rlploss[lab]'"
+    assert done.stderr.strip().endswith(said)

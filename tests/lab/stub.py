@@ -15,7 +15,7 @@ from rlploss.datasets.cache import DataFile
 from rlploss.datasets.dataset import Entry
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell, Part
-from rlploss.training.budget import Epochs
+from rlploss.training.job import Epochs
 
 
 def _read_tiny(files):

@@ -2,10 +2,11 @@ import pytest
 from tests.paper import world
 
 from rlploss.paper import claims, published
-from rlploss.paper.catalog import CATALOG
 from rlploss.paper.request import Request
+from rlploss.paper.sections import CATALOG
+from rlploss.paper.studies import STUDIES
 from rlploss.paper.summary import summary
-from rlploss.paper.verdicts import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES, Evidence
+from rlploss.paper.verdicts import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES
 
 # Few seeds, full epochs: what counts here is the rule.
 PAPER = Request("paper", "both", seeds=6)
@@ -13,8 +14,7 @@ MEASURED = {"proposition-1", "proposition-2", "algorithm-1", "empirical-converge
 
 
 def verdicts(request, name, names=tuple(CATALOG), without=()):
-    evidence = Evidence({n: world.view(request, name, without) for n in names})
-    return {c.name: c for c in claims.all_claims(evidence)}
+    return {c.name: c for c in claims.all_claims(world.results(request, name, without, names))}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,17 @@ def worlds():
 
 
 def test_every_claim_has_a_rule_and_every_rule_a_claim():
-    assert set(claims.RULES) == {name for name, _ in published.claims()}
+    assert set(claims.RULES) == {claim.rule for claim in published.claims()}
+    for claim in published.claims():
+        assert set(claim.studies) <= set(STUDIES)
+
+
+def test_claims_speak_of_tasks_and_arms_of_their_studies():
+    for claim in published.claims():
+        keys = world.results(Request("paper"), "right").grid(claim.studies[0]).whole
+        assert set(claim.tasks) <= {task for task, _, _ in keys}, claim.id
+        if claim.rule != "measured":
+            assert {arm for pair in claim.pairs for arm in pair} <= {arm for _, _, arm in keys}, claim.id
 
 
 def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
@@ -34,7 +44,7 @@ def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
             assert len(claim.evidence) > 10
 
 
-@pytest.mark.parametrize("name", [n for n, _ in published.claims() if n not in MEASURED])
+@pytest.mark.parametrize("name", [c.id for c in published.claims() if c.id not in MEASURED])
 def test_the_three_worlds_have_their_verdicts(worlds, name):
     assert worlds["right"][name].verdict == REPRODUCED, worlds["right"][name].evidence
     assert worlds["wrong"][name].verdict == NOT_REPRODUCED, worlds["wrong"][name].evidence
@@ -95,10 +105,9 @@ def test_one_seed_proves_nothing():
 
 
 def test_the_summary_tells_a_newcomer_both_halves():
-    views = {"table1": world.view(PAPER, "gone")}
-    evidence = Evidence(views)
-    (text,) = summary(evidence, claims.all_claims(evidence), "paper")
+    results = world.results(PAPER, "gone", names=("table1",))
+    (text,) = summary(results, claims.all_claims(results), "paper")
     assert "comparing planes instead of points" in text
     assert "lower test error than MSE on 6 of 6 datasets" in text
     assert "times as many optimiser steps" in text
-    assert "ahead on 0 of 6 and behind on 6" in text
+    assert "ahead on 0 of 6 and behind on 6 of 6" in text

@@ -1,19 +1,28 @@
 import dataclasses
 
 import pytest
+from tests.paper.world import PROVENANCE
 
 from rlploss.lab.results import StoredCell
-from rlploss.lab.study import Task, settings
-from rlploss.paper import measure
-from rlploss.paper.claims_measured import RULES
+from rlploss.lab.study import Cell
+from rlploss.paper import propositions, published
+from rlploss.paper.measure import Measurement, Setting, train
 from rlploss.paper.request import Request
-from rlploss.paper.training import train
-from rlploss.paper.verdicts import NOT_REPRODUCED, REPRODUCED, Evidence
-from rlploss.paper.view import View
+from rlploss.paper.results import StoredResults
+from rlploss.paper.studies import STUDIES
+from rlploss.paper.verdicts import NOT_REPRODUCED, REPRODUCED
+
+
+def cells(request):
+    return STUDIES["propositions"](request)
 
 
 def quiet(fraction):
     assert 0.0 < fraction <= 1.0
+
+
+def lighter(setting):
+    return dataclasses.replace(setting, samples=min(8, setting.samples))
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +30,17 @@ def measured():
     """Every measure for real, with few draws but judged."""
     request = Request("quick", seeds=2)
     stored = {}
-    for cell in measure.cells(request):
-        few = {**dict(cell.task.settings), "draws": 3000}
-        variants = tuple(
-            settings({**dict(v), **({"samples": 8} if "samples" in dict(v) else {})}) for v in cell.task.variants
-        )
-        light = dataclasses.replace(cell, task=Task(cell.task.name, settings(few), variants))
+    for cell in cells(request):
+        variants = tuple(lighter(setting) for setting in cell.task.variants)
+        light = dataclasses.replace(cell, task=dataclasses.replace(cell.task, draws=3000, variants=variants))
         result = train(light, quiet)
-        origin = {"path": "plain", "threads": 1, "versions": {}, "machine": {"processor": "", "cores": 1}}
-        stored[cell.hash] = StoredCell(result.runs, origin, result.seconds)
-    return request, stored
+        stored[cell.hash] = StoredCell(result.networks, PROVENANCE, result.seconds)
+    return StoredResults({"propositions": request}, lambda cell: stored.get(cell.hash), lambda cell: "not run")
 
 
 def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
-    request, stored = measured
-    evidence = Evidence({"propositions": View(request, lambda cell: stored.get(cell.hash), lambda cell: "not run")})
-    found = {name: rule(evidence) for name, rule in RULES.items()}
+    wanted = [claim for claim in published.claims() if claim.rule == "measured"]
+    found = {claim.id: propositions.verdict(claim, measured) for claim in wanted}
     assert {name: v.word for name, v in found.items()} == {
         "proposition-1": REPRODUCED,
         "proposition-2": NOT_REPRODUCED,
@@ -48,14 +52,19 @@ def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
 
 
 def test_a_measure_is_the_same_every_time():
-    cell = next(c for c in measure.cells(Request("smoke")) if c.task.name == "floor")
+    cell = next(c for c in cells(Request("smoke")) if c.task.name == "floor")
     first, second = (train(cell, quiet) for _ in range(2))
-    assert [dict(r.curve) for r in first.runs] == [dict(r.curve) for r in second.runs]
-    assert len(first.runs) == len(cell.task.variants) * len(cell.seeds)
+    assert [dict(n.values) for n in first.networks] == [dict(n.values) for n in second.networks]
+    assert len(first.networks) == len(cell.task.variants) * len(cell.seeds)
+
+
+def test_measurements_go_to_the_store_and_back():
+    for cell in cells(Request("quick")):
+        again = Cell.from_spec(cell.spec())
+        assert again.hash == cell.hash
+        assert again.task.variants == cell.task.variants
 
 
 def test_unknown_measures_are_named():
-    cell = measure.cells(Request("smoke"))[0]
-    bad = dataclasses.replace(cell, task=Task("x", settings({"measure": "flor", "draws": 10})))
     with pytest.raises(ValueError, match=r'measure must be one of .* did you mean "floor"'):
-        train(bad, quiet)
+        Measurement("x", "flor", 10, (Setting(d=5, M=6),))

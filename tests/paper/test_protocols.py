@@ -1,40 +1,43 @@
 import pytest
 
-from rlploss.lab.problems import MODELS, TASK_SETTINGS, VARIANT_SETTINGS, train_rows
-from rlploss.lab.train import ARM_SETTINGS
-from rlploss.paper import published, studies
-from rlploss.paper.catalog import CATALOG, cells_of
+from rlploss.lab.problems import train_rows
+from rlploss.lab.study import Cell, Variant
+from rlploss.paper import published
 from rlploss.paper.cost import expected_seconds, steps_of
 from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
+from rlploss.paper.studies import STUDIES, cells_of
+from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
+from rlploss.training.objectives import MSE, RLP
 
 TRAINED = [
-    name for name in CATALOG if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
+    name for name in STUDIES if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
 ]
+
+
+def by_key(name, request):
+    return {(c.task.name, c.arm.protocol, c.arm.name): c for c in STUDIES[name](request)}
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_cell_is_well_formed(name, scale):
-    cells = CATALOG[name].cells(Request(scale))
+    cells = STUDIES[name](Request(scale))
     assert cells
     labels = [(c.task.name, c.arm.protocol, c.arm.name) for c in cells]
     assert len(labels) == len(set(labels))
     for cell in cells:
         assert cell.arm.protocol in PROTOCOLS
-        assert {k for k, _ in cell.arm.settings} <= {*ARM_SETTINGS, "output"}
-        assert {k for k, _ in cell.task.settings} <= TASK_SETTINGS
-        assert {k for v in cell.task.variants for k, _ in v} <= VARIANT_SETTINGS
-        assert cell.task.get("model") in MODELS
+        assert Cell.from_spec(cell.spec()).hash == cell.hash
         assert expected_seconds(cell) > 0
         for variant in cell.task.variants:
-            size = cell.arm.get("subset_size")
-            assert size is None or size <= train_rows(cell.task, dict(variant))
+            size = getattr(cell.arm.objective, "subset_size", None)
+            assert size is None or size <= train_rows(cell.task, variant)
 
 
 @pytest.mark.parametrize("name", [n for n in TRAINED if n != "fig-time"])
 def test_equal_steps_are_equal_and_so_are_the_rows_per_step(name):
-    cells = CATALOG[name].cells(Request("paper"))
+    cells = STUDIES[name](Request("paper"))
     for steps in ("steps", "corrected-steps"):
         for task in {c.task.name for c in cells}:
             mine = [c for c in cells if c.task.name == task and c.arm.protocol == steps]
@@ -46,45 +49,61 @@ def test_equal_steps_are_equal_and_so_are_the_rows_per_step(name):
                     for b in theirs:
                         assert steps_of(a) == steps_of(b)
                         if steps == "steps" and task != "wine":
-                            assert a.arm.get("subset_size") in (b.arm.get("batch_size"), 12)
+                            assert a.arm.objective.subset_size in (b.arm.objective.batch_size, 12)
 
 
 def test_table1_has_the_papers_hyperparameters():
-    cells = {(c.task.name, c.arm.protocol, c.arm.name): c for c in studies.table1(Request("paper"))}
+    cells = by_key("table1", Request("paper"))
     rlp = cells["linear", "released", "rlp"]
-    assert dict(rlp.arm.settings) == {
-        "lr": 1e-4, "n_subsets": 1000, "optimizer": "adam", "preset": "released", "subset_size": 100,
-    }  # fmt: skip
-    assert (rlp.budget.unit, rlp.budget.n) == ("epochs", 200)
+    assert rlp.arm.objective == RLP.released(100, 1000)
+    assert rlp.arm.optimizer == Adam(1e-4)
+    assert rlp.budget == Epochs(200)
     assert rlp.seeds == tuple(range(30))
-    assert cells["linear", "steps", "mse"].budget.n == 200_000
-    assert cells["california", "steps", "mse"].budget.n == 500_000
-    assert cells["linear", "released", "mse_l2"].arm.get("weight_decay") == 1e-4
-    assert cells["linear", "released", "mse"].arm.get("weight_decay") is None
-    assert cells["linear", "paper", "rlp"].arm.get("preset") == "paper"
-    assert cells["linear", "paper", "mse"].arm.get("batch_size") == "all"
-    assert cells["wine", "corrected", "rlp"].arm.get("intercept") is True
-    assert cells["wine", "corrected", "mse"].task.get("scaling") == "standard"
-    assert cells["cifar10", "released", "rlp"].task.get("dataset") == "cifar10-released"
-    assert cells["mnist", "released", "rlp"].arm.get("momentum") == 0.99
-    assert cells["mnist", "released", "mse"].arm.get("momentum") == 0.0
+    assert cells["linear", "steps", "mse"].budget == Steps(200_000)
+    assert cells["california", "steps", "mse"].budget == Steps(500_000)
+    assert cells["linear", "released", "mse_l2"].arm.optimizer == Adam(1e-4, weight_decay=1e-4)
+    assert cells["linear", "released", "mse"].arm.optimizer == Adam(1e-4)
+    assert cells["linear", "paper", "rlp"].arm.objective == RLP.paper(100, 1000)
+    assert cells["linear", "paper", "mse"].arm.objective == MSE("all")
+    assert cells["wine", "corrected", "rlp"].arm.objective.intercept is True
+    assert cells["wine", "corrected", "mse"].task.scaling == "standard"
+    assert cells["cifar10", "released", "rlp"].task.dataset == "cifar10-released"
+    assert cells["mnist", "released", "rlp"].arm.objective == RLP.released(1000, 100, float32_cutoff=True)
+    assert cells["mnist", "released", "rlp"].arm.optimizer == SGD(0.01, momentum=0.99)
+    assert cells["mnist", "released", "mse"].arm.optimizer == SGD(0.01)
+    assert cells["mnist", "paper", "mse"].arm.optimizer == SGD(0.01, momentum=0.9, nesterov=True)
 
 
 def test_small_sets_use_adamw_with_its_own_decay():
-    cells = {(c.task.name, c.arm.protocol, c.arm.name): c for c in studies.table2(Request("paper"))}
-    assert cells["linear", "released", "mse"].arm.get("weight_decay") == published.adamw_weight_decay()
-    assert cells["linear", "released", "mse_l2"].arm.get("weight_decay") == 1e-2
-    assert cells["wine", "released", "rlp"].arm.get("subset_size") == 12
-    assert cells["linear", "released", "rlp"].arm.get("subset_size") == 10
+    cells = by_key("table2", Request("paper"))
+    assert cells["linear", "released", "mse"].arm.optimizer == AdamW(5e-4, published.adamw_weight_decay())
+    assert cells["linear", "released", "mse_l2"].arm.optimizer == AdamW(5e-4, 1e-2)
+    assert cells["wine", "released", "rlp"].arm.objective.subset_size == 12
+    assert cells["linear", "released", "rlp"].arm.objective.subset_size == 10
+
+
+def test_released_classifiers_end_in_a_soft_max_and_leave_torchs_weight_decay():
+    cells = by_key("fig-mnist-classes", Request("paper"))
+    released, printed = cells["mnist_classes", "released", "ce"], cells["mnist_classes", "paper", "ce"]
+    assert (released.arm.output, released.arm.optimizer) == ("softmax", AdamW(2e-3, 0.01))
+    assert (printed.arm.output, printed.arm.optimizer) == ("logits", AdamW(2e-3, published.adamw_weight_decay()))
+    assert cells["mnist_classes", "paper", "rlp"].arm.output == "sigmoid"
+
+
+def test_sweeps_have_nine_levels_and_look_at_the_end():
+    shift, noise = (by_key(name, Request("paper"))["wine", "released", "mse"] for name in ("fig-shift", "fig-noise"))
+    assert shift.task.variants[0] == Variant(shift=0.1)
+    assert noise.task.variants[-1] == Variant(noise=0.9)
+    assert len(shift.task.variants) == len(noise.task.variants) == 9
+    assert shift.evaluate_every == shift.budget.n
 
 
 def test_figures_share_the_cells_of_tables():
     request = Request("quick")
-    table1 = {c.hash for c in studies.table1(request)}
-    assert {c.hash for c in CATALOG["fig-curves"].cells(request)} == table1
-    rlp = {c.hash for c in studies.mixup_curves(request) if c.arm.name == "rlp"}
-    assert rlp <= table1
-    assert {c.hash for c in studies.reconstructions(request)} <= {c.hash for c in studies.table2(request)}
+    hashes = {name: {c.hash for c in STUDIES[name](request)} for name in TRAINED}
+    assert hashes["fig-curves"] == hashes["table1"]
+    assert {c.hash for c in STUDIES["fig-mixup-curves"](request) if c.arm.name == "rlp"} <= hashes["table1"]
+    assert hashes["fig-reconstructions"] <= hashes["table2"]
 
 
 @pytest.mark.parametrize(("budget", "absent"), [("epochs", "steps"), ("steps", "paper")])
@@ -98,7 +117,7 @@ def test_a_budget_leaves_the_other_comparison_out(budget, absent):
 def test_narrowing():
     request = Request("quick", datasets=("linear",), arms=("rlp", "mse"), seeds=4)
     cells = cells_of(TRAINED, request)
-    assert {c.task.get("dataset") for c in cells} == {"linear"}
+    assert {c.task.dataset for c in cells} == {"linear"}
     assert {c.arm.name for c in cells} == {"mse", "rlp"}
     assert {c.seeds for c in cells} == {(0, 1, 2, 3)}
 

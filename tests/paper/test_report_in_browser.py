@@ -6,10 +6,9 @@ from tests.paper import world
 from rlploss.lab import report
 from rlploss.lab.report import Report
 from rlploss.paper import claims
-from rlploss.paper.catalog import CATALOG
 from rlploss.paper.request import Request
+from rlploss.paper.sections import CATALOG
 from rlploss.paper.summary import summary
-from rlploss.paper.verdicts import Evidence
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)")
 
@@ -24,11 +23,10 @@ def chromium(tmp_path_factory):
 def page_file(tmp_path_factory):
     """The whole report: every table and figure, every claim."""
     request = Request("quick", seeds=3)
-    views = {name: world.view(request, "gone") for name in CATALOG}
-    evidence = Evidence(views)
-    judged = tuple(claims.all_claims(evidence))
-    sections = tuple(CATALOG[name].section(view) for name, view in views.items())
-    made = Report("Everything", summary(evidence, judged, "quick"), sections, judged, footer=("end",))
+    results = world.results(request, "gone")
+    judged = tuple(claims.all_claims(results))
+    sections = tuple(CATALOG[name].section(results.grid(name)) for name in CATALOG)
+    made = Report("Everything", summary(results, judged, "quick"), sections, judged, footer=("end",))
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report.html(made), encoding="utf-8")
     return path, sum(len(f.panels) for s in sections for f in s.figures)

@@ -15,10 +15,11 @@ from rlploss import cli, datasets
 from rlploss.lab.errors import Stopped
 from rlploss.lab.results import CellResult
 from rlploss.lab.workers import Inline
+from rlploss.paper import measure
 from rlploss.paper import reproduce as work
-from rlploss.paper import training
-from rlploss.paper.catalog import CATALOG
 from rlploss.paper.request import Request
+from rlploss.paper.sections import CATALOG
+from rlploss.paper.studies import STUDIES
 
 NARROW = Request("smoke", datasets=("linear",))
 
@@ -26,12 +27,12 @@ NARROW = Request("smoke", datasets=("linear",))
 def fake(cell, tell):
     tell(0.5)
     stored = world.read(cell, "gone")
-    return CellResult(stored.runs, "plain", 1, 0.01)
+    return CellResult(stored.networks, "plain", 1, 0.01)
 
 
 @pytest.fixture
 def stubbed(monkeypatch):
-    monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr(measure, "train", fake)
 
 
 def run(names, request, out):
@@ -61,7 +62,7 @@ def test_a_second_run_trains_nothing_and_changes_nothing(tmp_path, monkeypatch):
         calls.append(cell)
         return fake(cell, tell)
 
-    monkeypatch.setattr(training, "train", counting)
+    monkeypatch.setattr(measure, "train", counting)
     run(["table1", "fig-curves"], NARROW, tmp_path)
     first, n = tables(tmp_path), len(calls)
     text = run(["table1", "fig-curves"], NARROW, tmp_path)
@@ -71,7 +72,7 @@ def test_a_second_run_trains_nothing_and_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr(measure, "train", fake)
     run(["table1"], NARROW, tmp_path / "whole")
     seen = []
 
@@ -81,11 +82,11 @@ def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return fake(cell, tell)
 
-    monkeypatch.setattr(training, "train", interrupted)
+    monkeypatch.setattr(measure, "train", interrupted)
     with pytest.raises(Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"):
         run(["table1"], NARROW, tmp_path / "cut")
     assert not (tmp_path / "cut" / "report.html").exists()
-    monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr(measure, "train", fake)
     text = run(["table1"], NARROW, tmp_path / "cut")
     assert "3 stored already, 5 to train" in text
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
@@ -106,7 +107,7 @@ def test_names_add_up_in_one_directory_and_report_renders_them_again(tmp_path, s
 def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch):
     run(["table1"], NARROW, tmp_path)
     before = tables(tmp_path)
-    monkeypatch.setattr(work.provenance, "engine", lambda root: "other")
+    monkeypatch.setattr(work.provenance, "code_version", lambda root: "other")
     console = Console(file=io.StringIO(), width=200)
     work.render_again(tmp_path, console=console)
     assert "made by other code" in console.file.getvalue()
@@ -137,7 +138,7 @@ def test_a_failed_cell_leaves_a_hole_with_its_reason(tmp_path, monkeypatch):
             raise RuntimeError("the loss became NaN")
         return fake(cell, tell)
 
-    monkeypatch.setattr(training, "train", failing)
+    monkeypatch.setattr(measure, "train", failing)
     text = run(["table1"], NARROW, tmp_path)
     assert "failed: linear · paper · rlp · 2 epochs: RuntimeError: the loss became NaN" in text
     assert "RuntimeError: the loss became NaN" in (tmp_path / "report.html").read_text()
@@ -146,7 +147,7 @@ def test_a_failed_cell_leaves_a_hole_with_its_reason(tmp_path, monkeypatch):
 def test_every_number_can_be_traced_to_a_row(tmp_path, stubbed):
     run(["table1"], NARROW, tmp_path)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "table1.csv").read_text())))
-    hashes = {c.hash[:16] for c in CATALOG["table1"].cells(NARROW)}
+    hashes = {c.hash[:16] for c in STUDIES["table1"](NARROW)}
     assert rows
     assert {row["cell"] for row in rows} <= hashes
 
@@ -193,11 +194,9 @@ def test_the_list_shows_every_name_with_its_cost(capsys):
 
 def test_the_real_thing_in_a_process_of_its_own(tmp_path):
     """Everything for real, with no stub: two arms of Linear at smoke scale, killed once, resumed, run again."""
-    command = [
-        sys.executable, "-c", "from rlploss.cli import main; main()", "reproduce", "table1",
-        "--scale", "smoke", "--datasets", "linear",
-        "--arms", "mse,rlp", "--workers", "local:1", "--out", str(tmp_path / "out"),
-    ]  # fmt: skip
+    words = "reproduce table1 --scale smoke --datasets linear --arms mse,rlp --workers local:1 --out"
+    main = "from rlploss.cli import main; main()"
+    command = [sys.executable, "-c", main, *words.split(), str(tmp_path / "out")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as cut:

@@ -7,23 +7,29 @@ from functools import cache
 
 import numpy as np
 
-from rlploss.lab.results import Run, StoredCell
+from rlploss.lab.results import StoredCell, TrainedNetwork
 from rlploss.paper import published
+from rlploss.paper.measure import Measurement
 from rlploss.paper.protocols import is_rlp
-from rlploss.paper.view import View
+from rlploss.paper.results import StoredResults
+from rlploss.paper.sections import CATALOG
+from rlploss.training.job import Epochs
 
 POINTS = 41
 PROVENANCE = {
-    "engine": "e", "versions": {"python": "3.11", "torch": "2.13"}, "threads": 1, "path": "plain", "notes": [],
+    "engine": "plain",
+    "versions": {"python": "3.11", "torch": "2.13"},
+    "threads": 1,
+    "notes": [],
     "machine": {"processor": "cpu", "cores": 2},
-}  # fmt: skip
+}
 
 
 def level(cell, world):
     """Where the error of a cell ends."""
     name, arm, protocol = cell.task.name.split(" ")[0].split("-")[0], cell.arm.name, cell.arm.protocol
-    ours = published.table1(name, "rlp", "mse")
-    theirs = published.table1(name, "mse", "mse")
+    ours = published.value("table1", name, "rlp", "mse")
+    theirs = published.value("table1", name, "mse", "mse")
     rlp, base = (ours.mean, theirs.mean) if ours else (0.1, 0.5)
     if is_rlp(arm):
         return rlp
@@ -35,25 +41,23 @@ def level(cell, world):
 
 def measured(cell, variant):
     """Values of the measured cells, as the theory has them."""
-    values = dict(cell.task.variants[variant])
-    skewed = values.get("distribution") == "skewed"
+    setting = cell.task.variants[variant]
+    skewed = getattr(setting, "distribution", "") == "skewed"
+    condition = {"same": 1.0, "different": 2.0 * skewed, "different_error": 0.1, "threshold": 1.0, "holds": skewed}
+    steps = {"curvature_rlp": 9.0, "curvature_mse": 1.0, "nearer": 1.0, "good_step": 0.1, "convergent_step": 0.11}
+    missing = 2.0 * (getattr(setting, "method", "") == "paper")
     return {
         "floor": {"value": 1.0, "error": 0.1, "exact": 1.0},
         "excess": {"bent": 0.4, "bent_error": 0.01, "at_zero": 0.0, "at_zero_error": 0.0},
-        "condition": {
-            "same": 1.0, "different": 2.0 * skewed, "different_error": 0.1, "threshold": 1.0, "holds": skewed,
-            "curvature_rlp": 9.0, "curvature_mse": 1.0, "nearer": 1.0, "good_step": 0.1, "convergent_step": 0.11,
-        },
+        "condition": condition | steps,
         "empirical": {"error": 1.0 / (variant + 1)},
-        "coverage": {"missing": 2.0 * (values.get("method") == "paper"), "equal": 0.0, "least": 0.0, "most": 2.0},
+        "coverage": {"missing": missing, "equal": 0.0, "least": 0.0, "most": 2.0},
         "planes": {"nullity": [0.0, 1.0, 6.0][min(variant, 2)]},
-    }[str(cell.task.get("measure"))]  # fmt: skip
+    }[cell.task.name]
 
 
 def curves(cell, variant, seed, world):
-    """One run."""
-    if cell.task.get("measure"):
-        return {"step": [0.0], **{k: [float(v)] for k, v in measured(cell, variant).items()}}
+    """The curves of one network."""
     ours, at_steps = is_rlp(cell.arm.name), cell.arm.protocol in ("steps", "corrected-steps")
     ahead = ours != (world == "wrong")  # the arm that this world favours learns faster and varies less
     key = zlib.crc32(f"{cell.arm.name} {at_steps} {variant}".encode())
@@ -65,44 +69,53 @@ def curves(cell, variant, seed, world):
         speed = 300.0
     shape = 1.0 + 5.0 * np.exp(-speed * done)
     shape = shape + (0.3 * np.maximum(0.0, done - 0.2) if overfits else -0.05 * done)
-    beta = dict(cell.task.variants[variant]).get("noise", 0.0)
+    beta = cell.task.variants[variant].noise or 0.0
     rise = 1.0 + (beta**0.5 if ahead else beta**3)
     error = level(cell, world) * shape / shape[-1] * np.exp(noise) * rise
-    per_epoch = float(cell.arm.get("n_subsets", 1000)) if ours else 10.0
+    per_epoch = float(cell.arm.objective.n_subsets) if ours else 10.0
     n = cell.budget.n
-    epochs = done * n if cell.budget.unit == "epochs" else done * n / per_epoch
-    steps = done * n * per_epoch if cell.budget.unit == "epochs" else done * n
+    epochs = done * n if isinstance(cell.budget, Epochs) else done * n / per_epoch
+    steps = epochs * per_epoch
     accuracy = 1.0 - np.minimum(0.9, error)
-    found = {
-        "step": steps, "epoch": epochs, "samples": steps * 100, "seconds": steps * 1e-3, "mse": error,
-        "mae": np.sqrt(error), "rlp": 0.5 * error, "accuracy": accuracy, "f1": accuracy - 0.01,
-    }  # fmt: skip
+    axes = {"step": steps, "epoch": epochs, "samples": steps * 100, "seconds": steps * 1e-3}
+    errors = {"mse": error, "mae": np.sqrt(error), "rlp": 0.5 * error}
+    found = axes | errors | {"accuracy": accuracy, "f1": accuracy - 0.01}
     return {k: v.tolist() for k, v in found.items()}
 
 
 def artifacts(cell):
-    if cell.task.get("keep") == "reconstructions":
+    if cell.task.keep == "reconstructions":
         images = np.random.default_rng(0).uniform(size=(8, 784)).astype(np.float32)
         return {"original": images, **{f"epoch {e}": images * 0.9 for e in (5, 10, 50)}}
-    if cell.task.get("keep") == "boundary":
+    if cell.task.keep == "boundary":
         return {"boundary": np.random.default_rng(0).normal(size=(60, 60)).astype(np.float32)}
     return {}
 
 
 @cache
 def read(cell, world):
-    runs = [
-        Run(seed, variant, curves(cell, variant, seed, world), 1.0, artifacts(cell))
-        for variant in range(len(cell.task.variants))
-        for seed in cell.seeds
-    ]
-    return StoredCell(tuple(runs), PROVENANCE, 3.0)
+    networks = []
+    for variant, seed in cell.keys:
+        if isinstance(cell.task, Measurement):
+            values = {k: float(v) for k, v in measured(cell, variant).items()}
+            networks.append(TrainedNetwork(seed, variant, {}, 1.0, values))
+        else:
+            curve = curves(cell, variant, seed, world)
+            networks.append(TrainedNetwork(seed, variant, curve, 1.0, {}, artifacts(cell)))
+    return StoredCell(tuple(networks), PROVENANCE, 3.0)
 
 
-def view(request, world, without=()):
-    """A view on a world; datasets in `without` could not be had."""
+def results(request, world, without=(), names=tuple(CATALOG)):
+    """What a directory would hold in a world; datasets in `without` could not be had."""
 
     def reader(cell):
-        return None if str(cell.task.get("dataset")) in without else read(cell, world)
+        return None if getattr(cell.task, "dataset", "") in without else read(cell, world)
 
-    return View(request, reader, lambda cell: f"dataset {cell.task.get('dataset')} cannot be had")
+    return StoredResults(
+        dict.fromkeys(names, request), reader, lambda cell: f"dataset {cell.task.dataset} cannot be had"
+    )
+
+
+def section(name, request, world, without=()):
+    """The section of one table or figure in a world."""
+    return CATALOG[name].section(results(request, world, without).grid(name))

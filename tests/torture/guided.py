@@ -67,7 +67,7 @@ def _child() -> None:
     target = sys.argv.pop(1)
     with atheris.instrument_imports(include=["rlploss"]):
         from rlploss.datasets import readers  # noqa: F401 - instrumented
-        from rlploss.training import checkpoints  # noqa: F401 - instrumented
+        from rlploss.training import checkpoint as checkpoints  # noqa: F401 - instrumented
     from tests.torture import targets
 
     def one(data: bytes) -> None:

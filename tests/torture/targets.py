@@ -450,7 +450,7 @@ def _fit(path: Path) -> None:
 @st.composite
 def checkpoint_bytes(draw: Draw) -> bytes:
     """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another file."""
-    from rlploss.training import checkpoints
+    from rlploss.training import checkpoint as checkpoints
 
     data, content = _checkpoint()
     how = draw(st.sampled_from(["bytes", "content", "state", "other"]))

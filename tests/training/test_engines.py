@@ -43,7 +43,9 @@ def quartic(pred: Tensor, target: Tensor) -> Tensor:
 
 
 def centred(pred: Tensor, target: Tensor, features: Tensor) -> Tensor:
-    return (pred - target - (pred - target).mean(0)).square().mean() + 0.1 * (features.mT @ (pred - target)).square().mean()
+    return (pred - target - (pred - target).mean(0)).square().mean() + 0.1 * (
+        features.mT @ (pred - target)
+    ).square().mean()
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -98,14 +100,18 @@ def table(seed: int = 0, d: int = D, classes: int = 3) -> tuple[Tensor, Tensor]:
     return X, torch.randint(classes, (N,), generator=generator)
 
 
-def network(d: int, widths: tuple[int, ...], hidden: Callable[[], nn.Module], head: str, bias: bool = True) -> nn.Module:
+def network(
+    d: int, widths: tuple[int, ...], hidden: Callable[[], nn.Module], head: str, bias: bool = True
+) -> nn.Module:
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise((d, *widths)):
         layers += [nn.Linear(n_in, n_out, bias=bias), hidden()]
     return nn.Sequential(*layers[:-1], HEADS[head]()).double()
 
 
-def assert_engines_agree(make: Callable[[], nn.Module], X: Tensor, y: Tensor, objective: Objective, **more: Any) -> None:
+def assert_engines_agree(
+    make: Callable[[], nn.Module], X: Tensor, y: Tensor, objective: Objective, **more: Any
+) -> None:
     models, curves = [], []
     for engine in ("torch", "kernel"):
         model = seeded(make, 1)
@@ -243,7 +249,11 @@ class Doubled(nn.Sequential):
 @pytest.mark.parametrize(
     ("make", "more", "reason"),
     [
-        (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Flatten(), nn.Linear(3, 1)), {}, "Unflatten is no linear layer"),
+        (
+            lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Flatten(), nn.Linear(3, 1)),
+            {},
+            "Unflatten is no linear layer",
+        ),
         (lambda: nn.Sequential(nn.Linear(D, 4), nn.Dropout(), nn.Linear(4, 1)), {}, "Dropout is no linear layer"),
         (lambda: nn.Sequential(nn.Linear(D, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), {}, "BatchNorm1d is no linear"),
         (lambda: nn.Sequential(nn.Linear(D, 4), nn.GELU(), nn.Linear(4, 1)), {}, "GELU is no linear layer"),
@@ -258,7 +268,9 @@ def test_what_the_kernel_cannot_do_is_told(make: Callable[[], nn.Module], more: 
     engine, why = chosen(make(), MSE(17), **more)
     assert engine == "torch"
     assert reason in why
-    with pytest.raises(ValueError, match=f'engine="kernel" is not possible here: .*{reason}.*; use engine="auto" or "torch"'):
+    with pytest.raises(
+        ValueError, match=f'engine="kernel" is not possible here: .*{reason}.*; use engine="auto" or "torch"'
+    ):
         chosen(make(), MSE(17), engine="kernel", **more)
 
 
@@ -350,18 +362,17 @@ WITHOUT = """
     print(history.settings["engine"], "|", history.settings["engine_reason"])
     try:
         fit(RegressionNet(3), X, X.sum(1), MSE(), budget=Steps(3), engine="kernel")
-    except ValueError as error:
+    except ImportError as error:
         print(error)
 """
 
 
-def test_without_numba_torch_trains_and_says_why() -> None:
-    first, second = in_a_process(WITHOUT).splitlines()
-    assert first == "torch | numba is not installed (pip install 'rlploss[kernel]')"
-    assert second == (
-        "engine=\"kernel\" is not possible here: numba is not installed (pip install 'rlploss[kernel]'); "
-        'use engine="auto" or "torch"'
-    )
+@pytest.mark.parametrize("package", ["numba", "scipy", "threadpoolctl"])
+def test_without_numba_torch_trains_and_says_why(package: str) -> None:
+    first, second = in_a_process(WITHOUT, package).splitlines()
+    remedy = f"needs {package}, which is not installed: pip install 'rlploss[kernel]'"
+    assert first == f"torch | the kernel {remedy}"
+    assert second == f'engine="kernel" {remedy}'
 
 
 def test_importing_does_not_import_numba() -> None:

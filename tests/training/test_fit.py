@@ -224,7 +224,11 @@ def test_validation_rows_are_measured_in_parts_of_one_whole(monkeypatch: pytest.
 
     X, y = data()
     labels = (y > 0).long()
-    settings: dict[str, Any] = {"budget": Steps(3), "validation": (X, labels), "metrics": ("mse", "f1", "cross_entropy")}
+    settings: dict[str, Any] = {
+        "budget": Steps(3),
+        "validation": (X, labels),
+        "metrics": ("mse", "f1", "cross_entropy"),
+    }
     whole = fit(network(outputs=2), X, labels, CrossEntropy(), **settings)
     monkeypatch.setattr(evaluation, "_ROWS", 7)
     parts = fit(network(outputs=2), X, labels, CrossEntropy(), **settings)
@@ -423,7 +427,11 @@ def test_default_sizes() -> None:
 def test_the_defaults_in_force_are_told() -> None:
     X, y = data(300)
     settings = fit(network(), X, y, budget=Steps(1)).settings
-    told = {"objective": RLP(100, 1000, subsets_per_step=1, intercept=True), "optimizer": Adam(1e-3), "budget": Steps(1)}
+    told = {
+        "objective": RLP(100, 1000, subsets_per_step=1, intercept=True),
+        "optimizer": Adam(1e-3),
+        "budget": Steps(1),
+    }
     assert {name: settings[name] for name in told} == told
     assert (settings["n_rows"], settings["seed"], settings["schedule"], settings["clip_grad"]) == (300, 0, None, None)
     assert fit(network(), X, y, RLP(10, 5, probe="sum"), budget=Steps(1)).settings["objective"].intercept is False
@@ -499,7 +507,8 @@ def test_the_seed_decides_what_is_drawn(objective: Objective, engine: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("objective", "per_epoch"), [(MSE(16, mixup=0.3), 5), (RLP(12, 9, plan="each-epoch"), 9), (RLP(12, 9, mixup=0.3), 9)]
+    ("objective", "per_epoch"),
+    [(MSE(16, mixup=0.3), 5), (RLP(12, 9, plan="each-epoch"), 9), (RLP(12, 9, mixup=0.3), 9)],
 )
 def test_every_epoch_draws_anew(objective: Objective, per_epoch: int, engine: str) -> None:
     """With a rate of next to nothing the losses of two epochs differ by what was drawn, and by nothing else."""

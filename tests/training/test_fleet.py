@@ -93,11 +93,20 @@ def test_replicas_differ_in_rows_objectives_rates_and_budgets(engine: str) -> No
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-@pytest.mark.parametrize("optimizer", [Adam(0.01, 0.2), AdamW(0.01, 0.2), SGD(0.01, 0.8), SGD(0.01, 0.8, nesterov=True)])
+@pytest.mark.parametrize(
+    "optimizer", [Adam(0.01, 0.2), AdamW(0.01, 0.2), SGD(0.01, 0.8), SGD(0.01, 0.8, nesterov=True)]
+)
 def test_every_optimiser(optimizer: Any, engine: str) -> None:
     problems = [*replicas(1), Problem(*data(1), validation=data(101), seed=1, optimizer=Adam(0.03))]
     check_against_fit(
-        build(), problems, MSE(25), budget=Epochs(6), optimizer=optimizer, schedule="cosine", clip_grad=0.1, engine=engine
+        build(),
+        problems,
+        MSE(25),
+        budget=Epochs(6),
+        optimizer=optimizer,
+        schedule="cosine",
+        clip_grad=0.1,
+        engine=engine,
     )
 
 
@@ -197,7 +206,9 @@ def test_single_precision(engine: str) -> None:
 def test_many_replicas() -> None:
     fleet = fit_fleet(build(), replicas(300), MSE(20), budget=Steps(3))
     for number in (0, 149, 150, 299):
-        alone = fit(build()(number), *data(number), MSE(20), budget=Steps(3), seed=number, validation=data(100 + number))
+        alone = fit(
+            build()(number), *data(number), MSE(20), budget=Steps(3), seed=number, validation=data(100 + number)
+        )
         assert bits(fleet[number]) == bits(alone)
 
 
@@ -350,10 +361,13 @@ def test_progress_counts_the_steps_of_all(engine: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"engine": "fast"}, "engine must be one of \"auto\", \"kernel\", \"torch\", got 'fast'"),
+        ({"engine": "fast"}, 'engine must be one of "auto", "kernel", "torch", got \'fast\''),
         ({"objective": "rpl"}, 'objective must be one of .*did you mean "rlp"'),
         ({"on_divergence": "ignore"}, "on_divergence must be one of"),
-        ({"build_model": RegressionNet(D).double()}, "build_model must be a function of a seed.*got RegressionNet; write"),
+        (
+            {"build_model": RegressionNet(D).double()},
+            "build_model must be a function of a seed.*got RegressionNet; write",
+        ),
         ({"build_model": 3}, "build_model must be a function of a seed .*got int"),
         ({"build_model": lambda seed: None}, r"model must be a torch\.nn\.Module, got NoneType"),
         ({"problems": [data(0)]}, r"problems must be Problem values, got tuple; write Problem\(X, y, seed=...\)"),

@@ -55,11 +55,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"objective": RLP(80, 2)}, "n_subsets must be at most 1, the number of different subsets"),
     ({"objective": RLP(n_subsets=4, subsets_per_step=5)}, "subsets_per_step must be at most n_subsets = 4, got 5"),
     ({"objective": RLP(80, 1, probe="draw", draw_from="outside")}, 'draw_from="outside" needs rows outside the subset'),
-    ({"objective": Pointwise(lambda a, b: (a - b).mean())}, r"one value per row \(80,\) or per output \(80, 1\), got \(\)"),
+    (
+        {"objective": Pointwise(lambda a, b: (a - b).mean())},
+        r"one value per row \(80,\) or per output \(80, 1\), got \(\)",
+    ),
     ({"objective": Pointwise(lambda a, b: 1.0)}, "one value per row .*got float; leave out the mean"),
     ({"objective": Pointwise(no_gradient)}, "must depend on the predictions by torch operations"),
-    ({"objective": BatchLoss(lambda a, b, x: (a - b).square())}, r"must return one number, got \(80, 1\); take the mean"),
-    ({"objective": BatchLoss(RLPLoss()), "sample_weight": np.arange(1, 81)}, "sample_weight has no meaning for BatchLoss"),
+    (
+        {"objective": BatchLoss(lambda a, b, x: (a - b).square())},
+        r"must return one number, got \(80, 1\); take the mean",
+    ),
+    (
+        {"objective": BatchLoss(RLPLoss()), "sample_weight": np.arange(1, 81)},
+        "sample_weight has no meaning for BatchLoss",
+    ),
     ({"objective": RLP(mixup=0.3), "sample_weight": np.arange(1, 81)}, "sample_weight has no meaning for mixup"),
     (
         {"objective": RLP.released(float32_cutoff=True), "sample_weight": np.arange(1, 81)},
@@ -68,7 +77,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adm"}, 'optimizer must be one of .*did you mean "adam"'),
     ({"optimizer": "sgd"}, "optimizer must be one of"),  # without a rate of its own there is none
     ({"optimizer": Adam}, r"optimizer must be a value, got the class Adam; write Adam\(...\)"),
-    ({"optimizer": 3}, r"optimizer must be Adam\(...\), AdamW\(...\), SGD\(...\) or a function of the parameters, got 3"),
+    (
+        {"optimizer": 3},
+        r"optimizer must be Adam\(...\), AdamW\(...\), SGD\(...\) or a function of the parameters, got 3",
+    ),
     ({"optimizer": lambda p: None}, "an optimizer function must return a torch Optimizer, got NoneType"),
     ({"schedule": "cos"}, 'schedule must be one of .*did you mean "cosine"'),
     ({"clip_grad": -1.0}, "clip_grad must be above 0"),
@@ -78,7 +90,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"metrics": "msee", "validation": data(9)}, 'metrics must be one of .*did you mean "mse"'),
     ({"early_stopping": 3}, "early_stopping needs validation rows"),
     ({"early_stopping": 0, "validation": data(9)}, "early_stopping must be at least 1, got 0"),
-    ({"early_stopping": EarlyStopping("mae"), "validation": data(9)}, 'the metric of early_stopping must be one of "mse"'),
+    (
+        {"early_stopping": EarlyStopping("mae"), "validation": data(9)},
+        'the metric of early_stopping must be one of "mse"',
+    ),
     ({"evaluate_every": 10}, "evaluate_every must be Epochs"),
     ({"checkpoint_every": Steps(3)}, "checkpoint_every needs a file"),
     ({"on_divergence": "hide"}, "on_divergence must be one of"),

@@ -92,7 +92,9 @@ def assert_same(ours: nn.Module, twin: nn.Module, history_loss: Tensor, values: 
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def trained(model: nn.Module, X: Tensor, y: Tensor | None, objective: Objective, engine: str, **settings: Any) -> Tensor:
+def trained(
+    model: nn.Module, X: Tensor, y: Tensor | None, objective: Objective, engine: str, **settings: Any
+) -> Tensor:
     """Train with `fit`, evaluated at every step, and return the loss of every step."""
     settings = {"optimizer": Adam(0.01), **settings}
     history = fit(model, X, y, objective, seed=SEED, evaluate_every=Steps(1), engine=engine, **settings)
@@ -277,9 +279,7 @@ def test_subsets_of_full_rank_are_mse(engine: str) -> None:
     X, y = problem(outputs=2)
     ours, twin = network(n_outputs=2), network(n_outputs=2)
     plan = balanced_subsets(N, 4, 10, generator=stream(SEED, "plan"))
-    values = naive(
-        twin, lambda s: nn.functional.mse_loss(twin(X[plan[s % 10]]), y[plan[s % 10]]), 30, adam(twin)
-    )
+    values = naive(twin, lambda s: nn.functional.mse_loss(twin(X[plan[s % 10]]), y[plan[s % 10]]), 30, adam(twin))
     with pytest.warns(UserWarning, match="exactly MSE"):
         curve = trained(ours, X, y, RLP(4, 10), engine, budget=Epochs(3))
     assert_same(ours, twin, curve, values)
@@ -292,7 +292,9 @@ def batches(n_rows: int, size: int) -> Iterator[tuple[int, int, Tensor]]:
     """Epoch, place in it and rows of every step, for ever."""
     epoch = 0
     while True:
-        order = torch.arange(n_rows) if size == n_rows else torch.randperm(n_rows, generator=stream(SEED, "shuffle", epoch))
+        order = (
+            torch.arange(n_rows) if size == n_rows else torch.randperm(n_rows, generator=stream(SEED, "shuffle", epoch))
+        )
         for position, rows in enumerate(torch.split(order, size)):
             yield epoch, position, rows
         epoch += 1

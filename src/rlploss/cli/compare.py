@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlploss.compare.columns import Design
+
+N = TypeVar("N", int, float)
 
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
@@ -48,20 +56,15 @@ def compare(
     """Compare RLP with other losses, and with what one would otherwise use, on a table of your own."""
     from rich.console import Console
 
-    from rlploss.compare.answer import compare_design
-    from rlploss.compare.columns import make_design
-    from rlploss.compare.read import read_table
-    from rlploss.compare.report import columns_table, result_table
+    from rlploss.compare import answer
+    from rlploss.compare.report import result_table
 
     console = Console()
-    design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
-    gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
-    _say(console, f"{table.name}: {design.n_rows:,} rows{gone}, target {target!r}: {design.target.said}.")
-    _say(console, columns_table(design.columns).markdown())
-    found = compare_design(
+    design = _read(console, table, target, task, drop, encoding, between=",")
+    found = answer.compare(
         design,
         arms=_names(arms),
-        train_size=None if train_size is None else [int(n) for n in _numbers("train-size", train_size, int) or ()],
+        train_size=_numbers("train-size", train_size, int),
         noise=_numbers("noise", noise, float),
         shift=_numbers("shift", shift, float),
         n_splits=splits,
@@ -70,14 +73,14 @@ def compare(
         random_state=seed,
         workers=workers,
         out=out,
-        console=console,
-        source=table.name,
-        command=shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "",
-        loads=_loads(table, target, task=task, drop=_names(drop) or (), encoding=encoding),
+        progress=console,
     )
+    command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
+    loads = _loads(table, target, task=task, drop=_names(drop) or (), encoding=encoding)
+    found = replace(found, source=table.name, command=command, loads=loads)
     page = found.write(out)
     for condition in found.conditions:
-        shown = result_table(found, condition.name)
+        shown = result_table(found, condition)
         _say(console, f"\n{condition.label[0].upper()}{condition.label[1:]}\n\n{shown.markdown()}")
     _say(console, f"{found.summary()}\n\nReport: {page}")
 
@@ -88,27 +91,35 @@ def inspect(
     """Say what each column would become, and what RLP's dial would be; trains nothing."""
     from rich.console import Console
 
-    from rlploss.compare.columns import make_design
-    from rlploss.compare.read import read_table
-    from rlploss.compare.report import columns_table
-    from rlploss.estimators.base import auto_subset_size
+    from rlploss.estimators.dial import auto_subset_size
 
-    design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
     console = Console()
-    n, d = design.X.shape
-    p = d + 1
-    gone = f", {design.n_dropped:,} of them without a target" if design.n_dropped else ""
-    _say(console, f"{table.name}: {design.n_rows:,} rows{gone}; target {target!r}: {design.target.said}.")
+    design = _read(console, table, target, task, drop, encoding, between=";")
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         _say(console, f"Classes: {', '.join(counts)}.")
-    _say(console, columns_table(design.columns).markdown())
-    size = auto_subset_size(n, p)
-    if n < p + 2:
-        dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
-    else:
+    n, d = design.X.shape
+    p = d + 1
+    dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
+    if n >= p + 2:
+        size = auto_subset_size(n, p)
         dial = f'subset_size="auto" is {size} rows of {n:,}; up to {p} rows RLP is MSE, at {n:,} linear regression'
     _say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
+
+
+def _read(
+    console: Console, table: Path, target: str, task: str, drop: str | None, encoding: str, *, between: str
+) -> Design:
+    """Read a table, and say what it is and what becomes of its columns."""
+    from rlploss.compare.columns import make_design
+    from rlploss.compare.read import read_table
+    from rlploss.compare.report import columns_table
+
+    design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
+    gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
+    _say(console, f"{table.name}: {design.n_rows:,} rows{gone}{between} target {target!r}: {design.target.said}.")
+    _say(console, columns_table(design.columns).markdown())
+    return design
 
 
 def _loads(table: Path, target: str, **options: object) -> str:
@@ -124,7 +135,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _numbers(option: str, text: str | None, kind: type[int] | type[float]) -> list[int | float] | None:
+def _numbers(option: str, text: str | None, kind: type[N]) -> list[N] | None:
     if text is None:
         return None
     try:
@@ -134,8 +145,5 @@ def _numbers(option: str, text: str | None, kind: type[int] | type[float]) -> li
         raise ValueError(f"--{option} takes {what} separated by commas, got {text!r}") from None
 
 
-def _say(console: object, text: str) -> None:
-    from rich.console import Console
-
-    assert isinstance(console, Console)
+def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,5 +1,11 @@
 """`compare`: does RLP help on this table?"""
 
-from rlploss.compare.answer import Comparison, TableError, compare, load_table
+from rlploss._extras import need
+
+need("lab", "rlploss.compare", "pandas", "sklearn", "scipy", "rich", "matplotlib", "jinja2")
+
+# The guard above comes before every import that needs these packages.
+from rlploss.compare.answer import Comparison, compare, load_table  # noqa: E402 - after the guard
+from rlploss.compare.read import TableError  # noqa: E402 - after the guard
 
 __all__ = ["Comparison", "TableError", "compare", "load_table"]

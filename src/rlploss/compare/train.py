@@ -1,8 +1,8 @@
-"""Train one arm of a comparison: the same splits for all, selection inside the training rows, the test rows once.
+"""Train one contender: the same splits for all, selection inside the training rows, the test rows once.
 
-For every seed the rows are split into training and test rows. On held-out parts of the training rows an arm chooses
-among its settings, and, if it is a network, its stopping step; then it is trained once more on all training rows, and
-its predictions on the test rows are measured.
+For every seed the rows are split into training and test rows. On validation parts of the training rows a contender
+chooses among its settings, and, if it is a network, its stopping step; then it is trained once more on all training
+rows, and its predictions on the test rows are measured.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,34 +20,66 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlploss._progress import Progress
-from rlploss.compare.arms import HIDDEN, Arm, Setting, arm_named, classical_model, classical_settings, network_settings
+from rlploss.compare.arms import (
+    BASELINES,
+    HIDDEN,
+    MOST_ROWS_IN_A_SUBSET,
+    N_SETTINGS,
+    Condition,
+    Contender,
+    Setting,
+    models,
+)
 from rlploss.datasets.splits import mahalanobis_region
-from rlploss.estimators.base import BATCH, steps_per_iteration
-from rlploss.estimators.predictor import Scaling, build_network
-from rlploss.lab.results import CellResult, Run, Tell
+from rlploss.estimators.dial import steps_per_iteration
+from rlploss.estimators.network import build_network
+from rlploss.estimators.scaling import Array, Scaling
+from rlploss.estimators.selection import Split, choose
+from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
-from rlploss.training.budget import Steps
+from rlploss.training.evaluation import History
 from rlploss.training.fit import fit_fleet
-from rlploss.training.job import Problem
+from rlploss.training.job import Problem, Steps
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 TEST_SHARE, MOST_TEST_ROWS = 0.25, 5000
-FOLDS, FOLD_ROWS, HELD_SHARE = 5, 300, 0.2  # five folds up to 300 training rows, one held-out fifth beyond
+FOLDS, FOLD_ROWS, VALIDATION_SHARE = 5, 300, 0.2  # five folds up to 300 training rows, one validation part beyond
 EVALUATIONS = 40
-MEASURES = {"regression": ("rmse", "mae", "r2"), "classification": ("accuracy", "brier", "log_loss")}
+MEASURES = {  # on the test rows, in words; the first decides
+    "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
+    "classification": {"accuracy": "accuracy", "brier": "Brier score", "log_loss": "log loss"},
+}
+ComparisonCell = Cell[Contender, Condition]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of one seed, scaled by its training rows; classes are one-hot."""
+class SplitData:
+    """Training and test rows of one seed, scaled by the training rows; classes are one-hot."""
 
+    seed: int
     X: Array
     Y: Array
     X_test: Array
     truth: NDArray[Any]  # of the test rows, as in the table
     scaling: Scaling
-    folds: list[tuple[Index, Index]]
+    folds: list[Split]
+
+    @property
+    def fold_sizes(self) -> list[int]:
+        """How many validation rows each fold has."""
+        return [len(validation) for _, validation in self.folds]
+
+    def problem(self, setting: Setting, fold: Split | None = None, budget: Steps | None = None) -> Problem:
+        """Return one network to train: on a fold's training rows, measured on its validation rows, or on all rows."""
+        train, validation = fold or (np.arange(len(self.X)), None)
+        return Problem(
+            self.X[train],
+            self.Y[train],
+            seed=self.seed,
+            validation=None if validation is None else (self.X[validation], self.Y[validation]),
+            objective=setting.objective_for(len(train), self.X.shape[1]),
+            optimizer=setting.optimizer,
+            budget=budget,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +91,21 @@ class Trainer:
     task: str
     n_classes: int = 0
 
-    def __call__(self, cell: Cell, tell: Tell) -> CellResult:
-        """Train one arm with all its seeds."""
+    def __call__(self, cell: ComparisonCell, tell: Tell) -> CellResult:
+        """Train one contender with all its seeds, and return what it reached."""
         started = time.perf_counter()
-        arm = arm_named(self.task, str(cell.arm.get("arm")))
-        rows = [self.rows(cell, seed) for seed in cell.seeds]
+        data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            runs = self._networks(arm, cell, rows, tell) if arm.objective else self._classical(arm, cell, rows, tell)
-        notes = dict.fromkeys(" ".join(str(w.message).split()) for w in told)
-        return CellResult(
-            tuple(runs),
-            path="plain",
-            threads=torch.get_num_threads(),
-            seconds=time.perf_counter() - started,
-            notes=tuple(notes),
-        )
+            train = self._networks if cell.arm.objectives else self._models
+            engine, networks = train(cell, data, tell)
+        notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in told))
+        seconds = time.perf_counter() - started
+        return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """What tells this table from another."""
+        """A digest that tells this table from another."""
         digest = hashlib.sha256(f"{self.task} {self.X.shape}".encode())
         digest.update(np.ascontiguousarray(self.X).tobytes())
         digest.update(np.ascontiguousarray(self.y).tobytes())
@@ -86,51 +113,44 @@ class Trainer:
 
     # Rows
 
-    def rows(self, cell: Cell, seed: int) -> Rows:
-        """Training and test rows of a seed: they depend on the condition and the seed, never on the arm."""
+    def data(self, condition: Condition, seed: int) -> SplitData:
+        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
         noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        train, test = self.split(cell, seed)
-        X, X_test = self.X[train], self.X[test]
-        middle = np.nan_to_num(_nanmedian(X))
-        X, X_test = (np.where(np.isnan(part), middle, part) for part in (X, X_test))
-        level = cell.task.get("noise")
-        if level is not None:
-            X = X + float(level) * X.std(axis=0) * noise.standard_normal(X.shape)
+        train, test = self.split(condition, seed)
+        X, X_test = _filled(self.X[train], self.X[test])
+        if condition.noise is not None:
+            X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
         y = self.y[train]
-        target = y[:, None].astype(np.float64) if self.task == "regression" else np.eye(self.n_classes)[y]
-        scaling = Scaling.of(X, target if self.task == "regression" else None, None, on=True)
-        Y = scaling.targets(target) if self.task == "regression" else target
-        folds = self._folds(y, inside)
-        return Rows(scaling.inputs(X), Y, scaling.inputs(X_test), self.y[test], scaling, folds)
+        if self.task == "regression":
+            target = y[:, None].astype(np.float64)
+            scaling = Scaling.of(X, target)
+        else:
+            target = np.eye(self.n_classes)[y]
+            scaling = Scaling.of(X)
+        rows = scaling.inputs(X), scaling.targets(target), scaling.inputs(X_test)
+        return SplitData(seed, *rows, self.y[test], scaling, self._folds(y, inside))
 
-    def split(self, cell: Cell, seed: int) -> tuple[Index, Index]:
-        """Training and test rows: at random, or with a shift training rows near the mean and test rows far from it."""
+    def split(self, condition: Condition, seed: int) -> Split:
+        """Return training and test rows: random ones, or with a shift those near the mean and those far from it."""
         n, rng = len(self.X), np.random.default_rng([seed, 0])
-        train_size, shift = cell.task.get("train_size"), cell.task.get("shift")
-        if shift is not None:
-            near = mahalanobis_region(np.where(np.isnan(self.X), np.nan_to_num(_nanmedian(self.X)), self.X))
-            chosen = rng.random(n) < np.where(near, float(str(shift)), 1.0 - float(str(shift)))
+        if condition.shift is not None:
+            near = mahalanobis_region(_filled(self.X)[0])
+            chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
             train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
             if len(test) > MOST_TEST_ROWS:
                 test = rng.choice(test, MOST_TEST_ROWS, replace=False)
             return train, test
-        order = self._order(rng)
-        n_test = min(round(TEST_SHARE * n), MOST_TEST_ROWS)
-        n_train = n - n_test if train_size is None else int(str(train_size))
-        return order[n_test : n_test + n_train], order[:n_test]
+        order = rng.permutation(n)
+        if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
+            place = np.empty(n)
+            for label in range(self.n_classes):
+                mine = np.flatnonzero(self.y[order] == label)
+                place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
+            order = order[np.argsort(place, kind="stable")]
+        n_test = n_test_rows(n)
+        return order[n_test:][: condition.train_size], order[:n_test]
 
-    def _order(self, rng: np.random.Generator) -> Index:
-        """A random order; classes are spread evenly through it, so that every part of it has its share of each."""
-        order = rng.permutation(len(self.X))
-        if self.task == "regression":
-            return order
-        place = np.empty(len(order))
-        for label in range(self.n_classes):
-            mine = np.flatnonzero(self.y[order] == label)
-            place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
-        return order[np.argsort(place, kind="stable")]
-
-    def _folds(self, y: NDArray[Any], rng: np.random.Generator) -> list[tuple[Index, Index]]:
+    def _folds(self, y: NDArray[Any], rng: np.random.Generator) -> list[Split]:
         from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 
         state = int(rng.integers(2**31))
@@ -141,219 +161,163 @@ class Trainer:
             cutter = kind(FOLDS, shuffle=True, random_state=state)
         else:
             kind = StratifiedShuffleSplit if sizes.min() >= 2 else ShuffleSplit
-            cutter = kind(1, test_size=HELD_SHARE, random_state=state)
+            cutter = kind(1, test_size=VALIDATION_SHARE, random_state=state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((len(y), 1)), y))
 
     # Networks
 
-    def _networks(self, arm: Arm, cell: Cell, rows: list[Rows], tell: Tell) -> list[Run]:
-        started = time.perf_counter()
-        settings = network_settings(arm)
-        d = self.X.shape[1]
-        every = evaluation_steps(len(rows[0].X), cell.budget.n)
-        problems = [
-            Problem(
-                one.X[train],
-                one.Y[train],
-                validation=(one.X[held], one.Y[held]),
-                seed=seed,
-                **setting.problem(arm, len(train), d),
-            )
-            for seed, one in zip(cell.seeds, rows, strict=True)
-            for setting in settings
-            for train, held in one.folds
-        ]
-        histories = fit_fleet(
-            self._builder(arm),
-            problems,
-            budget=Steps(cell.budget.n),
-            evaluate_every=Steps(every),
-            metrics=brier_of_logits if _logits(arm) else "mse",
-            on_divergence="record",
-            progress=_telling(tell, 0.0, 0.9),
-        )
-        metric = "brier_of_logits" if _logits(arm) else "mse"
-        points = 1 + -(-cell.budget.n // every)
-        curves = np.full((len(histories), points), np.nan)
-        for i, history in enumerate(histories):
-            curves[i, : len(history)] = history[metric]
-        steps = np.minimum(np.arange(points) * every, cell.budget.n)
-        chosen, at = [], 0
-        for one in rows:
-            count = len(settings) * len(one.folds)
-            mine = curves[at : at + count].reshape(len(settings), len(one.folds), points)
-            chosen.append(_choice(mine, steps))
-            at += count
-        predictions = self._refit(arm, cell, rows, settings, chosen, tell)
-        share = (time.perf_counter() - started) / len(rows)
-        return [
-            Run(
-                seed,
-                0,
-                {
-                    "step": steps.tolist(),
-                    "validation": choice.curve.tolist(),
-                    "setting": [float(choice.setting)],
-                    "best_step": [float(choice.step)],
-                    "errors": choice.errors.tolist(),
-                    "sizes": [float(s.subset_size(len(one.X), d) or 0) for s in settings],
-                    **self._measured(one, predicted),
-                },
-                share,
-                _scatter(one, predicted) if seed == cell.seeds[0] else {},
-            )
-            for seed, one, choice, predicted in zip(cell.seeds, rows, chosen, predictions, strict=True)
-        ]
-
-    def _refit(
-        self, arm: Arm, cell: Cell, rows: list[Rows], settings: list[Setting], chosen: list[Choice], tell: Tell
-    ) -> list[Array]:
-        """Train the chosen setting on all training rows, and predict the test rows: the only time they are used."""
-        d = self.X.shape[1]
-        problems = [
-            Problem(
-                one.X,
-                one.Y,
-                seed=seed,
-                budget=Steps(max(1, choice.step)),
-                **settings[choice.setting].problem(arm, len(one.X), d),
-            )
-            for seed, one, choice in zip(cell.seeds, rows, chosen, strict=True)
-        ]
-        histories = fit_fleet(
-            self._builder(arm),
-            problems,
-            budget=Steps(cell.budget.n),
-            on_divergence="record",
-            progress=_telling(tell, 0.9, 1.0),
-        )
-        found = []
-        for one, history in zip(rows, histories, strict=True):
+    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
+        started, settings = time.perf_counter(), cell.arm.settings
+        problems = [one.problem(setting, fold) for one in data for setting in settings for fold in one.folds]
+        histories = self._fit(cell, problems, tell, 0.0, 0.9)
+        n_evaluations = -(-cell.budget.n // cell.evaluate_every)
+        steps = np.minimum(np.arange(1, n_evaluations + 1) * cell.evaluate_every, cell.budget.n)
+        metric = "brier_of_logits" if cell.arm.gives_logits else "mse"
+        choices = []
+        for one in data:
+            errors = np.full((len(settings), len(one.folds), n_evaluations), np.nan)
+            for row in errors.reshape(-1, n_evaluations):
+                found = histories.pop(0)[metric][1:]  # step 0 is no choice
+                row[: len(found)] = found
+            choices.append(choose(errors, one.fold_sizes))
+        stops = [int(steps[choice.evaluations[choice.setting]]) for choice in choices]
+        # The chosen setting on all training rows, and the test rows, which are used here only.
+        chosen = zip(data, choices, stops, strict=True)
+        refits = [one.problem(settings[choice.setting], budget=Steps(stop)) for one, choice, stop in chosen]
+        histories = self._fit(cell, refits, tell, 0.9, 1.0)
+        seconds = (time.perf_counter() - started) / len(data)
+        networks = []
+        for one, choice, stop, history in zip(data, choices, stops, histories, strict=True):
             assert history.model is not None
             with torch.no_grad():
                 out = history.model(torch.tensor(one.X_test, dtype=torch.float32))
-            out = out.softmax(-1) if _logits(arm) else out
-            found.append(out.double().numpy())
-        return found
+            predicted = (out.softmax(-1) if cell.arm.gives_logits else out).double().numpy()
+            sizes = [setting.subset_size(*one.X.shape) or 0 for setting in settings]  # 0 is MSE
+            values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting])}
+            curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
+            kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
+            values |= self._measured(one, choice.setting, predicted)
+            kept |= self._scatter(one, predicted) if one is data[0] else {}
+            networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
+        return str(histories[0].settings.get("engine", "torch")), networks
 
-    def _builder(self, arm: Arm) -> Callable[[int], torch.nn.Module]:
-        d, outputs = self.X.shape[1], max(1, self.n_classes)
-        softmax = self.task == "classification" and not _logits(arm)
-        return lambda seed: build_network(d, HIDDEN, outputs, activation="relu", softmax=softmax, seed=seed)
+    def _fit(self, cell: ComparisonCell, problems: list[Problem], tell: Tell, low: float, high: float) -> list[History]:
+        def progress(state: Progress) -> None:
+            tell(low + (high - low) * state.step / max(1, state.total_steps))
 
-    # What is no network
+        logits = cell.arm.gives_logits
+        softmax = self.task == "classification" and not logits
+        d, n_outputs = self.X.shape[1], max(1, self.n_classes)
+        return fit_fleet(
+            lambda seed: build_network(d, HIDDEN, n_outputs, activation="relu", softmax=softmax, seed=seed),
+            problems,
+            budget=cell.budget,
+            evaluate_every=Steps(cell.evaluate_every) if problems[0].validation else None,
+            metrics=(brier_of_logits if logits else "mse") if problems[0].validation else None,
+            on_divergence="record",
+            progress=progress,
+        )
 
-    def _classical(self, arm: Arm, cell: Cell, rows: list[Rows], tell: Tell) -> list[Run]:
-        runs = []
-        for number, (seed, one) in enumerate(zip(cell.seeds, rows, strict=True)):
+    # Models of scikit-learn
+
+    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
+        networks = []
+        for number, one in enumerate(data):
             started = time.perf_counter()
-            settings = classical_settings(arm, len(one.X))
-            errors = []
-            for at, setting in enumerate(settings):
-                tell((number + at / len(settings)) / len(rows))
-                if len(settings) == 1:
-                    errors.append(0.0)
-                    continue
-                total = 0.0
-                for train, held in one.folds:
-                    predicted = self._fitted(arm, setting, seed, one, train, one.X[held])
-                    total += float(((predicted - one.Y[held]) ** 2).mean(1).sum())
-                errors.append(total)
-            best = int(np.argmin(errors))
-            predicted = self._fitted(arm, settings[best], seed, one, np.arange(len(one.X)), one.X_test)
-            seconds = time.perf_counter() - started
-            curve = {"setting": [float(best)], **self._measured(one, predicted)}
-            runs.append(Run(seed, 0, curve, seconds, _scatter(one, predicted) if number == 0 else {}))
-        return runs
+            tried = models(cell.arm.model, self.task, len(one.X), one.seed)
+            errors = np.zeros((len(tried), len(one.folds), 1))
+            for at, model in enumerate(tried if len(tried) > 1 else ()):
+                tell((number + at / len(tried)) / len(data))
+                for fold, (train, validation) in enumerate(one.folds):
+                    gap = self._fitted(model, one.X[train], one.Y[train], one.X[validation]) - one.Y[validation]
+                    errors[at, fold] = np.mean(gap**2)
+            setting = choose(errors, one.fold_sizes).setting
+            predicted = self._fitted(tried[setting], one.X, one.Y, one.X_test)
+            seconds, values = time.perf_counter() - started, self._measured(one, setting, predicted)
+            kept = self._scatter(one, predicted) if one is data[0] else {}
+            networks.append(TrainedNetwork(one.seed, 0, {}, seconds, values, kept))
+        return "none", networks
 
-    def _fitted(self, arm: Arm, setting: dict[str, Any], seed: int, one: Rows, train: Index, X: Array) -> Array:
-        """Predictions [n, C] on X: scaled numbers, or probabilities of all classes."""
-        model = classical_model(arm, self.task, setting, len(one.X), seed)
+    def _fitted(self, model: Any, X: Array, Y: Array, X_new: Array) -> Array:
+        """Fit a model, and return its predictions [n, C] on other rows: numbers, or probabilities of all classes."""
         if self.task == "regression":
-            return np.asarray(model.fit(one.X[train], one.Y[train, 0]).predict(X))[:, None]
-        labels = one.Y[train].argmax(1)
-        found = np.zeros((len(X), self.n_classes))
+            return np.asarray(model.fit(X, Y[:, 0]).predict(X_new))[:, None]
+        labels = Y.argmax(1)
+        found = np.zeros((len(X_new), self.n_classes))
         if len(np.unique(labels)) == 1:
             found[:, labels[0]] = 1.0
-            return found
-        model.fit(one.X[train], labels)
-        found[:, model.classes_] = model.predict_proba(X)
+        else:
+            model.fit(X, labels)
+            found[:, model.classes_] = model.predict_proba(X_new)
         return found
 
     # What is measured
 
-    def _measured(self, one: Rows, predicted: Array) -> dict[str, list[float]]:
-        """Errors on the test rows, in the units of the table, and how many rows there are."""
-        sizes = {"n_train": [float(len(one.X))], "n_test": [float(len(one.X_test))]}
+    def _measured(self, one: SplitData, setting: int, predicted: Array) -> dict[str, float]:
+        """Return the setting, errors on the test rows in the units of the table, and how many rows there are."""
+        truth = one.truth
         if self.task == "regression":
-            gap = predicted[:, 0] * one.scaling.y_scale[0] + one.scaling.y_mean[0] - one.truth
-            spread = float(np.mean((one.truth - one.truth.mean()) ** 2))
-            mse = float(np.mean(gap**2))
+            gap = one.scaling.original(predicted)[:, 0] - truth
+            mse, spread = float(np.mean(gap**2)), float(np.var(truth))
             r2 = 1 - mse / spread if spread > 0 else float("nan")
-            return {"rmse": [mse**0.5], "mae": [float(np.abs(gap).mean())], "r2": [r2], **sizes}
-        hot = np.eye(self.n_classes)[one.truth]
-        right = predicted[np.arange(len(hot)), one.truth]
-        return {
-            "accuracy": [float((predicted.argmax(1) == one.truth).mean())],
-            "brier": [float(((predicted - hot) ** 2).sum(1).mean())],
-            "log_loss": [float(-np.log(np.clip(right, 1e-7, 1.0)).mean())],
-            **sizes,
-        }
+            found = {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2}
+        else:
+            right = predicted[np.arange(len(truth)), truth]
+            found = {
+                "accuracy": float((predicted.argmax(1) == truth).mean()),
+                "brier": float(((predicted - np.eye(self.n_classes)[truth]) ** 2).sum(1).mean()),
+                "log_loss": float(-np.log(np.clip(right, 1e-7, 1.0)).mean()),
+            }
+        return {"setting": float(setting), **found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A setting and a step, the validation error along the way, and the error of every setting at its best step."""
-
-    setting: int
-    step: int
-    curve: Array
-    errors: Array
-
-
-def _choice(curves: Array, steps: Index) -> Choice:
-    """The best setting and step by the mean over folds [settings, folds, points]; step 0 is not a choice."""
-    mean = np.where(np.isnan(curves), np.inf, curves).mean(1)
-    best = mean[:, 1:].argmin(1) + 1
-    errors = mean[np.arange(len(mean)), best]
-    setting = int(errors.argmin())
-    return Choice(setting, int(steps[best[setting]]), mean[setting], errors)
-
-
-def evaluation_steps(n_rows: int, total: int) -> int:
-    """Steps between evaluations: whole iterations of the estimators, about 40 evaluations in all."""
-    iteration = steps_per_iteration(n_rows, min(BATCH, n_rows))
-    return iteration * max(1, round(total / iteration / EVALUATIONS))
+    def _scatter(self, one: SplitData, predicted: Array) -> dict[str, NDArray[np.float32]]:
+        """Return predictions and truth of at most 500 test rows."""
+        values = one.scaling.original(predicted) if self.task == "regression" else predicted
+        return {"predicted": values[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
 
 
 def brier_of_logits(pred: Tensor, target: Tensor, features: Tensor) -> float:
-    """Mean squared error of the probabilities: what arms with probabilities are chosen by, too."""
+    """Return the mean squared error of the probabilities: contenders with probabilities are chosen by it, too."""
     return float((pred.softmax(-1) - target).square().mean())
 
 
-def _logits(arm: Arm) -> bool:
-    return arm.objective.startswith("cross_entropy")
+def _filled(train: Array, *others: Array) -> list[Array]:
+    """Return rows with missing values filled by the median of the training rows, 0 for a column without values."""
+    from sklearn.impute import SimpleImputer
+
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(train)
+    return [imputer.transform(rows) for rows in (train, *others)]
 
 
-def _scatter(one: Rows, predicted: Array) -> dict[str, NDArray[np.float32]]:
-    """Predictions against truth, at most 500 points."""
-    values = predicted[:500]
-    if predicted.shape[1] == 1:
-        values = values * one.scaling.y_scale + one.scaling.y_mean
-    return {"predicted": values.astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
+# Rows and cells
 
 
-def _telling(tell: Tell, low: float, high: float) -> Callable[[Progress], None]:
-    def told(state: Progress) -> None:
-        tell(low + (high - low) * state.step / max(1, state.total_steps))
-
-    return told
+def n_test_rows(n_rows: int) -> int:
+    """Return how many rows are test rows."""
+    return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
 
 
-def _nanmedian(X: Array) -> Array:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a column without values in these rows
-        median: Array = np.nanmedian(X, axis=0)
-    return median
+def make_cell(
+    trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
+) -> ComparisonCell:
+    """Return the cell of one contender under one condition, evaluated about 40 times, after whole iterations."""
+    iteration = steps_per_iteration(len(trainer.X))
+    every = iteration * max(1, round(steps / iteration / EVALUATIONS))
+    return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
+
+
+def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
+    """Return a rough cost on one core, for the time left; stored cells correct it."""
+    n, d = len(trainer.X), int(trainer.X.shape[1])
+    n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
+    fits = len(cell.seeds) * (N_SETTINGS * (FOLDS if n_train <= FOLD_ROWS else 1) + 1)
+    if cell.arm.model in BASELINES:
+        return 0.1
+    if cell.arm.model in ("ridge", "logistic"):
+        return 0.5 + fits * 2e-7 * n_train * d
+    if cell.arm.model == "boosting":
+        return float(1.0 + fits * (0.1 + 3e-5 * n_train * min(d, 30) ** 0.5))
+    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.55 if cell.arm.is_rlp else min(n_train, 100.0)
+    return 1.0 + fits * cell.budget.n * (5e-6 + 2.5e-9 * rows * (d + 10) * 10)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rlploss.training.history import Event
+from rlploss.training.evaluation import Event
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlploss import _checks
 from rlploss._values import Value, from_json, put
-from rlploss.training.budget import Epochs, Steps
+from rlploss.training.job import Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import Objective, as_objective
-from rlploss.training.optimizers import OptimizerValue
 
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
 OUTPUTS = ("logits", "softmax", "sigmoid")

@@ -16,8 +16,8 @@ from rlploss import models
 from rlploss.lab import problems
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Arm, Cell, Task, Variant
+from rlploss.training.evaluation import Event
 from rlploss.training.fit import fit_fleet
-from rlploss.training.history import Event
 from rlploss.training.job import Problem
 
 KEPT_EPOCHS = (5, 10, 50)  # of reconstructions

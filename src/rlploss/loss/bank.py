@@ -12,17 +12,9 @@ from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
+from rlploss.loss import planes
 from rlploss.loss.factors import Factors, chunks, factor, is_tracing
-from rlploss.loss.planes import (
-    Moment,
-    PlaneForm,
-    complement_of,
-    largest_rows,
-    pseudo_inverse_of,
-    rows_at,
-    rows_of,
-    second_moment,
-)
+from rlploss.loss.planes import PlaneForm
 from rlploss.loss.quadratic import add_form, as_residual, projected_value, quadratic_value, reduce, without_autocast
 from rlploss.loss.subsets import draw_rows, rows_outside
 
@@ -53,8 +45,7 @@ class ProjectionBank(nn.Module):
             takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every subset; "chunks": like "rows", with W made
             anew in every call, where keeping it exceeds `max_bytes`.
         rows: W (K, q, M), scale included; None where nothing is kept.
-        residual_weight: a, and
-        projector_sign: b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
+        residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
         subsets: the plan (K, M).
 
@@ -101,7 +92,7 @@ class ProjectionBank(nn.Module):
         N, d = features.shape
         K, M = subsets.shape
         if pool is None:
-            form.check_outside(M, N)
+            _checks.outside(form.draw_from if form.has_points else "train", M, N)
         elif pool.shape[1] != d:
             raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         if check_finite:
@@ -115,25 +106,20 @@ class ProjectionBank(nn.Module):
 
         moment = None
         if probe == "expected" and (pool is not None or draw_from == "train"):
-            moment = second_moment(features if pool is None else pool, intercept=form.intercept)
-        kept: dict[str, Tensor | None] = {
+            moment = planes.second_moment(features if pool is None else pool, intercept=form.intercept)
+        kept: dict[str, Tensor | None] = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
+        kept |= {
             "features": features,
+            "subsets": subsets.clone(),
             "counts": _appearances(subsets, N),
             "_pool": pool,
-            "_inverse": None,
-            "_centre": None,
             "_moment_rows": None if moment is None else moment.rows,
             "_moment_centre": None if moment is None else moment.centre,
-            "_form": None,
         }
         for name, value in kept.items():
-            self.register_buffer(name, value, persistent=False)
-        self.register_buffer("subsets", subsets.clone())
-        self.register_buffer("points", None)
-        self.register_buffer("rows", None)
-        self.kind, self._n_kept = self._choose()
-        self.residual_weight = 1 / M if self.kind in ("complement", "mse") else 0.0
-        self.projector_sign = {"complement": -1, "mse": 0}.get(self.kind, 1)
+            self.register_buffer(name, value, persistent=name in ("subsets", "points", "rows"))
+        kind, self._n_kept = self._choose()
+        self.set_extra_state(kind)
         if probe == "draw":
             self._keep_inverse()
             self.redraw()
@@ -171,15 +157,9 @@ class ProjectionBank(nn.Module):
     def _of_one(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
         """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
         rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
-        if (
-            rows is None
-            or self.reduction == "none"
-            or pred.ndim != 2
-            or pred.shape != target.shape
-            or pred.dtype is not rows.dtype
-            or target.dtype is not rows.dtype
-            or torch.is_autocast_enabled(pred.device.type)
-        ):
+        if rows is None or self.reduction == "none" or torch.is_autocast_enabled(pred.device.type):
+            return None
+        if pred.ndim != 2 or pred.shape != target.shape or not pred.dtype is target.dtype is rows.dtype:
             return None
         K, _, M = rows.shape
         n, C = pred.shape
@@ -190,12 +170,9 @@ class ProjectionBank(nn.Module):
 
     def _of_some(self, pred: Tensor, target: Tensor, which: Which) -> Tensor:
         K, M = self.n_subsets, self.subset_size
-        if isinstance(which, slice):
-            chosen: slice | Tensor = which
-            k = len(range(*which.indices(K)))
-        else:
-            chosen = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
-            k = chosen.numel()
+        if not isinstance(which, slice):
+            which = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
+        k = len(range(K)[which]) if isinstance(which, slice) else which.numel()
         if pred.shape[0] != k * M or k == 0:
             raise ValueError(
                 f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got "
@@ -205,7 +182,7 @@ class ProjectionBank(nn.Module):
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
         residual = as_residual(pred, target)
-        return reduce(self._values(residual.reshape(k, M, -1), chosen), self.reduction)
+        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
@@ -352,16 +329,16 @@ class ProjectionBank(nn.Module):
         """W of these subsets in the kept type, at most `_n_kept` rows each."""
         factors, form = self._factors(part), self.plane_form
         if self.kind == "complement":
-            return complement_of(factors, self._n_kept).to(self.dtype)
+            return planes.complement_of(factors, self._n_kept).to(self.dtype)
         moment = None
         if self._moment_rows is not None:
-            moment = Moment(self._moment_rows, self._moment_centre)
+            moment = planes.Moment(self._moment_rows, self._moment_centre)
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
-            moment = second_moment(outside, intercept=form.intercept)
+            moment = planes.second_moment(outside, intercept=form.intercept)
         points = None if self.points is None else self.points[part]
-        rows = rows_of(factors, form, points=points, moment=moment)
-        return largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
+        rows = planes.rows_of(factors, form, points=points, moment=moment)
+        return planes.largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
 
     # The points of probe="draw"
 
@@ -369,15 +346,13 @@ class ProjectionBank(nn.Module):
         if self.kind != "rows":
             return
         K, M = self.subsets.shape
-        device = self.features.device
-        self._inverse = torch.empty(K, self.n_columns, M, dtype=torch.float64, device=device)
-        if self.plane_form.intercept:
-            self._centre = torch.empty(K, self.n_columns - 1, dtype=torch.float64, device=device)
+        self._inverse = self.features.new_empty(K, self.n_columns, M, dtype=torch.float64)
+        centres = []
         for part in self._parts():
             factors = self._factors(part)
-            self._inverse[part] = pseudo_inverse_of(factors)
-            if self._centre is not None and factors.centre is not None:
-                self._centre[part] = factors.centre
+            self._inverse[part] = planes.pseudo_inverse_of(factors)
+            centres += [] if factors.centre is None else [factors.centre]
+        self._centre = torch.cat(centres) if centres else None
 
     @torch.no_grad()
     def redraw(self, points: Tensor | None = None) -> Tensor:
@@ -394,33 +369,30 @@ class ProjectionBank(nn.Module):
             raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
         self.points = points
         if self._inverse is not None:
-            rows = rows_at(points, self._inverse, self._centre).to(self.dtype)
+            rows = planes.rows_at(points, self._inverse, self._centre).to(self.dtype)
             # in place where possible: compiled code and views keep seeing the current points
             self.rows = rows if self.rows is None else self.rows.copy_(rows)
         return points
 
     # The state: plan, points and rows
 
-    def get_extra_state(self) -> dict[str, str]:
-        """What the rows of a state are."""
-        return {"kind": self.kind}
+    def get_extra_state(self) -> str:
+        """What the rows of the state are, see `kind`."""
+        return self.kind
 
-    def set_extra_state(self, state: dict[str, str]) -> None:
-        """`_load_from_state_dict` has looked at it."""
+    def set_extra_state(self, state: str) -> None:
+        """Take the rows to be of this kind."""
+        self.kind = state
+        self.residual_weight = 1 / self.subset_size if state in ("complement", "mse") else 0.0
+        self.projector_sign = {"complement": -1, "mse": 0}.get(state, 1)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        kind = state_dict.get(f"{prefix}_extra_state", {}).get("kind", self.kind)
-        if kind != self.kind:
-            raise ValueError(
-                f'the state is of a bank of kind "{kind}", got a bank of kind "{self.kind}"; build this bank with the '
-                "features and options of the other"
-            )
-        before = self.subsets.clone()
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        self._form = None  # it was made of the rows that have just been replaced
-        if not torch.equal(before, self.subsets):
-            self.counts = _appearances(self.subsets, self.features.shape[0])
-            self._keep_inverse() if self.plane_form.probe == "draw" else None
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        # what was made of the rows and the plan that have just been replaced
+        self._form = None
+        self.counts = _appearances(self.subsets, self.features.shape[0])
+        if self.plane_form.probe == "draw":
+            self._keep_inverse()
 
 
 def _appearances(subsets: Tensor, n_rows: int) -> Tensor:

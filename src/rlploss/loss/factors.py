@@ -67,7 +67,8 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
-    if is_tracing():  # one path for every rank
+    # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows than columns
+    if is_tracing() or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
     doubtful = (~certain).nonzero().flatten()
@@ -215,8 +216,6 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
     extra = int(problem.intercept)
     if m < d:
         rank = torch.full((K,), m + extra, device=y.device)
-        if ridge > 0 or m == 0:  # shrinkage has no short way when there are fewer rows than columns
-            return Factors(y.new_zeros(K, m + extra, m + extra), None, problem.centre, rank), rank < 0
         certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
         return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain

@@ -107,7 +107,14 @@ def subset_values(
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not tracing)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
-    _check_points(x, subsets, form, given)
+    if given is not None:
+        _checks.probe_points(given, form.probe, x.shape[1], 1 if subsets is None else subsets.shape[0])
+    elif form.probe == "draw" and subsets is None:
+        raise ValueError(
+            'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass subsets'
+        )
+    elif form.has_points:
+        _checks.outside(form.draw_from, x.shape[0] if subsets is None else subsets.shape[1], x.shape[0])
     if check_finite and not tracing:  # rows that are in no subset are checked too
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():
@@ -132,7 +139,7 @@ def _quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check
         return None
     if pred.ndim not in (1, 2) or pred.dtype not in (torch.float32, torch.float64):
         return None
-    if x.ndim != 2 or x.shape[0] != pred.shape[0] or pred.numel() == 0:
+    if x.ndim != 2 or x.shape[0] != pred.shape[0] or x.numel() == 0 or pred.numel() == 0:
         return None
     rows = quick_rows(x, form.intercept, pred.dtype)
     if rows is None:
@@ -171,26 +178,6 @@ def _points_for(
     if form.probe == "draw":
         return x[draw_rows(subsets, x.shape[0], form.draw_from, generator)]
     return x if form.draw_from == "train" else x[rows_outside(subsets, x.shape[0])]
-
-
-def _check_points(x: Tensor, subsets: Tensor | None, form: PlaneForm, given: Tensor | None) -> None:
-    N, d = x.shape
-    K, M = (1, N) if subsets is None else subsets.shape
-    if given is None:
-        if form.probe == "draw" and subsets is None:
-            raise ValueError(
-                'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass '
-                "subsets"
-            )
-        form.check_outside(M, N)
-        return
-    if not form.has_points:
-        raise ValueError(f'probe_points has no meaning for probe="{form.probe}"; leave it out')
-    if given.shape[1] != d or (form.probe == "draw" and given.shape[0] != K):
-        rows = str(K) if form.probe == "draw" else "n"
-        raise ValueError(
-            f"probe_points must have shape ({rows}, {d}) to go with the features, got {tuple(given.shape)}"
-        )
 
 
 def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None) -> Tensor:

@@ -65,11 +65,6 @@ class PlaneForm:
         """p: the features, and the column of ones if there is one."""
         return n_features + int(self.intercept)
 
-    def check_outside(self, subset_size: int, n_rows: int) -> None:
-        """Refuse draw_from="outside" where no row is outside the subset."""
-        if self.has_points:
-            _checks.outside(self.draw_from, subset_size, n_rows)
-
     def warn_of_form(self, warn: Warn) -> None:
         """Tell of the degenerate case that the form alone shows."""
         if self.probe == "sum" and self.intercept:

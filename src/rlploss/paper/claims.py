@@ -1,354 +1,286 @@
-"""A verdict, or a reason why there is none, for every claim of the paper: the claims about regression and images."""
+"""A verdict, or a reason why there is none, for every claim of the paper: one function for each kind of rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 from rlploss.lab import stats
-from rlploss.lab.figures import number
 from rlploss.lab.report import Claim
-from rlploss.paper import claims_classes, claims_measured, published, studies
-from rlploss.paper.panels import TASKS
-from rlploss.paper.protocols import ARMS
-from rlploss.paper.published import IMAGES, REGRESSION
-from rlploss.paper.verdicts import (
-    NOT_JUDGED,
-    NOT_TESTED,
-    TONES,
-    Evidence,
-    Pair,
-    Verdict,
-    better_everywhere,
-    faster,
-    in_full,
-    judge,
-    missing_words,
-    pairs,
-    run_tasks,
-    scope_of,
-)  # fmt: skip
-from rlploss.paper.view import Grid, mean_sd
+from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.text import number
+from rlploss.paper import propositions, published, verdicts
+from rlploss.paper.protocols import ARMS, axis_of
+from rlploss.paper.published import PublishedClaim
+from rlploss.paper.results import Grid, StoredResults, effect, mean_sd, title_of
+from rlploss.paper.verdicts import Placed, Verdict
 
-SIX = (*REGRESSION, *IMAGES)
-BASELINES = ("mse", "mse_l2")
-Rule = Callable[[Evidence], Verdict]
+Rule = Callable[[PublishedClaim, StoredResults], Verdict]
+BOTH = ("released", "steps")
 
 
-def all_claims(evidence: Evidence) -> list[Claim]:
+def all_claims(results: StoredResults) -> list[Claim]:
     """Every claim of `published.toml` with its verdict."""
     made = []
-    for name, text in published.claims():
-        verdict = RULES[name](evidence)
-        folded = verdict.word == NOT_TESTED
-        made.append(Claim(name, text, verdict.word, TONES[verdict.word], verdict.scope, verdict.evidence, folded))
+    for claim in published.claims():
+        found = RULES[claim.rule](claim, results)
+        tone, folded = verdicts.TONES[found.word], found.word == verdicts.NOT_TESTED
+        made.append(Claim(claim.id, claim.text, found.word, tone, found.scope, found.evidence, folded))
     # Judged claims first; within a verdict the paper's order.
-    return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
+    return sorted(made, key=lambda claim: list(verdicts.TONES).index(claim.verdict))
 
 
-def not_run(*names: str) -> Verdict:
-    """A claim whose studies were not asked for."""
-    return Verdict(NOT_TESTED, f"Needs `rlploss reproduce {' '.join(names)}`.")
+class Place(NamedTuple):
+    """Where a claim is looked at: on a task under a protocol, by a metric, for a pair of arms."""
+
+    grid: Grid
+    claim: PublishedClaim
+    task: str
+    protocol: str
+    metric: str = "mse"
+    pair: tuple[str, str] = ("", "")
+
+    def stored(self, arm: str) -> StoredCell | None:
+        """The networks of an arm, or None."""
+        return self.grid.stored(self.task, self.protocol, arm)
+
+    def final(self, arm: str, variant: int = 0) -> Array | None:
+        """[seeds]: the last values of an arm, or None."""
+        return self.grid.final(self.task, self.protocol, arm, self.metric, variant)
 
 
-def _lower(metric: str) -> Rule:
-    def rule(evidence: Evidence) -> Verdict:
-        grid = evidence.grid("table1", studies.table1)
-        if grid is None:
-            return not_run("table1")
-        return better_everywhere(
-            pairs(grid, SIX, BASELINES, metric=metric),
-            judged=grid.view.request.at.judged,
-            scope=scope_of(grid, SIX, published.epochs),
-            reason=missing_words(grid, SIX),
-            extra=_printed(grid, SIX, metric),
-        )
-
-    return rule
+def _not_run(claim: PublishedClaim) -> Verdict:
+    return Verdict(verdicts.NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
 
 
-def _printed(grid: Grid, tasks: Sequence[str], metric: str) -> str:
-    """One sentence on the algorithms as printed."""
-    found = [c for t in tasks if (c := grid.compare(t, "paper", "rlp", "mse", metric)) is not None]
-    if not found:
-        return ""
-    better = sum(c.word == "better" for c in stats.holm(found))
-    return f"As printed (one step per epoch): RLP better than full-batch MSE on {better} of {len(found)} datasets."
+# RLP is better in every comparison of a claim.
+
+Compare = Callable[[Place], Iterator[Placed]]  # what was run there: nothing, one comparison, or one for each variant
 
 
-def california_overfit(evidence: Evidence) -> Verdict:
-    """Overfitting: the rise of the test error from epoch 100 to the end."""
-    grid = evidence.grid("table1", studies.table1)
-    if grid is None:
-        return not_run("table1")
-    if not grid.has("california", "released", "rlp"):
-        return Verdict(NOT_TESTED, missing_words(grid, ("california",)))
-    full = published.epochs("california")
-    if not in_full(grid, "california", full) or not grid.view.request.at.judged:
-        return Verdict(NOT_JUDGED, f"Needs {full} epochs.")
-    rises: dict[tuple[str, str], stats.Comparison] = {}
-    for protocol, axis, early in (("released", "epoch", 100.0), ("steps", "step", 100_000.0)):
-        for arm in (*BASELINES, "rlp"):
-            stored = grid.stored("california", protocol, arm)
-            if stored is not None:
-                rises[protocol, arm] = stats.compare(stored.final("mse"), stored.at("mse", axis, early))
-
-    def holds(protocol: str) -> bool | None:
-        if any((protocol, arm) not in rises for arm in (*BASELINES, "rlp")):
-            return None
-        overfit = all(rises[protocol, a].word == "worse" for a in BASELINES)
-        return overfit and rises[protocol, "rlp"].word == "better"
-
-    words = "; ".join(
-        f"{protocol} {ARMS[arm]}: final error {number(c.effect)} times that a fifth of the way ({c.word})"
-        for (protocol, arm), c in rises.items()
-    )
-    return judge(holds("released"), holds("steps"), words + ".")
-
-
-def _spread(dataset: str) -> Rule:
-    def rule(evidence: Evidence) -> Verdict:
-        grid = evidence.grid("table1", studies.table1)
-        if grid is None:
-            return not_run("table1")
-        full = published.epochs(dataset)
-        if not grid.has(dataset, "released", "rlp"):
-            return Verdict(NOT_TESTED, missing_words(grid, (dataset,)))
-        if not in_full(grid, dataset, full) or not grid.view.request.at.judged:
-            return Verdict(NOT_JUDGED, f"Needs {full} epochs.")
-
-        def ratios(protocol: str) -> list[tuple[str, stats.Comparison]]:
-            ours = grid.final(dataset, protocol, "rlp")
-            found = [(b, grid.final(dataset, protocol, b)) for b in BASELINES]
-            if ours is None:
-                return []
-            kept = [(b, stats.variance_ratio(ours, theirs)) for b, theirs in found if theirs is not None]
-            return list(zip([b for b, _ in kept], stats.holm([c for _, c in kept]), strict=True))
-
-        both = {p: ratios(p) for p in ("released", "steps")}
-        held, at_steps = (
-            all(c.word == "better" for _, c in both[p]) if both[p] else None for p in ("released", "steps")
-        )
-        words = "; ".join(
-            f"{p}, against {ARMS[b]}: sd ratio {number(c.effect)} [{number(c.low)}, {number(c.high)}], {c.word}"
-            for p, found in both.items()
-            for b, c in found
-        )
-        return judge(held, at_steps, words + ".")
-
-    return rule
-
-
-def wine_20_epochs(evidence: Evidence) -> Verdict:
-    """Epochs (and steps) until the mean test MSE is 0.6."""
-    grid = evidence.grid("table1", studies.table1)
-    if grid is None:
-        return not_run("table1")
-    if not grid.has("wine", "released", "rlp"):
-        return Verdict(NOT_TESTED, missing_words(grid, ("wine",)))
-
-    def first(protocol: str, arm: str, axis: str) -> float:
-        stored = grid.stored("wine", protocol, arm)
-        if stored is None:
-            return float("nan")
-        hit = np.flatnonzero(stored.matrix("mse").mean(axis=0) <= 0.6)
-        return float(stored.axis(axis)[hit[0]]) if hit.size else float("inf")
-
-    epochs = {arm: first("released", arm, "epoch") for arm in ("rlp", *BASELINES)}
-    steps = {arm: first("steps", arm, "step") for arm in ("rlp", *BASELINES)}
-    words = "Epochs until 0.6: " + ", ".join(f"{ARMS[a]} {_count(v)}" for a, v in epochs.items())
-    words += "; steps until 0.6: " + ", ".join(f"{ARMS[a]} {_count(v)}" for a, v in steps.items()) + "."
-    full = in_full(grid, "wine", published.epochs("wine"))
-    judged = grid.view.request.at.judged and (full or epochs["rlp"] > 20)
-    if not full:
-        words += " The baselines were not run for 200 epochs."
-    held = epochs["rlp"] <= 20 and all(epochs[b] > 100 for b in BASELINES)
-    known = [b for b in BASELINES if steps[b] == steps[b]]
-    at_steps = all(steps["rlp"] < steps[b] for b in known) if known else None
-    return judge(held, at_steps, words, judged=judged)
-
-
-def _count(value: float) -> str:
-    if value != value:
-        return "not run"
-    return f"{value:,.0f}" if np.isfinite(value) else "never"
-
-
-def _bounds(dataset: str, upper: float, lower: float, target: str) -> Rule:
-    """RLP's final error below `upper` while both baselines stay above `lower`, each up to its interval."""
-
-    def rule(evidence: Evidence) -> Verdict:
-        grid = evidence.grid("table1", studies.table1)
-        if grid is None:
-            return not_run("table1")
-        if not grid.has(dataset, "released", "rlp"):
-            return Verdict(NOT_TESTED, missing_words(grid, (dataset,)))
-        full = published.epochs(dataset)
-        finals = {
-            (p, a): f
-            for p in ("released", "steps")
-            for a in ("rlp", *BASELINES)
-            if (f := grid.final(dataset, p, a)) is not None
-        }
-
-        def holds(protocol: str) -> bool | None:
-            if any((protocol, a) not in finals for a in ("rlp", *BASELINES)):
-                return None
-            ours = stats.summary(finals[protocol, "rlp"])
-            reached = (ours.mean if ours.n == 1 else ours.low) <= upper
-            theirs = [stats.summary(finals[protocol, b]) for b in BASELINES]
-            return reached and all((s.mean if s.n == 1 else s.high) >= lower for s in theirs)
-
-        words = "; ".join(f"{p} {ARMS[a]} {mean_sd(f)}" for (p, a), f in finals.items())
-        judged = grid.view.request.at.judged and in_full(grid, dataset, full)
-        scope = "" if in_full(grid, dataset, full) else f"needs {full} epochs"
-        return judge(holds("released"), holds("steps"), f"{target} Measured: {words}.", scope, judged=judged)
-
-    return rule
-
-
-def nonlinear_lower(evidence: Evidence) -> Verdict:
-    """Nonlinear alone."""
-    grid = evidence.grid("table1", studies.table1)
-    if grid is None:
-        return not_run("table1")
-    return better_everywhere(
-        pairs(grid, ("nonlinear",), BASELINES),
-        judged=grid.view.request.at.judged,
-        scope=scope_of(grid, ("nonlinear",), published.epochs),
-        reason=missing_words(grid, ("nonlinear",)),
-    )
-
-
-def _small(name: str, cells: studies.Cells, wanted: tuple[str, ...]) -> Rule:
-    def rule(evidence: Evidence) -> Verdict:
-        grid = evidence.grid(name, cells)
-        if grid is None:
-            return not_run(name)
-        also, words = faster(grid, run_tasks(grid, wanted), "mse", "mse")
-        return better_everywhere(
-            pairs(grid, wanted, BASELINES),
-            judged=grid.view.request.at.judged,
-            scope=scope_of(grid, wanted, lambda task: int(published.protocol("small")["epochs"])),
-            reason=missing_words(grid, wanted),
-            extra=words,
-            also=also,
-        )
-
-    return rule
-
-
-def _sweep(name: str, cells: studies.Cells) -> Rule:
-    def rule(evidence: Evidence) -> Verdict:
-        grid = evidence.grid(name, cells)
-        if grid is None:
-            return not_run(name)
-        return better_everywhere(
-            pairs(grid, studies.THREE, BASELINES, variants=len(studies.LEVELS)),
-            judged=grid.view.request.at.judged,
-            scope=scope_of(grid, studies.THREE, published.epochs),
-            reason=missing_words(grid, studies.THREE),
-        )
-
-    return rule
-
-
-def noise_asymptote(evidence: Evidence) -> Verdict:
-    """Flattening: the share of the whole rise (β from 0.1 to 0.9) that is left after β = 0.5; less is flatter."""
-    grid = evidence.grid("fig-noise", studies.noise)
-    if grid is None:
-        return not_run("fig-noise")
-
-    def share(task: str, protocol: str, arm: str) -> stats.Array | None:
-        ends = [grid.final(task, protocol, arm, "mse", k) for k in (0, 4, 8)]
-        if any(e is None for e in ends):
-            return None
-        first, middle, last = (np.asarray(e) for e in ends)
-        whole = float((last - first).mean())  # of the mean curve: a single seed's rise may be nearly nothing
-        return np.asarray((last - middle) / whole) if whole > 0 else None
-
-    found = []
-    for task in studies.THREE:
-        for base in BASELINES:
-            compared = []
-            for protocol in ("released", "steps"):
-                ours, theirs = share(task, protocol, "rlp"), share(task, protocol, base)
-                compared.append(None if ours is None or theirs is None else _difference(ours, theirs))
-            found.append(Pair(TASKS[task], *compared))
-    return better_everywhere(
-        found,
-        judged=grid.view.request.at.judged,
-        scope=scope_of(grid, studies.THREE, published.epochs),
-        reason=missing_words(grid, studies.THREE),
-        extra="Compared: the share of the rise from β = 0.1 to 0.9 that is left after β = 0.5 (less is flatter).",
-    )
-
-
-def _difference(ours: stats.Array, theirs: stats.Array) -> stats.Comparison:
-    # Negated, so that less is better on a difference scale: shares may be negative.
-    return stats.compare(-ours, -theirs, lower_is_better=False)
-
-
-def mixup_regression(evidence: Evidence) -> Verdict:
-    """RLP and RLP+mixup against MSE+mixup, in every setting."""
-    wanted: list[tuple[str, studies.Cells, int]] = [
-        ("fig-mixup-curves", studies.mixup_curves, 1),
-        ("fig-mixup-small", studies.mixup_small, 1),
-        ("fig-mixup-shift", studies.mixup_shift, 9),
-        ("fig-mixup-noise", studies.mixup_noise, 9),
+def better(claim: PublishedClaim, results: StoredResults, compare: Compare) -> Verdict:
+    """RLP is better everywhere: reproduced by the rule of `verdicts`."""
+    grids = [grid for name in claim.studies if (grid := results.grid(name)) is not None]
+    if not grids:
+        return _not_run(claim)
+    wanted = claim.tasks or grids[0].whole_tasks()
+    absent = [name for name in claim.studies if name not in results.requests]
+    missing = [verdicts.missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
+    released, steps = (_compared(grids, claim, protocol, compare) for protocol in BOTH)
+    scope = verdicts.scope_of(grids[0], wanted, max(claim.epochs, default=None))
+    if not released:
+        return Verdict(verdicts.NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
+    faster_by_epochs, faster_by_steps, words = verdicts.faster(grids[0], wanted, claim.faster, claim.metrics[0])
+    evidence = [
+        f"Equal epochs: {verdicts.tally(released)}.",
+        f"Equal steps: {verdicts.tally(steps)}.",
+        _counted_beside(grids, claim, compare),
+        *words,
+        claim.note,
+        _early_values(grids[0], claim, wanted),
+        *missing,
     ]
-    found: list[Pair] = []
-    absent, short, judged = [], "", True
-    for name, cells, variants in wanted:
-        grid = evidence.grid(name, cells)
-        if grid is None:
-            absent.append(name)
-            continue
-        judged = judged and grid.view.request.at.judged
-        for ours in ("rlp", "rlp_mixup"):
-            found += pairs(grid, grid.tasks(), ("mse_mixup",), ours=ours, variants=variants)
-        if name == "fig-mixup-curves":
-            short = scope_of(grid, studies.THREE, published.epochs)
-    if len(absent) == len(wanted):
-        return not_run(*absent)
-    reason = f"Not asked for: {', '.join(absent)}." if absent else ""
-    return better_everywhere(found, judged=judged, scope=short, reason=reason)
-
-
-def mae(evidence: Evidence) -> Verdict:
-    """Test MAE against a network trained with MAE."""
-    grid = evidence.grid("fig-mae", studies.mae)
-    if grid is None:
-        return not_run("fig-mae")
-    return better_everywhere(
-        pairs(grid, studies.THREE, ("mae",), metric="mae"),
-        judged=grid.view.request.at.judged,
-        scope=scope_of(grid, studies.THREE, lambda task: int(published.protocol("mae")["epochs"])),
-        reason=missing_words(grid, studies.THREE),
+    held, at_steps = verdicts.all_better(released), verdicts.all_better(steps)
+    return verdicts.judge(
+        held and faster_by_epochs,
+        None if at_steps is None else at_steps and faster_by_steps,
+        " ".join(filter(None, evidence)),
+        scope,
+        judged=all(grid.request.at.judged for grid in grids),
     )
+
+
+def _compared(
+    grids: list[Grid], claim: PublishedClaim, protocol: str, compare: Compare, pairs: published.Pairs = ()
+) -> list[Placed]:
+    """Every comparison of a claim under a protocol that was run, corrected for their number."""
+    return verdicts.corrected(
+        [
+            placed
+            for grid in grids
+            for pair in pairs or claim.pairs
+            for metric in claim.metrics
+            for task in claim.tasks or grid.whole_tasks()
+            for placed in compare(Place(grid, claim, task, protocol, metric, pair))
+        ]
+    )
+
+
+def _counted_beside(grids: list[Grid], claim: PublishedClaim, compare: Compare) -> str:
+    """One sentence on the same comparisons under another protocol."""
+    if not claim.beside:
+        return ""
+    found = _compared(grids, claim, claim.beside["protocol"], compare, claim.beside.get("pairs", ()))
+    count = sum(c.word == "better" for _, c in found)
+    return str(claim.beside["words"]).format(better=count, n=len(found)) if found else ""
+
+
+def _final(at: Place) -> Iterator[Placed]:
+    """The last values, in every variant of the task."""
+    cell = at.grid.cell(at.task, at.protocol, at.pair[0])
+    for variant in range(0 if cell is None else len(cell.task.variants)):
+        found = at.grid.compare(at.task, at.protocol, *at.pair, at.metric, variant)
+        if found is not None:
+            yield title_of(at.task), found
+
+
+def _flattening(at: Place) -> Iterator[Placed]:
+    """The share of the whole rise (β from 0.1 to 0.9) that is left after β = 0.5; less is flatter."""
+    shares = []
+    for arm in at.pair:
+        first, middle, last = (at.final(arm, variant) for variant in (0, 4, 8))
+        if first is None or middle is None or last is None:
+            return
+        whole = float((last - first).mean())  # of the mean curve: a single seed's rise may be nearly nothing
+        if whole <= 0:
+            return
+        shares.append((last - middle) / whole)
+    # Negated, so that less is better on a difference scale: shares may be negative.
+    yield title_of(at.task), stats.compare(-shares[0], -shares[1], lower_is_better=False)
+
+
+def _in_time(at: Place) -> Iterator[Placed]:
+    """The values at the last second that both arms have reached; for equal steps, at the last step."""
+    ours, theirs = (at.grid.stored(at.task, "released", arm) for arm in at.pair)
+    if ours is not None and theirs is not None:
+        axis = "step" if at.protocol == "steps" else "seconds"
+        common = min(float(ours.axis(axis)[-1]), float(theirs.axis(axis)[-1]))
+        yield title_of(at.task), stats.compare(*(arm.at(at.metric, axis, common) for arm in (ours, theirs)))
+
+
+def _after(at: Place, epoch: int) -> list[Array]:
+    """Values of both arms after an epoch (for equal steps, after as many steps as ours has taken then), if they ran."""
+    ours, theirs = (at.stored(arm) for arm in at.pair)
+    if ours is None or theirs is None:
+        return []
+    axis = axis_of(at.protocol)
+    value = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
+    return [arm.at(at.metric, axis, value) for arm in (ours, theirs)]
+
+
+def _early(at: Place) -> Iterator[Placed]:
+    """The values after some epochs."""
+    for epoch in at.claim.epochs:
+        found = _after(at, epoch)
+        if found and at.grid.epochs(at.task) >= epoch:
+            yield f"epoch {epoch}", stats.compare(*found)
+
+
+def _early_values(grid: Grid, claim: PublishedClaim, tasks: tuple[str, ...]) -> str:
+    """The values themselves, for a claim about some epochs."""
+    values = "; ".join(
+        f"{ARMS[arm].label} after {epoch}: {number(float(stored.at('mse', 'epoch', epoch).mean()))}"
+        for arm in claim.pairs[0]
+        for epoch in claim.epochs
+        if (stored := grid.stored(tasks[0], "released", arm)) is not None and stored.axis("epoch")[-1] >= epoch
+    )
+    return f"Test MSE: {values}." if values else ""
+
+
+# A statement about one task, which holds or does not under a protocol.
+
+
+class Finding(NamedTuple):
+    """Whether a claim holds under a protocol (None: not run), the evidence, and whether more epochs cannot matter."""
+
+    holds: bool | None
+    words: str
+    decided: bool = False
+
+
+def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[Place], Finding]) -> Verdict:
+    """The check holds in the released loop, and at equal steps; judged if the paper's number of epochs was run."""
+    grid, (task,) = results.grid(claim.studies[0]), claim.tasks
+    if grid is None:
+        return _not_run(claim)
+    if not grid.has(task, "released", "rlp"):
+        return Verdict(verdicts.NOT_TESTED, verdicts.missing_words(grid, (task,)) or "No runs.")
+    needed = max(claim.epochs, default=grid.full_epochs(task))
+    enough = grid.epochs(task) >= needed
+    scope = "" if enough else f"needs {needed} epochs"
+    released, steps = found = [check(Place(grid, claim, task, protocol, claim.metrics[0])) for protocol in BOTH]
+    if claim.beside:
+        found.append(check(Place(grid, claim, task, claim.beside["protocol"], claim.metrics[0])))
+        scope = claim.beside["words"] if released.holds and found[-1].holds is False else scope
+    evidence = f"{claim.note} {'; '.join(f.words for f in found if f.words)}.".strip()
+    judged = grid.request.at.judged and (enough or released.decided)
+    return verdicts.judge(released.holds, steps.holds, evidence[0].upper() + evidence[1:], scope, judged=judged)
+
+
+def _spread(at: Place) -> Finding:
+    """RLP's standard deviation over seeds is the lower one."""
+    ours, ratios = at.final("rlp"), []
+    for base in at.claim.baselines:
+        theirs = at.final(base)
+        if ours is not None and theirs is not None:
+            ratios.append((ARMS[base].label, stats.variance_ratio(ours, theirs)))
+    found = verdicts.corrected(ratios)
+    words = [f"{at.protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
+    return Finding(verdicts.all_better(found), "; ".join(words))
+
+
+def _bounds(at: Place) -> Finding:
+    """RLP's final error is below one bound while the baselines stay above another, each up to its interval."""
+    arms = ("rlp", *at.claim.baselines)
+    finals = {arm: end for arm in arms if (end := at.final(arm)) is not None}
+    words = "; ".join(f"{at.protocol} {ARMS[arm].label} {mean_sd(end)}" for arm, end in finals.items())
+    if len(finals) < len(arms):
+        return Finding(None, words)
+    ours, *theirs = (stats.summary(finals[arm]) for arm in arms)
+    reached = (ours.mean if ours.n == 1 else ours.low) <= at.claim.below
+    return Finding(reached and all((s.mean if s.n == 1 else s.high) >= at.claim.above for s in theirs), words)
+
+
+def _overfit(at: Place) -> Finding:
+    """The baselines' test error rises from a share of the training to its end, RLP's falls."""
+    rises, axis = {}, axis_of(at.protocol)
+    for arm in (*at.claim.baselines, "rlp"):
+        stored = at.stored(arm)
+        if stored is not None:
+            early = at.claim.level * float(stored.axis(axis)[-1])
+            rises[arm] = stats.compare(stored.final("mse"), stored.at("mse", axis, early))
+    words = "; ".join(
+        f"{at.protocol} {ARMS[arm].label}: final error {number(c.effect)} times that a fifth of the way ({c.word})"
+        for arm, c in rises.items()
+    )
+    if len(rises) <= len(at.claim.baselines):
+        return Finding(None, words)
+    overfit = all(rises[base].word == "worse" for base in at.claim.baselines)
+    return Finding(overfit and rises["rlp"].word == "better", words)
+
+
+def _reach(at: Place) -> Finding:
+    """RLP's mean curve reaches a level soon, the baselines' late; at equal steps, before the baselines."""
+    cells = {arm: at.stored(arm) for arm in ("rlp", *at.claim.baselines)}
+    first = {arm: verdicts.reach(cell, at.protocol, at.claim.level) for arm, cell in cells.items() if cell is not None}
+    told = ", ".join(f"{ARMS[arm].label} {verdicts.when(first.get(arm))}" for arm in cells)
+    words = f"{axis_of(at.protocol)}s until {at.claim.level:g}: {told}"
+    ours = first.pop("rlp", None)
+    if ours is not None and at.protocol == "released" and ours > at.claim.below:
+        return Finding(False, words, decided=True)
+    if ours is None or not first:
+        return Finding(None, words)
+    return Finding(min(first.values()) > (at.claim.above if at.protocol == "released" else ours), words)
+
+
+def _ahead(at: Place) -> Finding:
+    """RLP's score after some epochs is the higher one."""
+    found = _after(at._replace(pair=at.claim.pairs[0]), at.claim.epochs[0])
+    words = [f"{at.protocol} {ARMS[arm].label} {mean_sd(v)}" for arm, v in zip(at.claim.pairs[0], found, strict=False)]
+    holds = stats.compare(*found, lower_is_better=False).word == "better" if found else None
+    return Finding(holds, "; ".join(words))
 
 
 RULES: dict[str, Rule] = {
-    "table1-lower-mse": _lower("mse"),
-    "table1-lower-rlp": _lower("rlp"),
-    "california-overfit": california_overfit,
-    "california-sd": _spread("california"),
-    "wine-sd": _spread("wine"),
-    "mnist-sd": _spread("mnist"),
-    "cifar10-sd": _spread("cifar10"),
-    "wine-20-epochs": wine_20_epochs,
-    "linear-3e-6": _bounds("linear", 3e-6, 0.2, "RLP below 3e-6, the others above 0.2."),
-    "nonlinear-lower": nonlinear_lower,
-    "mnist-autoencoder": _bounds("mnist", 0.018 + 0.002, 0.04, "RLP 0.018 ± 0.002, the others above 0.04."),
-    "cifar10-autoencoder": _bounds("cifar10", 2.8e-5, 5.0e-4, "RLP 2.7e-5 ± 1e-6, the others above 5e-4."),
-    "small-data-50": _small("table2", studies.table2, SIX),
-    "small-data-100": _small("fig-small-100", studies.small_100, (*studies.THREE, *IMAGES)),
-    "shift": _sweep("fig-shift", studies.shift),
-    "noise": _sweep("fig-noise", studies.noise),
-    "noise-asymptote": noise_asymptote,
-    "mixup-regression": mixup_regression,
-    "mae": mae,
-    **claims_classes.RULES,
-    **claims_measured.RULES,
+    "better": partial(better, compare=_final),
+    "better-early": partial(better, compare=_early),
+    "ahead-in-time": partial(better, compare=_in_time),
+    "flatter": partial(better, compare=_flattening),
+    "spread": partial(on_one_task, check=_spread),
+    "bounds": partial(on_one_task, check=_bounds),
+    "overfit": partial(on_one_task, check=_overfit),
+    "reach": partial(on_one_task, check=_reach),
+    "early": partial(on_one_task, check=_ahead),
+    "measured": propositions.verdict,
 }

@@ -13,10 +13,10 @@ from torch import nn
 from rlploss import models
 from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing
 from rlploss.lab.results import Array, StoredCell
-from rlploss.paper.panels import STYLES as ARM_STYLES
 from rlploss.paper.protocols import ARMS
 
 BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]
+Function = Callable[[Array], Array]
 
 
 def plane_drawings() -> tuple[Drawing, ...]:
@@ -25,33 +25,27 @@ def plane_drawings() -> tuple[Drawing, ...]:
     def smooth(x: Array) -> Array:
         return np.sin(2.2 * x) + 0.4 * x
 
-    def bent(x: Array) -> Array:
-        return smooth(x) + 0.55 * np.cos(3.5 * x)
-
     def step(x: Array) -> Array:
         return (x > 0.1).astype(np.float64)
 
-    def late(x: Array) -> Array:
-        return (x > 0.75).astype(np.float64)
-
-    shown: list[tuple[str, Callable[[Array], Array], Callable[[Array], Array]]] = [
-        ("Another function, other lines", smooth, bent),
-        ("The same function, the same lines", smooth, smooth),
-        ("Another border, other lines", step, late),
-        ("The same border, the same lines", step, step),
-    ]
-    return tuple(_planes(title, true, predicted) for title, true, predicted in shown)
+    return (
+        _planes("Another function, other lines", smooth, lambda x: smooth(x) + 0.55 * np.cos(3.5 * x)),
+        _planes("The same function, the same lines", smooth, smooth),
+        _planes("Another border, other lines", step, lambda x: (x > 0.75).astype(np.float64)),
+        _planes("The same border, the same lines", step, step),
+    )
 
 
-def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Array], Array]) -> Drawing:
+def _planes(title: str, true: Function, predicted: Function) -> Drawing:
     points = np.array([-1.4, -0.5, 0.5, 1.3])
+    left, right = (points[list(side)] for side in zip(*itertools.combinations(range(len(points)), 2), strict=True))
     fine = np.linspace(-1.7, 1.7, 300)
-    gaps = []
-    for pair in itertools.combinations(points, 2):
-        x = np.stack([np.ones(2), np.array(pair)], axis=1)
-        lines = [np.linalg.solve(x, f(np.array(pair))) for f in (true, predicted)]
-        gaps.append(float(np.abs(lines[0] - lines[1]).max()))
-    same = sum(gap < 1e-12 for gap in gaps)
+
+    def slopes(f: Function) -> Array:
+        """[pairs]: of the lines through every pair of points."""
+        return np.asarray((f(right) - f(left)) / (right - left))
+
+    same = (slopes(true) == slopes(predicted)) & (true(left) == predicted(left))
     data = [
         (name, float(x), float(y))
         for name, f in (("true function", true), ("predicted function", predicted))
@@ -61,32 +55,24 @@ def _planes(title: str, true: Callable[[Array], Array], predicted: Callable[[Arr
     def draw(axes: Axes) -> None:
         for f, colour, width in ((true, BLUE, 3.2), (predicted, RED, 1.4)):
             axes.plot(fine, f(fine), color=colour, linewidth=width, alpha=0.55 if width > 2 else 1.0)
-            for pair in itertools.combinations(points, 2):
-                slope = (f(np.array(pair[1:])) - f(np.array(pair[:1]))) / (pair[1] - pair[0])
-                x = np.array([pair[0] - 0.3, pair[1] + 0.3])
-                axes.plot(x, f(np.array(pair[:1])) + slope * (x - pair[0]), color=colour, linewidth=0.7, alpha=0.7)
+            ends = np.stack([left - 0.3, right + 0.3])
+            axes.plot(ends, f(left) + slopes(f) * (ends - left), color=colour, linewidth=0.7, alpha=0.7)
             axes.plot(points, f(points), "o", color=colour, markersize=5 if width > 2 else 3)
         axes.set_xlabel("feature")
         axes.set_ylabel("label (blue), prediction (red)")
 
-    return Drawing(
-        title,
-        draw,
-        f"A true function and a predicted one with the lines through every pair of four points of each: {same} of "
-        f"{len(gaps)} lines coincide.",
-        data=tuple(data),
-    )
+    words = "A true function and a predicted one with the lines through every pair of four points of each"
+    return Drawing(title, draw, f"{words}: {same.sum()} of {len(same)} lines coincide.", data=tuple(data))
 
 
 def network_drawings() -> tuple[Drawing, ...]:
     """The four architectures, drawn from the modules themselves."""
-    nets: list[tuple[str, nn.Sequential]] = [
-        ("Regression network", models.RegressionNet(8)),
-        ("Autoencoder", models.Autoencoder(784)),
-        ("LeNet-5", models.LeNet5(output="sigmoid")),
-        ("Moons classifier", models.MoonsNet(output="sigmoid")),
-    ]
-    return tuple(_network(title, net) for title, net in nets)
+    return (
+        _network("Regression network", models.RegressionNet(8)),
+        _network("Autoencoder", models.Autoencoder(784)),
+        _network("LeNet-5", models.LeNet5(output="sigmoid")),
+        _network("Moons classifier", models.MoonsNet(output="sigmoid")),
+    )
 
 
 def layer_words(name: str, layer: nn.Module) -> str:
@@ -114,12 +100,9 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
         axes.set_ylim(len(words), 0)
         for k, text in enumerate(words):
             learned = "linear" in text or "convolution" in text
-            axes.add_patch(
-                FancyBboxPatch(
-                    (0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04",
-                    facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7,
-                )
-            )  # fmt: skip
+            box = FancyBboxPatch((0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04")
+            box.set(facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7)
+            axes.add_patch(box)
             axes.text(0.5, k + 0.45, text, ha="center", va="center", fontsize=8.5, color=INK)
 
     return Drawing(
@@ -135,36 +118,32 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
 
 
 def reconstruction_drawing(stored: dict[str, StoredCell], epoch: int, protocol: str) -> Drawing | None:
-    """Digits of one seed after `epoch` epochs: the originals, then one row per arm."""
-    images, rows = [], ["original"]
-    for arm, cell in stored.items():
-        kept = cell.of_variant()[0].artifacts
-        if f"epoch {epoch}" not in kept:
-            return None
-        images.append(kept[f"epoch {epoch}"])
-        rows.append(ARMS[arm])
-        original = kept["original"]
-    stack = np.concatenate([original, *images])
-    count = len(original)
-    side = int(np.sqrt(stack.shape[1]))
-    sheet = stack.reshape(len(rows), count, side, side).transpose(0, 2, 1, 3).reshape(len(rows) * side, count * side)
+    """Digits of one seed after `epoch` epochs: the originals, then one row per arm; None if they were not kept."""
+    kept = {ARMS[arm].label: cell.of_variant()[0].artifacts for arm, cell in stored.items()}
+    if not all(f"epoch {epoch}" in artifacts for artifacts in kept.values()):
+        return None
+    images = {name: artifacts[f"epoch {epoch}"] for name, artifacts in kept.items()}
+    original = next(iter(kept.values()))["original"]
+    rows, count = ["original", *images], len(original)
+    side = int(np.sqrt(original.shape[1]))
+    sheet = np.concatenate([original, *images.values()]).reshape(len(rows), count, side, side)
 
     def draw(axes: Axes) -> None:
-        axes.imshow(sheet, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+        picture = sheet.transpose(0, 2, 1, 3).reshape(len(rows) * side, count * side)
+        axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
         axes.set_xticks([])
         axes.set_yticks([side * (k + 0.5) for k in range(len(rows))], rows)
         axes.grid(False)
 
-    squares = {ARMS[arm]: np.square(image - original).mean(axis=1) for arm, image in zip(stored, images, strict=True)}
+    squares = {name: np.square(image - original).mean(axis=1) for name, image in images.items()}
     errors = "; ".join(f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items())
+    data = [(f"squared error, {name}", float(k), float(v)) for name, vs in squares.items() for k, v in enumerate(vs)]
     return Drawing(
         f"After {epoch} epochs ({protocol})",
         draw,
         f"{count} test digits and their reconstructions, {errors}.",
         size=(3.8, 0.45 + 0.47 * len(rows)),
-        data=tuple(
-            (f"squared error, {name}", float(k), float(v)) for name, vs in squares.items() for k, v in enumerate(vs)
-        ),
+        data=tuple(data),
     )
 
 
@@ -179,13 +158,15 @@ def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Arr
         for arm, values in grids.items():
             if values is not None and values.min() < 0 < values.max():
                 x_axis, y_axis = (np.linspace(-1.8, 2.8, values.shape[1]), np.linspace(-1.4, 1.9, values.shape[0]))
-                colour, _, dash = STYLES[ARM_STYLES[arm]]
+                colour, _, dash = STYLES[ARMS[arm].style]
                 axes.contour(x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash])
         axes.set_xlabel("first feature")
         axes.set_ylabel("second feature")
 
     accuracies = ", ".join(
-        f"{ARMS[arm]} {cell.matrix('accuracy')[0, -1]:.3f}" for arm, cell in stored.items() if cell.has("accuracy")
+        f"{ARMS[arm].label} {cell.matrix('accuracy')[0, -1]:.3f}"
+        for arm, cell in stored.items()
+        if cell.has("accuracy")
     )
     words = f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {accuracies}."
     data = tuple((f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True))

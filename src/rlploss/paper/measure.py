@@ -1,126 +1,141 @@
-"""The propositions and the other statements that need no training, as cells of their own."""
+"""How a cell of the paper is worked: networks are trained, the propositions and other statements are measured."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
 from rlploss import _checks, theory
-from rlploss.lab.results import CellResult, Run, Tell
-from rlploss.lab.study import Arm, Budget, Cell, Scalar, Settings, Task, settings
+from rlploss.lab.results import CellResult, Tell, TrainedNetwork
+from rlploss.lab.study import Cell, Part
+from rlploss.lab.train import train as train_networks
 from rlploss.loss.subsets import balanced_subsets
-from rlploss.paper.request import Request
 
-MEASURES = ("floor", "excess", "condition", "empirical", "coverage", "planes")
+ROOT = __name__  # the code behind a number is what this module imports
 
 
-def cells(request: Request) -> list[Cell]:
-    """One cell per measure; `smoke` draws less."""
-    draws = 1_000 if request.scale == "smoke" else 20_000
-    samples = 4 if request.scale == "smoke" else 30
-    variants: dict[str, list[dict[str, Scalar]]] = {
-        "floor": [{"d": 5, "M": m} for m in (6, 7, 8, 10, 15, 25, 50, 100)],
-        "excess": [{"d": 2, "M": 12, "atom": share} for share in (0.0, 0.2)],
-        "condition": [
-            {"distribution": name, "d": d, "M": m}
-            for name in theory.DISTRIBUTIONS
-            for d, m in ((1, 2), (1, 8), (2, 4), (5, 20))
-        ],
-        "empirical": [{"d": 2, "M": 12, "N": n, "samples": samples} for n in (40, 160, 640, 2560)],
-        "coverage": [
-            {"N": n, "M": m, "K": k, "method": method}
-            for n, m, k in ((103, 100, 2), (199, 100, 3), (3248, 100, 1000))
-            for method in ("paper", "balanced")
-        ],
-        "planes": [
-            {"N": 8, "d": 2, "M": 3, "zeros": 0},
-            {"N": 8, "d": 2, "M": 3, "zeros": 1},
-            {"N": 8, "d": 2, "M": 8, "zeros": 0},
-        ],
-    }
-    arm = Arm("measured", "measure", "measured")
-    return [
-        Cell(
-            arm,
-            Task(name, settings({"measure": name, "draws": draws}), tuple(settings(v) for v in variants[name])),
-            Budget("steps", 1),
-            request.seeds_for("regression")[:3],
+@dataclass(frozen=True)
+class Measured(Part):
+    """The arm of cells in which nothing is trained."""
+
+    name: str = "measured"
+    protocol: str = "measured"
+
+
+@dataclass(frozen=True)
+class Setting(Part):
+    """Sizes of a measurement in the paper's letters; those that play no part are left out.
+
+    `atom` is the share of rows at the origin, `zeros` their number, `samples` the number of samples of N rows.
+    """
+
+    distribution: str = ""
+    d: int = 0
+    N: int = 0
+    M: int = 0
+    K: int = 0
+    method: str = ""
+    atom: float = 0.0
+    zeros: int = 0
+    samples: int = 0
+
+    def __str__(self) -> str:
+        """`d = 5, M = 6`."""
+        return ", ".join(f"{f.name} = {v}" for f in fields(self) if (v := getattr(self, f.name)))
+
+
+@dataclass(frozen=True)
+class Measurement(Part):
+    """A measure (a key of MEASURES) in several settings, each from so many draws."""
+
+    name: str
+    measure: str
+    draws: int
+    variants: tuple[Setting, ...]
+
+    def __post_init__(self) -> None:
+        _checks.one_of("measure", self.measure, MEASURES)
+
+
+def _floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """RLP at E[Y|X] with noisy labels, and the formula for it."""
+    floor = theory.measure_noise_floor(at.d, at.M, n_subsets=draws, generator=generator)
+    return {"value": floor.mean, "error": floor.error, "exact": theory.noise_floor(at.d, at.M)}
+
+
+def _excess(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """What a bent function and a bump at the origin cost more than E[Y|X]."""
+    bent, at_zero = (
+        theory.measure_excess(deviation, at.d, at.M, zero_share=at.atom, n_subsets=draws, generator=generator)
+        for deviation in (
+            lambda x: 0.3 * x[:, 0] * x[:, 1] + 0.3 * x[:, 0].square(),
+            lambda x: (x == 0).all(dim=1).to(x.dtype),
         )
-        for name in MEASURES
-    ]
+    )
+    return {"bent": bent.mean, "bent_error": bent.error, "at_zero": at_zero.mean, "at_zero_error": at_zero.error}
 
 
-def measure(cell: Cell, tell: Tell) -> CellResult:
-    """Measure every variant for every seed; each value is a curve of one point."""
+def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """Both sides of condition (iii) of Proposition 2, the curvatures, and which steps end nearer."""
+    condition = theory.measure_condition_three(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
+    steps = theory.compare_steps(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
+    return {
+        "same": condition.same.mean,
+        "different": condition.different.mean,
+        "different_error": condition.different.error,
+        "threshold": condition.threshold,
+        "holds": condition.holds,
+        "curvature_rlp": steps.curvature_rlp.mean,
+        "curvature_mse": steps.curvature_mse.mean,
+        "nearer": steps.nearer_for_small_steps,
+        "good_step": steps.largest_good_step,
+        "convergent_step": steps.largest_convergent_step,
+    }
+
+
+def _empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """How far the empirical loss of N rows is from Definition 2.2, relative to it."""
+    return {"error": theory.empirical_error(at.N, at.d, at.M, n_samples=at.samples, generator=generator)}
+
+
+def _coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """Rows in no subset, equal subsets, and the least and most appearances of a row."""
+    seen = theory.coverage(balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator), at.N)
+    return {"missing": seen.missing_rows, "equal": seen.equal_pairs, "least": seen.least, "most": seen.most}
+
+
+def _planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """In how many directions functions on N points may differ and share all planes."""
+    x = theory.draw_features("gaussian", at.N, at.d, generator=generator)
+    x[: at.zeros] = 0.0
+    return {"nullity": theory.plane_nullity(x, at.M)}
+
+
+MEASURES: dict[str, Callable[[Setting, int, torch.Generator], dict[str, float]]] = {
+    "floor": _floor,
+    "excess": _excess,
+    "condition": _condition,
+    "empirical": _empirical,
+    "coverage": _coverage,
+    "planes": _planes,
+}
+
+
+def train(cell: Cell[Any, Any], tell: Tell) -> CellResult:
+    """Train the networks of a cell, or take its measurements: every setting for every seed."""
+    if not isinstance(cell.task, Measurement):
+        return train_networks(cell, tell)
     started = time.perf_counter()
-    name = _checks.one_of("measure", cell.task.get("measure"), MEASURES)
-    draws = _checks.count("draws", cell.task.get("draws"))
-    runs: list[Run] = []
-    for index, variant in enumerate(cell.task.variants):
-        for seed in cell.seeds:
-            began = time.perf_counter()
-            generator = torch.Generator().manual_seed(1_000_003 * seed + index)
-            values = _one(name, dict(variant), draws, generator)
-            curve = {"step": [0.0], **{key: [float(value)] for key, value in values.items()}}
-            runs.append(Run(seed, index, curve, time.perf_counter() - began))
-        tell((index + 1) / len(cell.task.variants))
-    return CellResult(tuple(runs), "plain", torch.get_num_threads(), time.perf_counter() - started)
-
-
-def _one(name: str, v: Mapping[str, Scalar], draws: int, generator: torch.Generator) -> dict[str, float]:
-    def whole(key: str) -> int:
-        return _checks.count(key, v[key], minimum=0)
-
-    if name == "coverage":
-        method = str(v["method"])
-        plan = balanced_subsets(whole("N"), whole("M"), whole("K"), method=method, generator=generator)
-        seen = theory.coverage(plan, whole("N"))
-        return {"missing": seen.missing_rows, "equal": seen.equal_pairs, "least": seen.least, "most": seen.most}
-    d, M = whole("d"), whole("M")
-    if name == "floor":
-        floor = theory.measure_noise_floor(d, M, n_subsets=draws, generator=generator)
-        return {"value": floor.mean, "error": floor.error, "exact": theory.noise_floor(d, M)}
-    if name == "excess":
-        atom = _checks.number("atom", v["atom"], 0.0, 1.0)
-        found: dict[str, float] = {}
-        for key, deviation in (("bent", _bent), ("at_zero", _at_zero)):
-            excess = theory.measure_excess(deviation, d, M, zero_share=atom, n_subsets=draws, generator=generator)
-            found |= {key: excess.mean, f"{key}_error": excess.error}
-        return found
-    if name == "condition":
-        kind = str(v["distribution"])
-        condition = theory.measure_condition_three(kind, d, M, n_subsets=draws, generator=generator)
-        steps = theory.compare_steps(kind, d, M, n_subsets=draws, generator=generator)
-        return {
-            "same": condition.same.mean,
-            "different": condition.different.mean,
-            "different_error": condition.different.error,
-            "threshold": condition.threshold,
-            "holds": condition.holds,
-            "curvature_rlp": steps.curvature_rlp.mean,
-            "curvature_mse": steps.curvature_mse.mean,
-            "nearer": steps.nearer_for_small_steps,
-            "good_step": steps.largest_good_step,
-            "convergent_step": steps.largest_convergent_step,
-        }
-    if name == "empirical":
-        error = theory.empirical_error(whole("N"), d, M, n_samples=whole("samples"), generator=generator)
-        return {"error": error}
-    x = theory.draw_features("gaussian", whole("N"), d, generator=generator)
-    x[: whole("zeros")] = 0.0
-    return {"nullity": theory.plane_nullity(x, M)}
-
-
-def _bent(x: torch.Tensor) -> torch.Tensor:
-    return 0.3 * x[:, 0] * x[:, 1] + 0.3 * x[:, 0].square()
-
-
-def _at_zero(x: torch.Tensor) -> torch.Tensor:
-    return (x == 0).all(dim=1).to(x.dtype)
-
-
-def variant_words(variant: Settings) -> str:
-    """`d = 5, M = 6`."""
-    return ", ".join(f"{key} = {value}" for key, value in variant)
+    found: list[TrainedNetwork] = []
+    for index, seed in cell.keys:
+        began = time.perf_counter()
+        generator = torch.Generator().manual_seed(1_000_003 * seed + index)
+        numbers = MEASURES[cell.task.measure](cell.task.variants[index], cell.task.draws, generator)
+        values = {key: float(value) for key, value in numbers.items()}
+        found.append(TrainedNetwork(seed, index, {}, time.perf_counter() - began, values))
+        tell(len(found) / len(cell.keys))
+    return CellResult(tuple(found), "none", torch.get_num_threads(), time.perf_counter() - started)

@@ -1,117 +1,111 @@
-"""Figures from a grid of cells: curves against epochs, steps or seconds, and sweeps over γ or β."""
+"""Panels and figures from a grid of cells: a metric against epochs, steps, seconds, γ or β."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from rlploss.lab import stats
 from rlploss.lab.figures import Figure, Line, Panel
 from rlploss.lab.results import StoredCell
-from rlploss.paper import published
-from rlploss.paper.protocols import ARMS
-from rlploss.paper.view import Grid
+from rlploss.paper.protocols import ARMS, PROTOCOLS, axis_of
+from rlploss.paper.published import value
+from rlploss.paper.results import SCORES, Grid, title_of
+from rlploss.paper.studies import AnyCell
 
-STYLES = {
-    "mse": "blue", "mae": "blue", "ce": "blue", "mse_l2": "green", "rlp": "vermillion",
-    "mse_mixup": "purple", "ce_mixup": "purple", "rlp_mixup": "ochre",
-}  # fmt: skip
 METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
-TASKS = {
-    **published.DATASETS,
-    "wine-500": "Wine, 500 epochs",
-    "mnist_classes": "MNIST, 5000 examples",
-    "mnist_classes-small": "MNIST, 100 examples",
-    "moons": "Moons",
-    "moons-small": "Moons, 25 examples",
-}
-AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds"}
+AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
 BAND = "Mean over seeds with its 95 % confidence band."
+Shown = tuple[str, str, str, str]  # end of the name, protocol, axis, end of the title
 
 
-def curve(stored: StoredCell, label: str, style: str, metric: str, axis: str) -> Line:
-    """One arm: mean over seeds and confidence band; the start (step 0) is left out."""
-    mean, low, high = stats.band(stored.matrix(metric))
-    x = stored.axis(axis)
-    shown = x > 0
-    return Line(label, style, x[shown], mean[shown], low[shown], high[shown])
+def _by_protocol(protocols: Iterable[str], axis: str | None = None) -> list[Shown]:
+    """One figure per protocol, on the axis on which it is fair if none is given."""
+    return [(p, p, axis or axis_of(p), PROTOCOLS[p]) for p in protocols]
 
 
-def curve_panel(
-    grid: Grid,
-    task: str,
-    protocol: str,
-    arms: Sequence[str],
-    *,
-    metric: str = "mse",
-    axis: str = "epoch",
-    title: str = "",
-    levels: tuple[tuple[str, float, str], ...] = (),
-    log: bool | None = None,
-) -> Panel:
-    """One panel of curves; a panel with its reason where nothing was run."""
-    lines = []
-    for arm in arms:
-        stored = grid.stored(task, protocol, arm)
-        if stored is not None and stored.has(metric):
-            lines.append(curve(stored, ARMS[arm], STYLES[arm], metric, axis))
-    y_log = metric in ("mse", "mae", "rlp") if log is None else log
-    return Panel(
-        title or TASKS.get(task, task),
-        AXES[axis],
-        METRICS[metric],
-        tuple(lines),
-        x_log=axis == "step",
-        y_log=y_log,
-        levels=levels if lines else (),
-        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
-    )
-
-
-def curve_figures(
-    grid: Grid,
-    name: str,
-    title: str,
-    arms: Sequence[str],
-    *,
-    metric: str = "mse",
-    tasks: Sequence[str] | None = None,
-    levels: dict[str, tuple[tuple[str, float, str], ...]] | None = None,
-) -> tuple[Figure, ...]:
-    """The same comparison on every axis: epochs (released), steps (equal steps), and as printed."""
-    shown = [
+SHOWN: dict[str, list[Shown]] = {
+    "budget": [
         ("epochs", "released", "epoch", "by epoch, released loop: an RLP epoch has K steps, an MSE epoch N/100"),
         ("steps", "steps", "step", "by optimiser step, every arm with the same number of steps"),
         ("paper", "paper", "epoch", "as printed: one step per epoch for every arm"),
         ("corrected", "corrected-steps", "step", "corrected baseline, by optimiser step"),
+    ],
+    "protocol": _by_protocol(("released", "steps", "paper")),
+    "classes": _by_protocol(("released", "steps", "paper", "corrected-steps")),
+    "shift": _by_protocol(PROTOCOLS, "shift"),
+    "noise": _by_protocol(PROTOCOLS, "noise"),
+    "time": [
+        ("seconds", "released", "seconds", "against elapsed training seconds"),
+        ("epochs", "released", "epoch", "against epochs"),
+        ("steps", "released", "step", "against optimiser steps"),
+    ],
+}
+
+
+def figures(
+    grid: Grid, title: str, on: str, panels: Callable[[str, str], Iterable[Panel]], *, columns: int = 3
+) -> list[Figure]:
+    """One figure for each protocol and axis that was asked for, with the panels that the function makes of them."""
+    return [
+        Figure(f"{grid.name}-{suffix}", f"{title}, {words}", BAND, tuple(panels(protocol, axis)), columns)
+        for suffix, protocol, axis, words in SHOWN[on]
+        if protocol in grid.protocols()
     ]
-    figures = []
-    for suffix, protocol, axis, words in shown:
-        if protocol not in grid.protocols():
-            continue
-        planned = {task for task, p, _ in grid.entries if p == protocol}
-        names = [t for t in tasks or grid.tasks() if t in planned]
-        marks = levels if protocol == "released" and levels else {}
-        panels = tuple(
-            curve_panel(grid, t, protocol, arms, metric=metric, axis=axis, levels=marks.get(t, ())) for t in names
-        )
-        figures.append(Figure(f"{name}-{suffix}", f"{title}, {words}", BAND, panels))
-    return tuple(figures)
 
 
-def sweep_panel(
-    grid: Grid, task: str, protocol: str, arms: Sequence[str], x_label: str, key: str, *, title: str = ""
+def task_figures(
+    grid: Grid, arms: Sequence[str], title: str, *, on: str = "budget", metric: str = "mse", published: str = ""
+) -> list[Figure]:
+    """Figures with one panel for each task; values of a published table are marked at equal epochs."""
+
+    def panels(protocol: str, axis: str) -> Iterable[Panel]:
+        table = published if protocol == "released" else ""
+        for task in grid.tasks(protocol):
+            yield panel(grid, task, protocol, arms, axis, metric=metric, published=table)
+
+    return figures(grid, title, on, panels)
+
+
+def panel(
+    grid: Grid,
+    task: str,
+    protocol: str,
+    arms: Sequence[str],
+    axis: str,
+    *,
+    metric: str = "mse",
+    title: str = "",
+    published: str = "",
 ) -> Panel:
-    """Final test error against γ or β, one line per arm."""
+    """One panel with a line for each arm; where nothing was run, a panel with the reason."""
     lines = []
     for arm in arms:
         cell, stored = grid.cell(task, protocol, arm), grid.stored(task, protocol, arm)
-        if cell is None or stored is None:
-            continue
-        values = [dict(v)[key] for v in cell.task.variants]
-        ends = np.stack([stored.final("mse", v) for v in range(len(values))], axis=1)
-        mean, low, high = stats.band(ends)
-        lines.append(Line(ARMS[arm], STYLES[arm], np.array(values, dtype=np.float64), mean, low, high))
-    note = "" if lines else f"not tested: {grid.why(task) or 'not asked for'}"
-    return Panel(title or TASKS.get(task, task), x_label, "test MSE", tuple(lines), y_log=True, note=note)
+        if cell is not None and stored is not None and stored.has(metric):
+            lines.append(_line(arm, cell, stored, metric, axis))
+    found = {arm: value(published, task, arm, metric) for arm in ("mse", "rlp")} if published and lines else {}
+    levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in found.items() if v is not None]
+    return Panel(
+        title or title_of(task),
+        AXES[axis],
+        METRICS[metric],
+        tuple(lines),
+        x_log=axis == "step",
+        y_log=metric not in SCORES,
+        levels=tuple(levels),
+        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
+    )
+
+
+def _line(arm: str, cell: AnyCell, stored: StoredCell, metric: str, axis: str) -> Line:
+    """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
+    if axis in ("shift", "noise"):
+        x = np.array([getattr(variant, axis) for variant in cell.task.variants], dtype=np.float64)
+        values = np.stack([stored.final(metric, variant) for variant in range(len(x))], axis=1)
+    else:
+        x, values = stored.axis(axis), stored.matrix(metric)
+    mean, low, high = stats.band(values)
+    shown = x > 0
+    return Line(ARMS[arm].label, ARMS[arm].style, x[shown], mean[shown], low[shown], high[shown])

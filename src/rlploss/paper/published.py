@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,6 +19,7 @@ DATASETS = {
 }
 REGRESSION = ("california", "wine", "linear", "nonlinear")
 IMAGES = ("mnist", "cifar10")
+Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
 @dataclass(frozen=True)
@@ -38,25 +40,48 @@ class Hyper:
     psi: float | None = None
 
 
+@dataclass(frozen=True)
+class PublishedClaim:
+    """What the paper says, and what decides whether we find it too; `published.toml` explains the fields."""
+
+    id: str
+    text: str
+    rule: str
+    studies: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    pairs: Pairs = (("rlp", "mse"), ("rlp", "mse_l2"))
+    metrics: tuple[str, ...] = ("mse",)
+    faster: Pairs = ()
+    epochs: tuple[int, ...] = ()
+    level: float = 0.0
+    below: float = 0.0
+    above: float = 0.0
+    note: str = ""
+    scope: str = ""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The arms that RLP is compared with."""
+        return tuple(theirs for _, theirs in self.pairs)
+
+
 @cache
-def data() -> dict[str, Any]:
-    """The whole file."""
-    text = resources.files("rlploss.paper").joinpath("published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def data(file: str = "published.toml") -> dict[str, Any]:
+    """The whole of a data file of this package."""
+    return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
 
 
-def table1(dataset: str, trained: str, measured: str) -> Value | None:
-    """Table 1: test error of the network trained with one loss and measured with another."""
-    return _cell("table1", dataset, f"{trained}/{measured}")
+def frozen(value: Any) -> Any:
+    """The same data with tuples instead of lists."""
+    if isinstance(value, dict):
+        return {key: frozen(item) for key, item in value.items()}
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
 
 
-def table2(dataset: str, trained: str) -> Value | None:
-    """Table 2: test MSE with 50 training examples."""
-    return _cell("table2", dataset, trained)
-
-
-def _cell(table: str, dataset: str, column: str) -> Value | None:
-    content = data()[table]
+def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
+    """A value of "table1" or "table2": test error of the network trained with one loss and measured with another."""
+    content, column = data()[table], f"{trained}/{measured}"
     if dataset not in content or column not in content["columns"]:
         return None
     return Value(*content[dataset][content["columns"].index(column)])
@@ -65,11 +90,6 @@ def _cell(table: str, dataset: str, column: str) -> Value | None:
 def epochs(dataset: str) -> int:
     """Epochs of Table 1."""
     return int(data()["table1"]["epochs"][dataset])
-
-
-def subsets(experiment: str) -> int:
-    """Number of subsets K of an experiment."""
-    return int(data()["protocol"]["subsets"][experiment])
 
 
 def protocol(name: str) -> dict[str, Any]:
@@ -89,13 +109,17 @@ def hyper(dataset: str, experiment: str) -> Hyper:
 
 def hyper_rows() -> list[tuple[str, str, Hyper]]:
     """Both hyperparameter tables: dataset, experiment, values."""
-    return [
-        (dataset, experiment, Hyper(**values))
-        for dataset, experiments in data()["hyperparameters"].items()
-        for experiment, values in experiments.items()
-    ]
+    found = data()["hyperparameters"]
+    return [(dataset, experiment, hyper(dataset, experiment)) for dataset in found for experiment in found[dataset]]
 
 
-def claims() -> list[tuple[str, str]]:
-    """(id, text) of every claim, in order."""
-    return [(claim["id"], claim["text"]) for claim in data()["claim"]]
+@cache
+def claims() -> tuple[PublishedClaim, ...]:
+    """Every claim, in the order of the text."""
+    return tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])
+
+
+def words_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The texts, with those of `report.toml` instead of their keys."""
+    shared = data("report.toml")["words"]
+    return tuple(shared.get(text, text) for text in texts)

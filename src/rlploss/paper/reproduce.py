@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,27 +11,46 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from rlploss import __version__, datasets
+from rlploss import __version__, _checks, datasets
+from rlploss._progress import duration
 from rlploss.lab import provenance, report
 from rlploss.lab.errors import Stopped
-from rlploss.lab.report import Claim, Report, Section, Table
-from rlploss.lab.results import StoredCell
-from rlploss.lab.run import duration, execute, plan
+from rlploss.lab.report import Report, Table
+from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, StoreError
-from rlploss.lab.study import Cell, distinct
+from rlploss.lab.study import distinct
 from rlploss.lab.workers import Workers
-from rlploss.paper import claims, training
-from rlploss.paper.catalog import CATALOG, cells_of, check_narrowing, choose
+from rlploss.paper import claims, measure
 from rlploss.paper.cost import expected_seconds
+from rlploss.paper.protocols import ARMS
+from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
+from rlploss.paper.results import StoredResults
+from rlploss.paper.sections import CATALOG
+from rlploss.paper.studies import STUDIES, AnyCell, cells_of
 from rlploss.paper.summary import summary
-from rlploss.paper.verdicts import Evidence
-from rlploss.paper.view import View
+from rlploss.paper.verdicts import NOT_TESTED
+
+
+def choose(names: Iterable[str]) -> list[str]:
+    """The names asked for, in the order of the catalogue; `all` is everything."""
+    wanted = [_checks.one_of("name", name, (*CATALOG, "all")) for name in names]
+    if not wanted:
+        raise ValueError('name at least one table or figure, got none; "all" is everything, --list shows them')
+    return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
+
+
+def check_narrowing(request: Request) -> None:
+    """Datasets and arms must be known by name."""
+    for name in request.datasets or ():
+        _checks.one_of("dataset", name, (*DATASETS, "moons"))
+    for name in request.arms or ():
+        _checks.one_of("arm", name, ARMS)
 
 
 def open_store(out: Path, *, create: bool = True) -> Store:
     """The store of an output directory, for the code of the paper's studies."""
-    return Store(out, engine=provenance.engine(training.ROOT), create=create)
+    return Store(out, code_version=provenance.code_version(measure.ROOT), create=create)
 
 
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
@@ -59,7 +78,7 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
         if store.foreign_cells():
             _say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
         try:
-            done = execute(todo, store, train=training.train, workers=workers, console=console)
+            done = execute(todo, store, train=measure.train, workers=workers, console=console)
         except KeyboardInterrupt:
             stored = sum(store.has(cell) for cell in ready)
             raise Stopped(f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}") from None
@@ -70,14 +89,12 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
 
 def list_names(request: Request, workers: Workers, console: Console) -> None:
     """Every name, what it is, and what it costs at each scale on these workers."""
-    rows = []
-    for name, artefact in CATALOG.items():
-        costs = []
-        for scale in SCALES:
-            cells = distinct(artefact.cells(replace(request, scale=scale)))
-            seconds = sum(expected_seconds(cell) for cell in cells) / workers.count
-            costs.append(duration(seconds) if cells else "nothing to train")
-        rows.append((name, artefact.what, *costs))
+
+    def cost(name: str, scale: str) -> str:
+        seconds = [expected_seconds(cell) for cell in distinct(STUDIES[name](replace(request, scale=scale)))]
+        return duration(sum(seconds) / workers.count) if seconds else "nothing to train"
+
+    rows = [(name, artefact.what, *(cost(name, scale) for scale in SCALES)) for name, artefact in CATALOG.items()]
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
 
 
@@ -89,19 +106,20 @@ def render_again(out: Path, *, console: Console) -> None:
                 f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
                 "again: what is stored is not trained again"
             )
-        engines = store.engines()
-        if engines and store.engine not in engines:
+        versions = store.code_versions()
+        if versions and store.code_version not in versions:
             # Rows of other code are shown when they are all there is, and never together with ours.
-            store.engine = engines[0]
+            store.code_version = versions[0]
             _say(console, "The runs were made by other code than this; the report shows them as they are.")
         render(store, out, console=console, show=list(store.requests()))
 
 
-def _data(cell: Cell) -> str:
-    return str(cell.task.get("dataset", ""))
+def _data(cell: AnyCell) -> str:
+    """The dataset of a cell, empty for a measurement."""
+    return getattr(cell.task, "dataset", "")
 
 
-def missing_data(cells: Sequence[Cell], console: Console) -> dict[str, str]:
+def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     """Datasets that cannot be had, with the reason; the others are in the cache when this returns."""
     found: dict[str, str] = {}
     for name in filter(None, dict.fromkeys(_data(cell) for cell in cells)):
@@ -115,47 +133,31 @@ def missing_data(cells: Sequence[Cell], console: Console) -> dict[str, str]:
 
 def build(store: Store, out: Path) -> Report:
     """The report of everything that was asked for in this directory."""
-    views: dict[str, View] = {}
-
-    @cache
-    def read(cell: Cell) -> StoredCell | None:
-        return store.read(cell)
-
-    for name, options in store.requests().items():
-        if name in CATALOG:
-            views[name] = View(Request.from_options(options), read, lambda cell: store.failure(cell) or "not run yet")
-    evidence = Evidence(views)
-    judged = tuple(claims.all_claims(evidence))
-    shown: list[Section] = []
-    for name in CATALOG:
-        if name in views:
-            section = CATALOG[name].section(views[name])
-            words = f"rlploss reproduce {name} {views[name].request.arguments()} --out {shlex.quote(str(out))}"
-            shown.append(replace(section, command=words))
-    scales = sorted({v.request.scale for v in views.values()}, key=list(SCALES).index)
+    asked = store.requests()
+    requests = {name: Request.from_options(asked[name]) for name in CATALOG if name in asked}
+    results = StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+    judged = tuple(claims.all_claims(results))
+    shown = []
+    for name, request in requests.items():
+        grid = results.grid(name)
+        assert grid is not None  # the name was asked for
+        command = f"rlploss reproduce {name} {request.arguments()} --out {shlex.quote(str(out))}"
+        shown.append(replace(CATALOG[name].section(grid), command=command))
+    scales = sorted({request.scale for request in requests.values()}, key=list(SCALES).index)
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
+    rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
-        summary(evidence, judged, ", ".join(scales)),
+        summary(results, judged, ", ".join(scales)),
         tuple(shown),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
-        claims_lead=(
-            "A claim is reproduced when the released loop shows it: every comparison it makes is in RLP's favour in a "
-            "paired test over seeds (5 %, Holm-corrected over the claim's comparisons). Where the same is not seen "
-            "with equal numbers of optimiser steps, the verdict says so.",
-        ),
+        claims_lead=words_of(("claims",)),
         footer=tuple(footer),
-        tables=(claims_table(judged),),
+        tables=(Table("claims", "Claims and verdicts", ("claim", "text", "verdict", "scope", "evidence"), rows),),
     )
-
-
-def claims_table(judged: Sequence[Claim]) -> Table:
-    """All claims with their verdicts."""
-    rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
-    return Table("claims", "Claims and verdicts", ("claim", "text", "verdict", "scope", "evidence"), rows)
 
 
 def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) -> None:
@@ -166,7 +168,7 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
         if section.name in show:
             for table in section.tables:
                 _show_table(table, console)
-    tested = [c for c in made.claims if c.verdict != "not tested"]
+    tested = [c for c in made.claims if c.verdict != NOT_TESTED]
     if tested:
         rows = tuple((c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested)
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)

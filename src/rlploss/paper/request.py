@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlploss import _checks
@@ -14,52 +14,36 @@ BUDGETS = ("epochs", "steps", "both")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper's effort is spent. `most_epochs` caps each family's epochs, `seeds` their seeds."""
+    """How much of the paper's effort is spent."""
 
-    name: str
-    seeds: dict[str, int]
-    most_epochs: dict[str, int]
-    most_subsets: int
-    most_rows: int  # images only: training rows
-    judged: bool  # whether verdicts are given
+    seeds: dict[str, int]  # by family of experiments
+    most_epochs: dict[str, int]  # by family; one that is not in it has the paper's epochs
+    most_subsets: int = 10_000
+    most_rows: int = 10_000  # of images
+    judged: bool = True  # whether verdicts are given
 
     def epochs(self, family: str, full: int) -> int:
-        """Epochs at this scale."""
+        """The number of epochs at this scale, from that of the paper."""
         return min(full, self.most_epochs.get(family, full))
 
 
 SCALES = {
     "smoke": Scale(
-        "smoke",
-        seeds={"regression": 2, "sweep": 2, "images": 1, "classes": 1, "moons": 2, "time": 1},
-        most_epochs={
-            "regression": 2, "sweep": 1, "small": 2, "mae": 2, "mnist": 1, "cifar10": 1, "images-small": 1,
-            "classes": 1, "moons": 2, "time": 1,
-        },
+        seeds=dict.fromkeys(("regression", "sweep", "moons"), 2) | dict.fromkeys(("images", "classes", "time"), 1),
+        most_epochs=dict.fromkeys(("regression", "small", "mae", "moons"), 2)
+        | dict.fromkeys(("sweep", "mnist", "cifar10", "images-small", "classes", "time"), 1),
         most_subsets=10,
         most_rows=200,
         judged=False,
     ),
     "quick": Scale(
-        "quick",
         seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
-        most_epochs={
-            "regression": 20, "sweep": 10, "mae": 20, "mnist": 10, "cifar10": 5, "images-small": 50, "classes": 10,
-            "moons": 20, "time": 10,
-        },
-        most_subsets=10_000,
-        most_rows=10_000,
-        judged=True,
+        most_epochs=dict.fromkeys(("regression", "mae", "moons"), 20)
+        | dict.fromkeys(("sweep", "mnist", "classes", "time"), 10)
+        | {"cifar10": 5, "images-small": 50},
     ),
-    "paper": Scale(
-        "paper",
-        seeds={"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5},
-        most_epochs={},
-        most_subsets=10_000,
-        most_rows=10_000,
-        judged=True,
-    ),
-}  # fmt: skip
+    "paper": Scale({"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5}, {}),
+}
 
 
 @dataclass(frozen=True)
@@ -95,29 +79,13 @@ class Request:
         """Those of `names` that were asked for."""
         return tuple(n for n in names if self.arms is None or n in self.arms)
 
-    @property
-    def epochs_wanted(self) -> bool:
-        """Whether the epoch-matched comparison is wanted."""
-        return self.budget in ("epochs", "both")
-
-    @property
-    def steps_wanted(self) -> bool:
-        """Whether the step-matched comparison is wanted."""
-        return self.budget in ("steps", "both")
-
     def options(self) -> dict[str, Any]:
-        """Plain data, for the store."""
-        return {
-            "scale": self.scale,
-            "budget": self.budget,
-            "seeds": self.seeds,
-            "datasets": None if self.datasets is None else list(self.datasets),
-            "arms": None if self.arms is None else list(self.arms),
-        }
+        """The request as plain data, for the store."""
+        return asdict(self)
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
-        """From the store."""
+        """The request that `options` described."""
         try:
             lists = {k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")}
             return cls(options["scale"], options["budget"], options["seeds"], **lists)

@@ -2,161 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from rlploss.lab.study import Cell, Settings, settings
-from rlploss.paper import measure
+from rlploss import theory
+from rlploss.lab.study import Cell, Task, Variant
+from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
-from rlploss.paper.published import IMAGES, REGRESSION
+from rlploss.paper.published import DATASETS, IMAGES, REGRESSION
 from rlploss.paper.request import Request
+from rlploss.training.job import Steps
 
-Cells = Callable[[Request], list[Cell]]
+AnyCell = Cell[Any, Any]  # trained or measured
+Cells = Callable[[Request], list[AnyCell]]
 MAIN = ("mse", "mse_l2", "rlp")
 MIXUP = ("mse_mixup", "rlp", "rlp_mixup")
 THREE = ("california", "wine", "nonlinear")
 LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
-REGIONS = {"paper": "", "mahalanobis": " (half-and-half)"}
 WINE_LONGER, WINE_EPOCHS = "wine-500", 500
 HANDICAPPED = ("california", "wine")  # whose raw features differ in scale by orders of magnitude
 
 
-def variants(key: str) -> tuple[Settings, ...]:
-    """γ or β from 0.1 to 0.9."""
-    return tuple(settings({key: level}) for level in LEVELS)
+def each(names: Iterable[str], make: Callable[[Request, str], Sequence[AnyCell]]) -> Cells:
+    """The study of those of some datasets that were asked for."""
+    return lambda request: [cell for name in request.pick_datasets(names) for cell in make(request, name)]
 
 
-def table1(request: Request) -> list[Cell]:
-    """Half of the rows for training, six datasets."""
-    cells = []
-    for dataset in request.pick_datasets(REGRESSION):
-        cells += regression_cells(request, dataset, "full", MAIN, corrected=dataset in HANDICAPPED)
-    if request.pick_datasets(("wine",)) and request.at.epochs("regression", WINE_EPOCHS) == WINE_EPOCHS:
-        # The paper's text and its Table 1 disagree about Wine after 200 epochs, so 500 are tried too.
-        longer = regression_cells(request, "wine", "full", MAIN, name=WINE_LONGER, full_epochs=WINE_EPOCHS)
-        cells += [cell for cell in longer if cell.arm.protocol == "released"]
-    for dataset in request.pick_datasets(IMAGES):
-        cells += autoencoder_cells(request, dataset, MAIN)
-    return cells
+def joined(*studies: Cells) -> Cells:
+    """The cells of several studies as one; of none, a study that trains nothing."""
+    return lambda request: [cell for study in studies for cell in study(request)]
 
 
-def small(request: Request, n_train: int, datasets: tuple[str, ...]) -> list[Cell]:
+def plain(dataset: str) -> Task:
+    """A regression task as it is without ablations."""
+    return Task(dataset, dataset, "regression", metrics=("mse", "rlp"))
+
+
+def _half(request: Request, name: str) -> list[Cell]:
+    """Half of the rows for training."""
+    if name in IMAGES:
+        return autoencoder_cells(request, name, MAIN)
+    return regression_cells(request, plain(name), "full", MAIN, corrected=name in HANDICAPPED)
+
+
+def _wine_longer(request: Request, name: str) -> list[Cell]:
+    """Wine for 500 epochs too: the paper's text and its Table 1 disagree about Wine after 200."""
+    if request.at.epochs("regression", WINE_EPOCHS) < WINE_EPOCHS:
+        return []
+    task = replace(plain(name), name=WINE_LONGER)
+    longer = regression_cells(request, task, "full", MAIN, full_epochs=WINE_EPOCHS)
+    return [cell for cell in longer if cell.arm.protocol == "released"]
+
+
+def _few(request: Request, name: str, n_train: int) -> list[Cell]:
     """50 or 100 training examples."""
-    cells = []
-    for dataset in request.pick_datasets(datasets):
-        if dataset in REGRESSION:
-            cells += regression_cells(request, dataset, "small", MAIN, n_train=n_train)
-        else:
-            cells += autoencoder_cells(request, dataset, MAIN, n_train=n_train)
-    return cells
+    if name in IMAGES:
+        return autoencoder_cells(request, name, MAIN, n_train=n_train)
+    return regression_cells(request, replace(plain(name), n_train=n_train), "small", MAIN)
 
 
-def table2(request: Request) -> list[Cell]:
-    """50 examples, six datasets."""
-    return small(request, 50, (*REGRESSION, *IMAGES))
+def three(experiment: str, arms: tuple[str, ...], task: Callable[[str], Task] = plain) -> Cells:
+    """The study of one experiment on California, Wine and Nonlinear; `task` makes the task of a dataset."""
+    return each(THREE, lambda request, name: regression_cells(request, task(name), experiment, arms))
 
 
-def small_50(request: Request) -> list[Cell]:
-    """50 examples, the two datasets whose curves are shown."""
-    return small(request, 50, ("california", "wine"))
+def sweep(experiment: str, arms: tuple[str, ...], region: str | None = None, suffix: str = "") -> Cells:
+    """The study of distribution shift γ, in the paper's region or in one that holds half of the rows, or of noise β."""
+    levels = tuple(Variant(**{experiment: level}) for level in LEVELS)
+    plain_sweep = Task("", "", "regression", region=region, metrics=("mse",), variants=levels)
+    return three(experiment, arms, lambda name: replace(plain_sweep, name=name + suffix, dataset=name))
 
 
-def small_100(request: Request) -> list[Cell]:
-    """100 examples."""
-    return small(request, 100, (*THREE, *IMAGES))
+def mixup_small(n_train: int) -> Cells:
+    """The study of mixup with few examples."""
+    return three("small", MIXUP, lambda name: replace(plain(name), name=f"{name}-{n_train}", n_train=n_train))
 
 
-def shift(request: Request, arms: tuple[str, ...] = MAIN, regions: tuple[str, ...] = tuple(REGIONS)) -> list[Cell]:
-    """Distribution shift γ, by the paper's region and by one that holds half of the rows."""
-    cells = []
-    for dataset in request.pick_datasets(THREE):
-        for region in regions:
-            cells += regression_cells(
-                request, dataset, "shift", arms, variants=variants("shift"), region=region, metrics="mse",
-                name=dataset + REGIONS[region],
-            )  # fmt: skip
-    return cells
+def classes(family: str, dataset: str) -> Cells:
+    """The study of a classifier, both sizes, with and without mixup."""
+    kinds = [(arms, small) for small in (False, True) for arms in (("ce", "rlp"), ("ce_mixup", "rlp_mixup"))]
+
+    def cells(request: Request, name: str) -> list[Cell]:
+        return [cell for arms, small in kinds for cell in classifier_cells(request, family, arms, small=small)]
+
+    return each((dataset,), cells)
 
 
-def noise(request: Request, arms: tuple[str, ...] = MAIN) -> list[Cell]:
-    """Additive noise β on the training features."""
-    cells = []
-    for dataset in request.pick_datasets(THREE):
-        cells += regression_cells(request, dataset, "noise", arms, variants=variants("noise"), metrics="mse")
-    return cells
-
-
-def mixup_curves(request: Request) -> list[Cell]:
-    """Mixup without ablations."""
-    return [c for d in request.pick_datasets(THREE) for c in regression_cells(request, d, "full", MIXUP)]
-
-
-def mixup_small(request: Request) -> list[Cell]:
-    """Mixup with 50 and with 100 examples."""
+def propositions(request: Request) -> list[AnyCell]:
+    """The statements that are measured, not trained; `smoke` draws less."""
+    draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
+    settings = {
+        "floor": [Setting(d=5, M=m) for m in (6, 7, 8, 10, 15, 25, 50, 100)],
+        "excess": [Setting(d=2, M=12, atom=share) for share in (0.0, 0.2)],
+        "condition": [
+            Setting(distribution=name, d=d, M=m)
+            for name in theory.DISTRIBUTIONS
+            for d, m in ((1, 2), (1, 8), (2, 4), (5, 20))
+        ],
+        "empirical": [Setting(d=2, N=n, M=12, samples=samples) for n in (40, 160, 640, 2560)],
+        "coverage": [
+            Setting(N=n, M=100, K=k, method=method)
+            for n, k in ((103, 2), (199, 3), (3248, 1000))
+            for method in ("paper", "balanced")
+        ],
+        "planes": [Setting(d=2, N=8, M=m, zeros=zeros) for m, zeros in ((3, 0), (3, 1), (8, 0))],
+    }
+    seeds = request.seeds_for("regression")[:3]
     return [
-        cell
-        for n_train in (50, 100)
-        for d in request.pick_datasets(THREE)
-        for cell in regression_cells(request, d, "small", MIXUP, n_train=n_train, name=f"{d}-{n_train}")
+        Cell(Measured(), Measurement(name, name, draws, tuple(variants)), Steps(1), seeds)
+        for name, variants in settings.items()
     ]
 
 
-def mixup_shift(request: Request) -> list[Cell]:
-    """Mixup under distribution shift, by the paper's region."""
-    return shift(request, MIXUP, ("paper",))
+TABLE1 = joined(each(REGRESSION, _half), each(("wine",), _wine_longer), each(IMAGES, _half))
+STUDIES: dict[str, Cells] = {
+    "table1": TABLE1,
+    "fig-curves": TABLE1,
+    "table2": each(DATASETS, partial(_few, n_train=50)),
+    "fig-small-50": each(("california", "wine"), partial(_few, n_train=50)),
+    "fig-small-100": each((*THREE, *IMAGES), partial(_few, n_train=100)),
+    "fig-shift": joined(sweep("shift", MAIN, "paper"), sweep("shift", MAIN, "mahalanobis", " (half-and-half)")),
+    "fig-noise": sweep("noise", MAIN),
+    "fig-reconstructions": each(("mnist",), partial(autoencoder_cells, arms=("mse", "rlp"), n_train=50)),
+    "fig-mnist-classes": classes("mnist_classes", "mnist"),
+    "fig-moons": classes("moons", "moons"),
+    "fig-mixup-curves": three("full", MIXUP),
+    "fig-mixup-small": joined(mixup_small(50), mixup_small(100)),
+    "fig-mixup-shift": sweep("shift", MIXUP, "paper"),
+    "fig-mixup-noise": sweep("noise", MIXUP),
+    "fig-time": each(THREE, time_cells),
+    "fig-mae": three("mae", ("mae", "rlp"), lambda name: replace(plain(name), metrics=("mae", "mse"))),
+    "fig-planes": joined(),
+    "fig-networks": joined(),
+    "tables-hyperparameters": joined(),
+    "propositions": propositions,
+}
 
 
-def mixup_noise(request: Request) -> list[Cell]:
-    """Mixup under additive noise."""
-    return noise(request, MIXUP)
-
-
-def mae(request: Request) -> list[Cell]:
-    """RLP against MAE."""
-    return [
-        cell
-        for d in request.pick_datasets(THREE)
-        for cell in regression_cells(request, d, "mae", ("mae", "rlp"), metrics="mae,mse")
-    ]
-
-
-def elapsed(request: Request) -> list[Cell]:
-    """Test MSE against seconds."""
-    return [cell for d in request.pick_datasets(THREE) for cell in time_cells(request, d)]
-
-
-def reconstructions(request: Request) -> list[Cell]:
-    """MNIST digits from 50 examples."""
-    if not request.pick_datasets(("mnist",)):
-        return []
-    return autoencoder_cells(request, "mnist", ("mse", "rlp"), n_train=50)
-
-
-def _classes(request: Request, family: str, dataset: str) -> list[Cell]:
-    if not request.pick_datasets((dataset,)):
-        return []
-    return [
-        cell
-        for is_small in (False, True)
-        for arms in (("ce", "rlp"), ("ce_mixup", "rlp_mixup"))
-        for cell in classifier_cells(request, family, arms, small=is_small)
-    ]
-
-
-def mnist_classes(request: Request) -> list[Cell]:
-    """LeNet-5, 5000 and 100 examples, with and without mixup."""
-    return _classes(request, "mnist_classes", "mnist")
-
-
-def moons(request: Request) -> list[Cell]:
-    """The Moons classifier, both sizes, with and without mixup."""
-    return _classes(request, "moons", "moons")
-
-
-def propositions(request: Request) -> list[Cell]:
-    """The statements that are measured, not trained."""
-    return measure.cells(request)
-
-
-def nothing(request: Request) -> list[Cell]:
-    """Drawn without any run."""
-    return []
+def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
+    """The cells of some tables and figures, with repetitions."""
+    return joined(*(STUDIES[name] for name in names))(request)

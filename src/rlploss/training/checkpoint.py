@@ -89,9 +89,9 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def engine_of(path: Path | None) -> str | None:
+def engine_of(path: Path) -> str | None:
     """The engine that a checkpoint was written by; None where there is none yet."""
-    if path is None or not path.exists():
+    if not path.exists():
         return None
     return str(read(path)["spec"].get("engine"))
 

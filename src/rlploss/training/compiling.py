@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +18,6 @@ _config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
-_TOLD_AFTER = 1.0  # seconds of compiling in silence
-_LOCK = threading.Lock()
 
 
 def compiled(function: F) -> F:
@@ -34,7 +32,7 @@ def cached(function: F) -> F:
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
     """
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(cache_folder() / f"kernel-{_digest()}")
+    _config.CACHE_DIR = str(_folder())
     try:
         made: F = _njit(cache=True, **_RULES)(function)
     except RuntimeError:  # no place that can be written to
@@ -55,26 +53,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
 
 
-def warm(function: Any, *arguments: Any) -> None:
-    """Compile for these arguments, or load what is on disk; after this no other types are accepted in silence."""
-    with _LOCK:
-        told = threading.Timer(_TOLD_AFTER, _tell)
-        told.daemon = True
-        told.start()
-        function.disable_compile(False)
-        try:
-            function(*arguments)
-        finally:
-            told.cancel()
-            function.disable_compile(True)
+def forget() -> None:
+    """Remove what is on disk, so that it is made anew."""
+    shutil.rmtree(_folder(), ignore_errors=True)
 
 
-def _tell() -> None:
-    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)
-
-
-def _digest() -> str:
+def _folder() -> Path:
     digest = hashlib.sha256()
     for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
-    return digest.hexdigest()[:16]
+    return cache_folder() / f"kernel-{digest.hexdigest()[:16]}"

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from rlploss import distributed
 from rlploss.training.feed import Feed, Window, stream
-from rlploss.training.job import Job
-from rlploss.training.optimizers import OptimizerValue
+from rlploss.training.job import Job, OptimizerValue
 from rlploss.training.scores import score
 
 
@@ -35,6 +34,7 @@ class Engine(ABC):
 
     name: str
     feed: Feed
+    stopping = False  # asks `run` to come back soon
 
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
@@ -58,7 +58,7 @@ class Engine(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """End it: the module owns its weights."""
+        """End it: the module owns its weights, and what can be made again is let go of."""
 
 
 class ModuleEngine(Engine):
@@ -88,7 +88,8 @@ class ModuleEngine(Engine):
             self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
-        """Nothing was lent."""
+        """Let go of the feed's blocks."""
+        self.feed.release()
 
     def reset_total(self, total: float = 0.0) -> None:
         """Set the running sum of losses."""
@@ -98,6 +99,8 @@ class ModuleEngine(Engine):
         """Take the steps of a window one by one."""
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
+        if _finite(parameters):
+            self._finite_weights = [parameter.detach().clone() for parameter in parameters]
         started = time.perf_counter()
         taken = 0
         for i in range(window.last - window.first):
@@ -117,13 +120,16 @@ class ModuleEngine(Engine):
                 value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
+                if not _finite(parameters):  # an update has overflowed: back to where the last good stretch began
+                    with torch.no_grad():
+                        torch._foreach_copy_(parameters, self._finite_weights)
                 return Outcome(taken, self._total, time.perf_counter() - started, number)
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
             self._total += number
             taken += 1
-            if time.perf_counter() >= deadline:
+            if self.stopping or time.perf_counter() >= deadline:
                 break
         return Outcome(taken, self._total, time.perf_counter() - started)
 
@@ -141,6 +147,10 @@ class ModuleEngine(Engine):
         if self.share.rank == 0:  # the others' were not kept
             for generator, bits in zip(default_generators(self.job.table.device), state["random"], strict=True):
                 generator.set_state(bits)
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
 
 
 def default_generators(device: torch.device) -> list[torch.Generator]:

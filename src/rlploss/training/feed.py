@@ -153,6 +153,10 @@ class Feed:
             self._block = self._make_block(step)
         return Window(self._block, step, min(stop, self._block.last))
 
+    def release(self) -> None:
+        """Let go of everything that can be made again."""
+        self._block = self._bank = self._plans = self._pool = None
+
     def _held_bytes(self, r: RLP) -> int:
         """Bytes that factors of a whole plan take."""
         M, K, _ = r.shape()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,23 @@ from rlploss import distributed
 from rlploss._checks import one_of
 from rlploss._extras import need
 from rlploss._progress import ProgressFunction, Reporter
-from rlploss.training.budget import Budget
 from rlploss.training.checkpoint import engine_of
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
-from rlploss.training.evaluation import ChosenMetrics, EarlyStopping, Evaluator
-from rlploss.training.history import Callback, History
-from rlploss.training.job import Job, Problem, Schedule, describe_model, make_job
+from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
+from rlploss.training.job import (
+    Adam,
+    Budget,
+    Job,
+    OptimizerFunction,
+    OptimizerValue,
+    Problem,
+    Schedule,
+    describe_model,
+    make_job,
+)
 from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
 from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
-from rlploss.training.optimizers import Adam, OptimizerFunction, OptimizerValue
 from rlploss.training.rows import Array
 
 ENGINES = ("auto", "kernel", "torch")
@@ -188,7 +195,9 @@ def fit_fleet(
         raise ValueError("fit_fleet trains in one process; under torchrun call fit, or give each process its own fleet")
     known: dict[Any, Evaluator] = {}
     jobs: list[Job] = []
-    for number, problem in enumerate([problems] if isinstance(problems, Problem) else problems):
+    if isinstance(problems, Problem):
+        raise TypeError("problems must be a list of Problem values, got one Problem; write [Problem(X, y)]")
+    for number, problem in enumerate(problems):
         if not isinstance(problem, Problem):
             raise TypeError(
                 f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"
@@ -246,7 +255,9 @@ def train(
     one_of("on_divergence", watch.on_divergence, ("raise", "record"))
     one_of("engine", engine, ENGINES)
     paths = [None] * len(jobs) if paths is None else paths
-    reporter = Reporter(progress if distributed.current().rank == 0 else False, sum(job.total_steps for job in jobs))
+    reporter = None
+    if progress and distributed.current().rank == 0:
+        reporter = Reporter(progress, sum(job.total_steps for job in jobs))
     loops: list[Loop | None] = [None] * len(jobs)
 
     def start(number: int) -> Loop:
@@ -259,7 +270,8 @@ def train(
     generators = {job.table.device for job in jobs if job.table.device.type == "cuda"}
     with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
         _go(iter(range(len(jobs))), start, stack)
-    reporter.end()
+    if reporter is not None:
+        reporter.end()
     return [loop for loop in loops if loop is not None]
 
 
@@ -270,18 +282,17 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
     running: dict[Future[Outcome], Loop] = {}
     active: list[Loop] = []
 
-    def leave(loop: Loop) -> None:
+    def advance(loop: Loop, outcome: Outcome | None) -> None:
+        """Begin a loop, or note how its stretch went; then give its next one to the pool, or take it here."""
+        with _own_threads(loop.engine):
+            loop.begin() if outcome is None else loop.took(outcome)
+            while (stretch := loop.next()) is not None:
+                if pool is not None and _in_pool(loop.engine):
+                    running[pool.submit(stretch)] = loop
+                    return
+                loop.took(stretch())
         active.remove(loop)
         loop.leave()
-
-    def advance(loop: Loop) -> None:
-        """Give the loop's next stretch to the pool, or take it here."""
-        while (stretch := loop.next()) is not None:
-            if pool is not None and _in_pool(loop.engine):
-                running[pool.submit(stretch)] = loop
-                return
-            loop.took(stretch())
-        leave(loop)
 
     try:
         more = True
@@ -296,19 +307,29 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
                     stack.enter_context(blas_on_one_thread())
                     pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
                 active.append(loop)
-                loop.begin()
-                advance(loop)
+                advance(loop, None)
             if running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    loop = running.pop(future)
-                    loop.took(future.result())
-                    advance(loop)
+                    advance(running.pop(future), future.result())
     finally:
-        if running:
-            wait(running)
-        for loop in list(active):
-            leave(loop)
+        for loop in active:
+            loop.engine.stopping = True
+        wait(running)
+        for loop in active:
+            loop.leave()
+
+
+@contextmanager
+def _own_threads(engine: Engine) -> Iterator[None]:
+    """Factors and metrics of a kernel's network on one of torch's threads: their bits must not depend on how many."""
+    threads = torch.get_num_threads()
+    if isinstance(engine, KernelEngine):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _in_pool(engine: Engine) -> bool:
@@ -318,17 +339,18 @@ def _in_pool(engine: Engine) -> bool:
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:
     """The engine of a job and why it is that one; a checkpoint's own comes first."""
-    written = engine_of(path)
-    state = None if job.engine_state is None else str(job.engine_state["engine"])
-    follows = written if written in ENGINES else state
-    wanted = follows if engine == "auto" and follows is not None else engine
+    earlier = None if path is None else engine_of(path)
+    if earlier not in ENGINES:
+        earlier = None if job.engine_state is None else str(job.engine_state["engine"])
+    wanted = earlier if engine == "auto" and earlier is not None else engine
+    because = "as asked" if wanted == engine else "its earlier training used it"
     if wanted == "torch":
-        return ModuleEngine(job), "as asked" if wanted == engine else "its earlier training used it"
+        return ModuleEngine(job), because
     if wanted == "kernel":
         need("kernel", 'engine="kernel"', *KERNEL_PACKAGES)
     reason = why_not_kernel(job, any_size=wanted == "kernel")
     if reason is None:
-        return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else "as asked"
-    if wanted == "kernel":
+        return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else because
+    if engine == "kernel":
         raise ValueError(f'engine="kernel" is not possible here: {reason}; use engine="auto" or "torch"')
-    return ModuleEngine(job), reason
+    return ModuleEngine(job), reason  # and where that cannot go on with a checkpoint, the checkpoint says so

@@ -10,11 +10,14 @@ NaN would be folded away. Bits are the same in every run on one machine, however
 from __future__ import annotations
 
 import math
+import sys
+import threading
+from typing import Any
 
 import numpy as np
 
 from rlploss.training import kernel_types as kt
-from rlploss.training.compiling import cached, compiled
+from rlploss.training.compiling import cached, compiled, forget
 from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
 
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
@@ -208,7 +211,7 @@ def advance(update, s, state, gradient):
 def run(chain, data, loss, update, state, work, part, value):
     """Take the steps of data.spans, or one part of the first; return how many were taken, how it ended, the last value.
 
-    The loss is looked at in every step, and the gradient too: what is not finite never reaches the parameters.
+    The loss is looked at in every step, and so are the weights after it, which are put back where they are not finite.
     `value` is that of a loss from outside, whose gradient stands in work.back.
     """
     C = data.y.shape[1]
@@ -240,11 +243,47 @@ def run(chain, data, loss, update, state, work, part, value):
         if not math.isfinite(value):
             return s, kt.NOT_FINITE, value
         backward(chain, state.theta, work.acts, work.back, work.gradient, B, room, last)
-        total = 0.0
-        for j in range(work.gradient.size):
-            total += work.gradient[j]
-        if not math.isfinite(total):
-            return s, kt.NOT_FINITE, math.inf
+        copy(state.theta, work.before)
         advance(update, s, state, work.gradient)
+        total = 0.0
+        for j in range(state.theta.size):
+            total += state.theta[j]
+        if not math.isfinite(total):
+            copy(work.before, state.theta)
+            return s, kt.NOT_FINITE, math.inf
         state.total[0] += value
     return data.spans.shape[0], kt.DONE, value
+
+
+_TOLD_AFTER = 1.0  # seconds of compiling in silence
+_LOCK = threading.Lock()
+_READY: set[Any] = set()  # floating types that `run` is compiled for
+
+
+def get_ready(*arguments: Any) -> None:
+    """Compile `run`, or load it from disk, for the floating type of arguments that hold no steps.
+
+    After this no other types are accepted: numba would compile again for seconds, in silence.
+    """
+    dtype = arguments[4].theta.dtype
+    with _LOCK:
+        if dtype in _READY:
+            return
+        told = threading.Timer(_TOLD_AFTER, _tell)
+        told.daemon = True
+        told.start()
+        compiled_run: Any = run
+        compiled_run.disable_compile(False)
+        try:
+            compiled_run(*arguments)
+        except Exception:  # whatever a damaged file on disk leads to
+            forget()
+            compiled_run(*arguments)
+        finally:
+            told.cancel()
+        compiled_run.disable_compile(True)
+        _READY.add(dtype)
+
+
+def _tell() -> None:
+    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss import distributed
-from rlploss._extras import MissingExtra, need
+from rlploss._extras import missing
 from rlploss.loss.planes import probe_rows
 from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.feed import Block, Feed, Window
-from rlploss.training.job import Job
+from rlploss.training.job import SGD, Adam, AdamW, Job
 from rlploss.training.objectives import RLP, Huber, Objective
-from rlploss.training.optimizers import SGD, Adam, AdamW
 from rlploss.training.rows import Table
 from rlploss.training.scores import score
 
@@ -35,8 +34,8 @@ _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.S
 _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
+_MISSING = missing(*KERNEL_PACKAGES)
 _NONE = np.zeros(0, np.int64)
-_READY: set[Any] = set()  # floating types that the kernel is compiled for
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,8 @@ def _in_order(model: nn.Module) -> Iterator[nn.Module]:
 
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     """Why a job cannot be trained by the kernel, or, if sizes count, should not; None if it can."""
-    try:
-        need("kernel", "the kernel", *KERNEL_PACKAGES)
-    except MissingExtra as missing:
-        return str(missing)
+    if _MISSING:
+        return f"{_MISSING[0]} is not installed (pip install 'rlploss[kernel]')"
     if distributed.current().world > 1:
         return "several processes train together"
     if job.table.device.type != "cpu":
@@ -118,8 +115,6 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     if len(job.table.row_shape) != 1 and not chain.flattens:
         return "its rows are not vectors"
     rows = min(job.objective.rows_per_step, job.table.n_rows)
-    if isinstance(job.objective, RLP) and rows == job.table.n_rows > 4096:
-        return "all subsets in one step of so many rows are scored in parts"
     products = 3.0 * rows * chain.n_parameters
     if not any_size and (products > MOST_PRODUCTS or chain.n_parameters > MOST_PARAMETERS):
         return f"a step takes {products:.0e} multiplications, which torch does as fast"
@@ -152,7 +147,8 @@ class KernelEngine(Engine):
         assert isinstance(chain, DenseChain)
         assert isinstance(table, Table)
         self.job, self._layers = job, chain.layers
-        self._run: Any = kernel.run
+        run: Any = kernel.run
+        self._run, self._get_ready = run, kernel.get_ready
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = _numbers(table.features), _numbers(table.y)
         self._dtype = self._x.dtype
@@ -166,6 +162,8 @@ class KernelEngine(Engine):
         parts = (widths, chain.activations, starts[::2], biases)
         self._net = kt.Chain(*(np.array(part, np.int64) for part in parts))
         self._block: Block | None = None
+        self._rows: Any = None
+        self._loss: Any = None
         self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
@@ -190,6 +188,8 @@ class KernelEngine(Engine):
         """Give the module parameters of its own again."""
         for parameter, _ in self._parameters():
             parameter.data = parameter.data.clone()
+        self._block = self._rows = self._loss = self._work = None
+        self.feed.release()
 
     # Steps
 
@@ -220,7 +220,7 @@ class KernelEngine(Engine):
                 bad = value
             now = time.perf_counter()
             self._pace = max((now - begun) / max(done, 1), 1e-9)
-            if now >= deadline:
+            if self.stopping or now >= deadline:
                 break
         return Outcome(taken, float(self.state.total[0]), time.perf_counter() - started, bad)
 
@@ -253,7 +253,7 @@ class KernelEngine(Engine):
             _, status, value = self._call(span, rate, part=kt.BACKWARD, value=value.item())
             if status != kt.DONE:
                 return done, status, value
-            if time.perf_counter() >= deadline:
+            if self.stopping or time.perf_counter() >= deadline:
                 return done + 1, status, value
         return part.stop - part.start, kt.DONE, 0.0
 
@@ -299,26 +299,21 @@ class KernelEngine(Engine):
         M = self._loss.subset_size
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
         q, total = self._loss.projector.shape[1], B * int(self._net.widths.sum())
-        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, len(self.state.theta))
+        P = len(self.state.theta)
+        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, P, P)
         p = d if block.fits_planes else 0
         planes = (M * p, 2 * p * p, 4 * (p + M))
         self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes), *(np.zeros(n) for n in planes))
-        self._ready()
-
-    def _ready(self) -> None:
-        """Compile, or load from disk, for this floating type: by a call without steps."""
-        from rlploss.training.compiling import warm
-
-        if self._dtype not in _READY:
-            warm(self._run, self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
-            _READY.add(self._dtype)
+        self._get_ready(self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
 
     def _make_loss(self, block: Block, objective: Objective) -> kt.Loss:
         dtype, M, kind = self._dtype, 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
         projector, form = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype)
         if isinstance(objective, RLP):
             M, kind = objective.shape()[0], kt.PROJECTED
-            if block.form is not None:
+            if block.bank is not None:
+                kind = kt.OUTSIDE
+            elif block.form is not None:
                 kind, form = kt.FORM, _numbers(block.form)
             elif block.fits_planes:
                 kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM

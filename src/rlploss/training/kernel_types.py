@@ -79,6 +79,7 @@ class Work(NamedTuple):
     seen: Any  # [q·C]
     some: Any  # [2·M·C]
     gradient: Any  # [P]
+    before: Any  # [P] the weights before the update
     columns: Any  # [M·d] in float64, as are the others below
     triangle: Any  # [2·d·d]
     plane: Any  # [4·d + 4·M]

@@ -1,0 +1,176 @@
+"""Tables from a grid of cells: our numbers beside the published ones, RLP against each baseline, hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rlploss.lab import stats
+from rlploss.lab.report import Table, Text
+from rlploss.lab.study import Cell
+from rlploss.lab.text import Scalar
+from rlploss.paper import published
+from rlploss.paper.panels import METRICS
+from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
+from rlploss.paper.request import Request
+from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
+from rlploss.paper.studies import cells_of
+from rlploss.paper.verdicts import NOT_JUDGED
+from rlploss.training.job import SGD, OptimizerValue
+
+DATA = (
+    *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
+    *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
+)
+RATIO_DATA = (
+    *("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"),
+    *("p", "p_holm", "seeds", "word"),
+)
+TONES = {"better": "good", "worse": "bad", "level": "calm"}
+
+
+def error_table(
+    grid: Grid, name: str, title: str, *, arms: Sequence[str], metric: str = "mse", notes: tuple[str, ...] = ()
+) -> Table:
+    """Test error of every arm under every protocol, with the published number beside it."""
+    protocols = grid.protocols()
+    rows: list[tuple[str, ...]] = []
+    data: list[tuple[Scalar, ...]] = []
+    first_of_task: set[int] = set()
+    for task in grid.tasks():
+        first_of_task.add(len(rows))
+        for arm in [a for a in arms if any((task, p, a) in grid.entries for p in protocols)]:
+            value = published.value(grid.name, task.removesuffix("-500"), arm, metric)
+            verdict = against_published(grid, task, arm, metric, value)
+            shown = "–" if value is None else plus_minus(value.mean, value.sd)
+            ours = {p: grid.final(task, p, arm, metric) for p in protocols}
+            rows.append((title_of(task), ARMS[arm].label, shown, *map(mean_sd, ours.values()), verdict))
+            for protocol, values in ours.items():
+                cell, stored = grid.entries.get((task, protocol, arm), (None, None))
+                if values is None or cell is None or stored is None:
+                    continue
+                s, budget = stats.summary(values), budget_words(cell.budget).replace(",", "")
+                told = (None, None) if value is None else (value.mean, value.sd)
+                same = verdict if protocol == "released" else None
+                origin = (cell.hash[:16], round(stored.seconds, 3))
+                mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
+                data.append((*mine, *told, same, *origin))
+    header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")
+    return Table(
+        name,
+        title,
+        header,
+        tuple(rows),
+        data_header=DATA,
+        data_rows=tuple(data),
+        notes=notes,
+        text_columns=frozenset({1, len(header) - 1}),
+        rules=frozenset(first_of_task - {0}),
+    )
+
+
+def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
+    """Same as published (within its standard deviation), different, or why that cannot be said."""
+    ours = grid.final(task, "released", arm, metric)
+    if value is None:
+        return Text("nothing published", "calm")
+    if ours is None:
+        return Text("not tested", "calm")
+    if not grid.request.at.judged or grid.epochs(task, arm) < grid.full_epochs(task, arm):
+        return Text(NOT_JUDGED, "calm")
+    if stats.same_as_published(ours, value.mean, value.sd):
+        return Text("same as published", "good")
+    return Text("lower" if ours.mean() < value.mean else "higher", "warn")
+
+
+def ratio_table(
+    grid: Grid,
+    name: str,
+    title: str,
+    *,
+    arms: Sequence[str],
+    ours: str = "rlp",
+    metric: str = "mse",
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """RLP against each baseline: ratio of errors (difference of scores) with its interval, and the word for it."""
+    protocols = grid.protocols()
+    pairs = [(task, base) for task in grid.tasks() for base in arms if not is_rlp(base)]
+    rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
+    data: list[tuple[Scalar, ...]] = []
+    for protocol in protocols:
+        found = {(t, b): c for t, b in pairs if (c := grid.compare(t, protocol, ours, b, metric)) is not None}
+        corrected = dict(zip(found, stats.holm(list(found.values())), strict=True))
+        for pair, row in rows.items():
+            c = corrected.get(pair)
+            row.append("–" if c is None else Text(f"{effect(c)} {c.word}", TONES[c.word]))
+            if c is not None:
+                data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.p_holm, c.n, c.word))
+    words = "RLP − baseline" if metric in SCORES else "RLP / baseline; below 1 RLP is ahead"
+    return Table(
+        name,
+        title,
+        ("dataset", "baseline", *(PROTOCOLS[p] for p in protocols)),
+        tuple(tuple(row) for row in rows.values() if any(c != "–" for c in row[2:])),
+        data_header=RATIO_DATA,
+        data_rows=tuple(data),
+        notes=(
+            *notes,
+            f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % bootstrap interval; better, worse or "
+            "level by a paired t-test over seeds (on logarithms for errors), Holm-corrected down each column.",
+        ),
+        text_columns=frozenset({1}),
+    )
+
+
+EXPERIMENTS = {  # title, and the studies that train it
+    "full": ("no ablations", ("table1", "fig-mixup-curves", "fig-moons", "fig-mnist-classes")),
+    "small": ("small training set", ("table2", "fig-mixup-small", "fig-moons", "fig-mnist-classes")),
+    "shift": ("distribution shift", ("fig-mixup-shift", "fig-shift")),
+    "noise": ("additive noise", ("fig-mixup-noise", "fig-noise")),
+    "mae": ("RLP against MAE", ("fig-mae",)),
+    "time": ("training time", ("fig-time",)),
+}
+CLASS = "classification"
+CLASSES = ("moons", "mnist_classes")
+USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
+    "optimiser": lambda cell: _name(cell.arm.optimizer),
+    "learning rate": lambda cell: cell.arm.optimizer.lr,
+    "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
+    "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
+    "M": lambda cell: getattr(cell.arm.objective, "subset_size", None),
+    "K": lambda cell: getattr(cell.arm.objective, "n_subsets", None),
+    "batch": lambda cell: getattr(cell.arm.objective, "batch_size", None),
+    "epochs": lambda cell: cell.budget.n if is_rlp(cell.arm.name) else None,
+}
+
+
+def hyperparameter_tables() -> list[Table]:
+    """The two hyperparameter tables of the paper, read off the released cells that the studies train."""
+    rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
+    for dataset, experiment, hyper in published.hyper_rows():
+        title, studies = EXPERIMENTS[experiment]
+        cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
+        if dataset in CLASSES:
+            mine = [c for c in cells if c.task.name == (f"{dataset}-small" if experiment == "small" else dataset)]
+        else:
+            mine = [c for c in cells if c.task.name.split(" ")[0].split("-")[0] == dataset]
+        optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
+        if optimizer != hyper.optimizer:
+            optimizer += f" (paper: {hyper.optimizer})"
+        rows[dataset in CLASSES].append((title_of(dataset), title, optimizer, *rest))
+    note = "Where the released code differs from the paper, the paper's value stands in brackets."
+    header, text = ("dataset", "experiment", *USED), frozenset({1, 2})
+    return [
+        Table(f"hyperparameters-{name}", title, header, tuple(rows[name == CLASS]), text_columns=text, notes=(note,))
+        for name, title in (("regression", "Regression and reconstruction"), (CLASS, "Classification"))
+    ]
+
+
+def _distinct(found: Iterable[object]) -> str:
+    kept = [v for v in dict.fromkeys(found) if v is not None]
+    return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
+
+
+def _name(optimizer: OptimizerValue) -> str:
+    name = type(optimizer).__name__.lower()
+    return f"{name}_nesterov" if isinstance(optimizer, SGD) and optimizer.nesterov else name

@@ -1,0 +1,113 @@
+"""The propositions and the other statements that are measured without training: their tables and their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from rlploss.lab.report import Table, Text
+from rlploss.lab.results import StoredCell
+from rlploss.lab.text import number
+from rlploss.paper.measure import Measurement
+from rlploss.paper.published import PublishedClaim
+from rlploss.paper.results import Grid, StoredResults
+from rlploss.paper.verdicts import NOT_TESTED, Verdict, judge
+
+
+def _mean(stored: StoredCell, key: str, variant: int) -> float:
+    return float(stored.final(key, variant).mean())
+
+
+def measured_table(grid: Grid, task: str, title: str, columns: Mapping[str, str], note: str) -> Table:
+    """What a statement comes to when it is measured: a row for each setting, means over seeds."""
+    cell, stored = grid.entries[task, "measured", "measured"]
+    numbers = {
+        str(setting): [float("nan") if stored is None else _mean(stored, key, index) for key in columns]
+        for index, setting in enumerate(cell.task.variants)
+    }
+    return Table(
+        f"{grid.name}-{task}",
+        title,
+        ("setting", *columns.values()),
+        tuple((setting, *map(_cell_text, columns, row)) for setting, row in numbers.items()),
+        data_header=("setting", *columns),
+        data_rows=tuple((setting, *row) for setting, row in numbers.items()),
+        notes=(note,),
+    )
+
+
+def _cell_text(key: str, value: float) -> Text:
+    if key in ("holds", "nearer"):
+        return Text("yes" if value > 0.5 else "no", "good" if value > 0.5 else "calm")
+    return Text("infinite" if value != value and key == "exact" else number(value))
+
+
+def verdict(claim: PublishedClaim, results: StoredResults) -> Verdict:
+    """The verdict on a statement that was measured."""
+    grid = results.grid("propositions")
+    if grid is None:
+        return Verdict(NOT_TESTED, "Needs `rlploss reproduce propositions`.")
+    (task,) = claim.tasks
+    cell, stored = grid.entries[task, "measured", "measured"]
+    if stored is None:
+        return Verdict(NOT_TESTED, grid.why(task))
+    holds, numbers = JUDGES[task](cell.task, stored)
+    return judge(holds, None, claim.note.format(**numbers), claim.scope, judged=grid.request.at.judged)
+
+
+# Each function returns whether a statement holds, and the numbers that its words need.
+
+
+def _proposition_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """Non-negative, and every deviation costs something, except at an atom at the origin."""
+    generic, atom = 0, 1
+    bent, error = (_mean(stored, key, generic) for key in ("bent", "bent_error"))
+    free = _mean(stored, "at_zero", atom)
+    holds = bent > 4 * error and bool((stored.final("bent", generic) >= 0).all())
+    cost = "nothing" if free < 1e-12 else number(free)
+    return holds, {"bent": number(bent), "error": number(error), "cost": cost}
+
+
+def _proposition_2(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """Where condition (iii) holds, does the conclusion for every convergent step?"""
+    n = len(task.variants)
+    where = [index for index in range(n) if _mean(stored, "holds", index) > 0.5]
+    nearer = [_mean(stored, "nearer", k) > 0.5 for k in where]
+    every = [_mean(stored, "good_step", k) >= _mean(stored, "convergent_step", k) for k in where]
+    counts: dict[str, object] = {"m": len(where), "n": n, "nearer": sum(nearer), "every": sum(every)}
+    return bool(where) and all(every) and all(nearer), counts
+
+
+def _algorithm_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """No row is in no subset, and no two subsets are equal."""
+    printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
+    missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
+    words = [
+        f"N = {at.N}, M = {at.M}, K = {at.K}: {number(_mean(stored, 'missing', k))} rows in no subset"
+        for k, at in printed.items()
+    ]
+    return missing == 0 and equal == 0, {"missing": "; ".join(words), "equal": f"{equal:g}"}
+
+
+def _empirical(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """The error falls with N, to less than half."""
+    errors = [_mean(stored, "error", k) for k in range(len(task.variants))]
+    falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
+    words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
+    return falling, {"errors": ", ".join(words)}
+
+
+def _planes(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+    """No residual on generic points changes no plane."""
+    generic, origin, single = (_mean(stored, "nullity", k) for k in range(3))
+    return generic == 0, {"generic": f"{generic:g}", "origin": f"{origin:g}", "single": f"{single:g}"}
+
+
+JUDGES: dict[str, Callable[[Measurement, StoredCell], tuple[bool, dict[str, object]]]] = {
+    "excess": _proposition_1,
+    "condition": _proposition_2,
+    "coverage": _algorithm_1,
+    "empirical": _empirical,
+    "planes": _planes,
+}

@@ -1,0 +1,187 @@
+"""What a directory holds for each table and figure: cells by task, protocol and arm, and words for their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rlploss._progress import duration
+from rlploss.lab import stats
+from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.text import number
+from rlploss.paper import published
+from rlploss.paper.protocols import PROTOCOLS
+from rlploss.paper.request import Request
+from rlploss.paper.studies import STUDIES, WINE_LONGER, AnyCell
+from rlploss.training.job import Epochs, Steps
+
+Key = tuple[str, str, str]  # task, protocol, arm
+SCORES = ("accuracy", "f1")  # higher is better
+TITLES = {
+    **published.DATASETS,
+    WINE_LONGER: "Wine, 500 epochs",
+    "mnist_classes": "MNIST, 5000 examples",
+    "mnist_classes-small": "MNIST, 100 examples",
+    "moons": "Moons",
+    "moons-small": "Moons, 25 examples",
+}
+
+
+def title_of(task: str) -> str:
+    """A task as people read it.
+
+    >>> title_of("wine"), title_of("wine-50"), title_of("wine (half-and-half)")
+    ('Wine', 'Wine (50 examples)', 'Wine (half-and-half)')
+    """
+    dataset, _, n_train = task.rpartition("-")
+    if task not in TITLES and n_train.isdigit():
+        return f"{title_of(dataset)} ({n_train} examples)"
+    dataset, space, rest = task.partition(" ")
+    return TITLES.get(task, TITLES.get(dataset, dataset) + space + rest)
+
+
+def _by_key(cells: Iterable[AnyCell]) -> dict[Key, AnyCell]:
+    return {(cell.task.name, cell.arm.protocol, cell.arm.name): cell for cell in cells}
+
+
+@dataclass(frozen=True)
+class StoredResults:
+    """Reads cells of the tables and figures that were asked for; `missing` says why a cell is not there."""
+
+    requests: Mapping[str, Request]
+    read: Callable[[AnyCell], StoredCell | None]
+    missing: Callable[[AnyCell], str]
+    _grids: dict[str, Grid] = field(default_factory=dict)
+
+    def grid(self, name: str) -> Grid | None:
+        """The cells of a table or figure, or None if it was not asked for."""
+        if name in self.requests and name not in self._grids:
+            request = self.requests[name]
+            whole = replace(request, scale="paper", budget="both", datasets=None, arms=None)
+            entries = {key: (cell, self.read(cell)) for key, cell in _by_key(STUDIES[name](request)).items()}
+            self._grids[name] = Grid(name, request, entries, _by_key(STUDIES[name](whole)), self.missing)
+        return self._grids.get(name)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of one table or figure by task, protocol and arm, each with its stored networks or None.
+
+    `whole` are the cells at the paper's scale, however the request was narrowed.
+    """
+
+    name: str
+    request: Request
+    entries: Mapping[Key, tuple[AnyCell, StoredCell | None]]
+    whole: Mapping[Key, AnyCell]
+    missing: Callable[[AnyCell], str]
+
+    def cell(self, task: str, protocol: str, arm: str) -> AnyCell | None:
+        """The cell, stored or not."""
+        return self.entries.get((task, protocol, arm), (None, None))[0]
+
+    def stored(self, task: str, protocol: str, arm: str) -> StoredCell | None:
+        """The stored networks, or None."""
+        return self.entries.get((task, protocol, arm), (None, None))[1]
+
+    def has(self, task: str, protocol: str, arm: str) -> bool:
+        """Whether the networks are there."""
+        return self.stored(task, protocol, arm) is not None
+
+    def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
+        """[seeds]: the last value of a metric."""
+        stored = self.stored(task, protocol, arm)
+        return None if stored is None or not stored.has(metric) else stored.final(metric, variant)
+
+    def tasks(self, protocol: str | None = None) -> list[str]:
+        """Task names, of all protocols or of one, in order."""
+        return list(dict.fromkeys(task for task, mine, _ in self.entries if protocol in (None, mine)))
+
+    def whole_tasks(self) -> tuple[str, ...]:
+        """Task names of the whole study, whatever was asked for."""
+        return tuple(dict.fromkeys(task for task, _, _ in self.whole))
+
+    def protocols(self) -> list[str]:
+        """The protocols that were asked for, in the order of PROTOCOLS."""
+        return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
+
+    def full_epochs(self, task: str, arm: str = "rlp") -> int:
+        """The paper's number of epochs."""
+        return self.whole[task, "released", arm].budget.n
+
+    def epochs(self, task: str, arm: str = "rlp") -> int:
+        """The number of epochs that were asked for, 0 if none were."""
+        cell = self.cell(task, "released", arm)
+        return 0 if cell is None else cell.budget.n
+
+    def why(self, task: str) -> str:
+        """Why a task has no networks, from the first missing cell; empty if all are there."""
+        missing = (cell for cell, stored in self.entries.values() if cell.task.name == task and stored is None)
+        return next((self.missing(cell) for cell in missing), "")
+
+    def compare(
+        self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse", variant: int = 0
+    ) -> stats.Comparison | None:
+        """Paired comparison of two arms; None if either is missing."""
+        a, b = (self.final(task, protocol, arm, metric, variant) for arm in (ours, theirs))
+        if a is None or b is None or len(a) != len(b):
+            return None
+        return stats.compare(a, b, lower_is_better=metric not in SCORES)
+
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """How the numbers were obtained: budgets, seeds, versions, machine, seconds, remarks."""
+        found = [(cell, stored) for cell, stored in self.entries.values() if stored is not None]
+        if not found:
+            return (("Runs", "none"),)
+        unique = {cell.hash: (cell, stored) for cell, stored in found}
+        budgets = {
+            protocol: _joined((budget_words(c.budget) for c, _ in found if c.arm.protocol == protocol), ", ")
+            for protocol in dict.fromkeys(cell.arm.protocol for cell, _ in found)
+        }
+        origins = [stored.provenance for _, stored in unique.values()]
+        seconds = sum(stored.seconds for _, stored in unique.values())
+        notes = _joined((note for origin in origins for note in origin.get("notes", ())), " · ")
+        facts = [
+            ("Scale", self.request.scale),
+            ("Budgets", "; ".join(f"{name}: {values}" for name, values in budgets.items())),
+            ("Seeds", _joined(_seeds(cell.seeds) for cell, _ in found)),
+            ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
+            ("Training time", f"{duration(seconds)} of one core"),
+            ("Engine", _joined(f"{o['engine']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins)),
+            ("Versions", _joined(", ".join(f"{k} {v}" for k, v in o["versions"].items()) for o in origins)),
+            ("Machine", _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins)),
+        ]
+        return (*facts, ("Remarks", notes)) if notes else tuple(facts)
+
+
+def _joined(texts: Iterable[str], between: str = "; ") -> str:
+    return between.join(dict.fromkeys(texts))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} ({seeds[0]} to {seeds[-1]})" if len(seeds) > 1 else f"1 ({seeds[0]})"
+
+
+def budget_words(budget: Epochs | Steps) -> str:
+    """`200 epochs`."""
+    return f"{budget.n:,} {type(budget).__name__.lower()}"
+
+
+def mean_sd(values: Array | None) -> str:
+    """`0.197 ± 0.110`, or a dash."""
+    if values is None or not len(values):
+        return "–"
+    s = stats.summary(np.asarray(values))
+    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
+
+
+def plus_minus(mean: float, sd: float) -> str:
+    """`0.197 ± 0.11`."""
+    return f"{number(mean)} ± {number(sd, 2)}"
+
+
+def effect(c: stats.Comparison) -> str:
+    """`0.12 [0.10, 0.15]`."""
+    return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"

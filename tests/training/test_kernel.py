@@ -1,0 +1,655 @@
+"""The kernel: a naive twin in numpy, badly conditioned subsets, what is not finite, the same bits, compiling and its cache."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.training.fleets import bits, build, data, replicas
+from tests.training.processes import in_a_process
+from torch import Tensor, nn
+
+from rlploss import (
+    MAE,
+    MSE,
+    RLP,
+    SGD,
+    Adam,
+    AdamW,
+    BatchLoss,
+    CrossEntropy,
+    DivergenceError,
+    Event,
+    Huber,
+    Pointwise,
+    RegressionNet,
+    Steps,
+    balanced_subsets,
+    fit,
+    fit_fleet,
+    rlp_loss,
+    seeded,
+)
+from rlploss.loss.mixup import mixup_lambdas
+from rlploss.training import kernel_engine
+from rlploss.training.feed import stream
+from rlploss.training.objectives import Objective
+
+Array = NDArray[np.float64]
+
+# A twin in numpy: one formula after another, in float64
+
+
+class Twin:
+    """A chain of layers (weight, bias, activation), trained by the textbook."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.layers: list[list[Any]] = []
+        for module in model:
+            if isinstance(module, nn.Linear):
+                bias = None if module.bias is None else module.bias.detach().numpy().copy()
+                self.layers.append([module.weight.detach().numpy().copy(), bias, "Identity"])
+            else:
+                self.layers[-1][2] = type(module).__name__
+        self.first = [np.zeros_like(p) for p in self.parameters()]
+        self.second = [np.zeros_like(p) for p in self.parameters()]
+        self.steps = 0
+
+    def parameters(self) -> list[Array]:
+        return [p for weight, bias, _ in self.layers for p in (weight, bias) if p is not None]
+
+    def forward(self, x: Array) -> list[Array]:
+        outputs = [x]
+        for weight, bias, kind in self.layers:
+            z = outputs[-1] @ weight.T + (0 if bias is None else bias)
+            if kind == "ReLU":
+                z = np.where(z > 0, z, 0)
+            elif kind == "Tanh":
+                z = np.tanh(z)
+            elif kind == "Sigmoid":
+                z = 1 / (1 + np.exp(-z))
+            elif kind == "Softmax":
+                z = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+            outputs.append(z)
+        return outputs
+
+    def gradient(self, outputs: list[Array], back: Array) -> list[Array]:
+        found: list[Array] = []
+        for (weight, bias, kind), x, out in zip(self.layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
+            if kind == "ReLU":
+                back = back * (out > 0)
+            elif kind == "Tanh":
+                back = back * (1 - out**2)
+            elif kind == "Sigmoid":
+                back = back * out * (1 - out)
+            elif kind == "Softmax":
+                back = np.stack([(np.diag(p) - np.outer(p, p)) @ g for p, g in zip(out, back, strict=True)])
+            if bias is not None:
+                found.append(back.sum(0))
+            found.append(back.T @ x)
+            back = back @ weight
+        return found[::-1]
+
+    def step(self, x: Array, loss: Callable[[Array], tuple[float, Array]], optimizer: Any, clip: float | None) -> float:
+        """Take one step; `loss` gives value and gradient of the predictions."""
+        outputs = self.forward(x)
+        value, back = loss(outputs[-1])
+        gradient = self.gradient(outputs, back)
+        norm = math.sqrt(sum(float((g**2).sum()) for g in gradient))
+        if clip is not None and norm > clip:
+            gradient = [g * clip / (norm + 1e-6) for g in gradient]
+        self.steps += 1
+        for p, g, m, v in zip(self.parameters(), gradient, self.first, self.second, strict=True):
+            if isinstance(optimizer, AdamW):
+                p -= optimizer.lr * optimizer.weight_decay * p
+            else:
+                g = g + optimizer.weight_decay * p
+            if isinstance(optimizer, SGD):
+                m[:] = optimizer.momentum * m + g
+                p -= optimizer.lr * (g + optimizer.momentum * m if optimizer.nesterov else m)
+            else:
+                m[:] = 0.9 * m + 0.1 * g
+                v[:] = 0.999 * v + 0.001 * g**2
+                p -= optimizer.lr * (m / (1 - 0.9**self.steps)) / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
+        return value
+
+
+def mse(pred: Array, y: Array, w: Array) -> tuple[float, Array]:
+    each = w[:, None] / pred.size
+    return float((each * (pred - y) ** 2).sum()), 2 * each * (pred - y)
+
+
+def mae(pred: Array, y: Array, w: Array) -> tuple[float, Array]:
+    each = w[:, None] / pred.size
+    return float((each * np.abs(pred - y)).sum()), each * np.sign(pred - y)
+
+
+def huber(pred: Array, y: Array, w: Array) -> tuple[float, Array]:
+    e, each = pred - y, w[:, None] / pred.size
+    value = np.where(np.abs(e) <= 0.3, e**2 / 2, 0.3 * (np.abs(e) - 0.15))
+    return float((each * value).sum()), each * np.where(np.abs(e) <= 0.3, e, 0.3 * np.sign(e))
+
+
+def cross_entropy(pred: Array, y: Array, w: Array) -> tuple[float, Array]:
+    p = np.exp(pred) / np.exp(pred).sum(1, keepdims=True)
+    return float(-(w[:, None] * y * np.log(p)).sum() / len(pred)), w[:, None] * (p - y) / len(pred)
+
+
+N, D, C = 24, 3, 3
+
+LOSSES: dict[str, tuple[Objective, Any]] = {
+    "mse": (MSE("all"), mse),
+    "mae": (MAE("all"), mae),
+    "huber": (Huber("all", delta=0.3), huber),
+    "cross entropy": (CrossEntropy("all"), cross_entropy),
+}
+OPTIMIZERS = {
+    "adam": Adam(0.02, 0.1),
+    "adamw": AdamW(0.02, 0.1),
+    "sgd": SGD(0.05, weight_decay=0.1),
+    "momentum": SGD(0.05, momentum=0.8, weight_decay=0.1),
+    "nesterov": SGD(0.05, momentum=0.8, nesterov=True),
+}
+NETWORKS: dict[str, Callable[[], nn.Sequential]] = {
+    "relu": lambda: nn.Sequential(nn.Linear(D, 6), nn.ReLU(), nn.Linear(6, C)),
+    "tanh, no bias, soft-max": lambda: nn.Sequential(
+        nn.Linear(D, 5, bias=False),
+        nn.Tanh(),
+        nn.Linear(5, 4),
+        nn.Sigmoid(),
+        nn.Linear(4, C, bias=False),
+        nn.Softmax(-1),
+    ),
+    "one layer, sigmoid": lambda: nn.Sequential(nn.Linear(D, C), nn.Sigmoid()),
+}
+
+
+def classes(seed: int = 0) -> tuple[Array, Array, NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(C, size=N)
+    return rng.normal(size=(N, D)), np.eye(C)[labels], labels
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_steps_equal_the_twin_in_numpy(
+    loss: str, optimizer: str, network: str, weighted: bool, clip: float | None
+) -> None:
+    X, y, labels = classes()
+    weight = np.random.default_rng(1).uniform(0.2, 2, N) if weighted else np.ones(N)
+    model = seeded(NETWORKS[network], 2).double()
+    twin = Twin(model)
+    objective, function = LOSSES[loss]
+    w = weight / weight.mean()
+    values = [twin.step(X, lambda pred: function(pred, y, w), OPTIMIZERS[optimizer], clip) for _ in range(8)]
+    history = fit(
+        model, X, labels, objective, budget=Steps(8), evaluate_every=Steps(1), optimizer=OPTIMIZERS[optimizer],
+        clip_grad=clip, sample_weight=weight, engine="kernel",
+    )  # fmt: skip
+    np.testing.assert_allclose(history["loss"][1:], values, rtol=1e-12)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=1e-11, atol=1e-13)
+
+
+def test_the_twins_own_gradient() -> None:
+    """By differences, so that the twin is no second copy of the same mistake."""
+    X, y, _ = classes()
+    w = np.random.default_rng(1).uniform(0.2, 2, N)
+    for make in NETWORKS.values():
+        twin = Twin(seeded(make, 2).double())
+        for _, function in LOSSES.values():
+            outputs = twin.forward(X)
+            gradient = twin.gradient(outputs, function(outputs[-1], y, w)[1])
+            for p, g in zip(twin.parameters(), gradient, strict=True):
+                at = (0,) * p.ndim
+                middle, h = p[at], 1e-6
+                p[at] = middle + h
+                above = function(twin.forward(X)[-1], y, w)[0]
+                p[at] = middle - h
+                below = function(twin.forward(X)[-1], y, w)[0]
+                p[at] = middle
+                assert g[at] == pytest.approx((above - below) / (2 * h), rel=1e-5, abs=1e-9)
+
+
+def plane_loss(x: Array, y: Array, *, probe: str, intercept: bool) -> Callable[[Array], tuple[float, Array]]:
+    """Value and gradient of one subset by the pseudo-inverse."""
+    columns = np.column_stack([x, np.ones(len(x))]) if intercept else x
+    A = columns @ np.linalg.pinv(columns) / math.sqrt(len(x))
+    if probe == "sum":
+        A = math.sqrt(len(x)) * A.sum(0, keepdims=True)
+
+    def loss(pred: Array) -> tuple[float, Array]:
+        r = pred - y
+        return float(((A @ r) ** 2).sum() / C), 2 * A.T @ (A @ r) / C
+
+    return loss
+
+
+@pytest.mark.parametrize("mixup", [None, 0.4])
+@pytest.mark.parametrize("plan", ["once", "each-epoch"])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("probe", ["subset", "sum"])
+def test_planes_equal_the_twin_in_numpy(probe: str, intercept: bool, plan: str, mixup: float | None) -> None:
+    M, K = 9, 5
+    X, y, labels = classes()
+    model = seeded(NETWORKS["relu"], 2).double()
+    twin = Twin(model)
+    values = []
+    for step in range(12):
+        epoch, j = divmod(step, K)
+        draws = stream(4, "plan", epoch if plan == "each-epoch" else 0)
+        a = balanced_subsets(N, M, K, generator=draws)[j].numpy()
+        x, target = X[a], y[a]
+        if mixup is not None:
+            b = balanced_subsets(N, M, K, generator=draws)[j].numpy()
+            lam = float(mixup_lambdas(K, mixup, generator=stream(4, "mixup", epoch))[j])
+            x, target = lam * X[a] + (1 - lam) * X[b], lam * y[a] + (1 - lam) * y[b]
+        values.append(twin.step(x, plane_loss(x, target, probe=probe, intercept=intercept), Adam(0.01), None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the sum with an intercept
+        history = fit(
+            model, X, labels, RLP(M, K, probe=probe, intercept=intercept, plan=plan, mixup=mixup), budget=Steps(12),
+            evaluate_every=Steps(1), optimizer=Adam(0.01), seed=4, engine="kernel",
+        )  # fmt: skip
+    np.testing.assert_allclose(history["loss"][1:], values, rtol=1e-11)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=1e-9, atol=1e-12)
+
+
+# Subsets with columns that are nearly dependent
+
+COLUMNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "constant": lambda x: torch.cat([x, torch.ones_like(x[:, :1])], 1),
+    "nearly constant": lambda x: torch.cat([x, 1 + 1e-9 * x[:, :1].flip(0)], 1),
+    "duplicated": lambda x: torch.cat([x, x[:, :1]], 1),
+    "nearly duplicated": lambda x: torch.cat([x, x[:, :1] + 1e-7 * x[:, :1].flip(0)], 1),
+    "a sum of others": lambda x: torch.cat([x, x[:, :1] + x[:, 1:2]], 1),
+    "scales": lambda x: x * torch.tensor([1e6, 1e-6, 1.0], dtype=x.dtype),
+    "scales, dependent": lambda x: torch.cat([1e6 * x, 1e-6 * (x[:, :1] + x[:, 1:2])], 1),
+    "far from the origin": lambda x: x + torch.tensor([1e3, -1e4, 1e5], dtype=x.dtype),
+    "very far from the origin": lambda x: x + torch.tensor([1e8, 0, 0], dtype=x.dtype),
+    "rare": lambda x: torch.cat([x, (torch.arange(len(x)) % 20 == 0).to(x.dtype)[:, None]], 1),
+    "tiny": lambda x: x * 1e-200,
+    "zero": lambda x: torch.cat([x, torch.zeros_like(x[:, :1])], 1),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("probe", ["subset", "sum"])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("mixup", [None, 0.4])
+def test_fresh_subsets_of_any_condition(name: str, probe: str, intercept: bool, mixup: float | None) -> None:
+    """The loss of every fresh subset is that of `rlp_loss`, whose rule of rank is tested against exact arithmetic."""
+    n, M, K = 80, 12, 7
+    generator = torch.Generator().manual_seed(0)
+    X = COLUMNS[name](torch.randn(n, 3, generator=generator, dtype=torch.float64))
+    y = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    d = X.shape[1]
+    size = X.abs().amax(0).clamp(min=1e-290)
+    model = nn.Sequential(nn.Linear(d, 2)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(2, d, generator=generator, dtype=torch.float64) / size)
+        pred = model(X)
+    expected = []
+    for epoch in range(2):
+        draws = stream(1, "plan", epoch)
+        plan = balanced_subsets(n, M, K, generator=draws)
+        other = balanced_subsets(n, M, K, generator=draws)
+        for j in range(K):
+            x, r = X[plan[j]], (pred - y)[plan[j]]
+            if mixup is not None:  # a linear model: predictions are mixed as their rows are
+                lam = mixup_lambdas(K, mixup, generator=stream(1, "mixup", epoch))[j]
+                x = lam * x + (1 - lam) * X[other[j]]
+                r = model(x).detach() - (lam * y[plan[j]] + (1 - lam) * y[other[j]])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected.append(float(rlp_loss(r, torch.zeros_like(r), x, probe=probe, intercept=intercept)))
+    objective = RLP(M, K, probe=probe, intercept=intercept, plan="each-epoch", mixup=mixup)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = fit(
+            model, X, y, objective, budget=Steps(2 * K), evaluate_every=Steps(1), optimizer=SGD(1e-300), seed=1,
+            engine="kernel",
+        )  # fmt: skip
+    tolerance = 1e-6 if "nearly" in name else 1e-8 if "far" in name else 1e-9
+    np.testing.assert_allclose(history["loss"][1:], expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["duplicated", "rare", "scales", "constant"])
+def test_bad_subsets_train_as_they_do_by_torch(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    X = COLUMNS[name](torch.randn(80, 3, generator=generator, dtype=torch.float64))
+    X = X / X.abs().amax(0)
+    y = torch.randn(80, 2, generator=generator, dtype=torch.float64)
+    ends = []
+    for engine in ("torch", "kernel"):
+        model = seeded(lambda: RegressionNet(X.shape[1], 2), 0).double()
+        fit(model, X, y, RLP(12, 7, plan="each-epoch"), budget=Steps(100), optimizer=Adam(0.01), engine=engine)
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-8, atol=1e-9)
+
+
+def test_rare_columns_need_the_careful_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests above test what they say: some subsets go one way and some the other."""
+    calls: list[int] = []
+    real = kernel_engine.KernelEngine._careful_step
+    monkeypatch.setattr(kernel_engine.KernelEngine, "_careful_step", lambda *a: (calls.append(1), real(*a))[1])
+    generator = torch.Generator().manual_seed(0)
+    X = COLUMNS["rare"](torch.randn(80, 3, generator=generator, dtype=torch.float64))
+    fit(RegressionNet(4).double(), X, X[:, 0], RLP(12, 7, plan="each-epoch"), budget=Steps(100), engine="kernel")
+    assert 10 < len(calls) < 90
+
+
+# What is not finite
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+def test_a_loss_of_inf_leaves_the_weights_before_that_step(engine: str) -> None:
+    X, y = torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0])
+    model = nn.Linear(1, 1, bias=False)
+    seen: dict[int, Tensor] = {}
+
+    def watch(event: Event) -> None:
+        seen[event.step] = flat(event.model()).clone()
+
+    settings: dict[str, Any] = {"budget": Steps(50), "optimizer": SGD(1e6), "evaluate_every": Steps(1)}
+    history = fit(model, X, y, MSE("all"), callbacks=[watch], on_divergence="record", engine=engine, **settings)
+    assert history.stopped == "diverged"
+    assert "became inf" in history.message
+    last = max(seen)
+    assert 2 < last < 12
+    assert torch.equal(flat(model), seen[last])
+    assert torch.isfinite(flat(model)).all()
+    assert not torch.isfinite((model(X) ** 2).mean())
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+def test_a_gradient_of_inf_with_a_finite_loss_does_not_reach_the_weights(engine: str) -> None:
+    """Predictions of 1e19 have squares of 1e38, which float32 holds; times inputs of 1e20 they are too large."""
+    X, y = torch.full((2, 1), 1e20), torch.tensor([0.0, 0.0])
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.1)
+    before = flat(model).clone()
+    with pytest.raises(DivergenceError):
+        fit(model, X, y, MSE("all"), budget=Steps(3), optimizer=SGD(1e-9), engine=engine)
+    assert torch.equal(flat(model), before)
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.parametrize("optimizer", [SGD(1e38), Adam(1e38), SGD(1e38, momentum=0.9)])
+def test_a_step_that_would_overflow_the_weights(optimizer: Any, engine: str) -> None:
+    X, y = data(0)
+    model = seeded(lambda: RegressionNet(4), 0)
+    with pytest.raises(DivergenceError):
+        fit(model, X, 100 * y, MSE("all"), budget=Steps(5), optimizer=optimizer, engine=engine)
+    assert torch.isfinite(flat(model)).all()
+
+
+def with_nan_inside(*rest: nn.Module) -> nn.Sequential:
+    """Two sums that overflow, and their difference."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Identity(), *rest).double()
+    with torch.no_grad():
+        model[0].weight.fill_(1e308)
+        model[2].weight.copy_(torch.tensor([[1.0, -1.0]] * model[2].out_features))
+    return model
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.parametrize("hidden", [nn.ReLU, nn.Tanh, nn.Sigmoid])
+def test_nan_inside_the_network_is_not_swallowed(hidden: Any, engine: str) -> None:
+    """inf − inf in a hidden unit; ReLU must not make a zero of it."""
+    X = torch.linspace(5, 9, 12, dtype=torch.float64).view(6, 2)
+    model = with_nan_inside(nn.Linear(2, 3), hidden(), nn.Linear(3, 1))
+    assert torch.isnan(model(X)).all()
+    with pytest.raises(DivergenceError):
+        fit(model, X, torch.zeros(6), MSE(3), budget=Steps(3), engine=engine)
+
+
+@pytest.mark.parametrize(
+    "objective", [MSE(3), MAE(3), Huber(3), RLP(4, 3), RLP(4, 3, plan="each-epoch"), CrossEntropy(3)]
+)
+def test_every_loss_looks_for_nan(objective: Objective) -> None:
+    X = torch.linspace(5, 9, 12, dtype=torch.float64).view(6, 2).square()
+    model = with_nan_inside(nn.Linear(2, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(DivergenceError, match="became nan at step 0"):
+            fit(model, X, torch.tensor([0, 1] * 3), objective, budget=Steps(3), engine="kernel")
+
+
+def test_a_loss_may_be_negative() -> None:
+    X, y = data(0)
+
+    def minus_correlation(pred: Tensor, target: Tensor, features: Tensor) -> Tensor:
+        return -torch.corrcoef(torch.cat([pred, target], 1).mT)[0, 1]
+
+    for objective in (BatchLoss(minus_correlation, 20), Pointwise(lambda a, b: -torch.exp(-((a - b) ** 2)), 20)):
+        history = fit(build()(0), X, y, objective, budget=Steps(300), optimizer=Adam(0.01), engine="kernel")
+        assert history.stopped == "budget"
+        assert history.last("loss") < -0.8
+
+
+@pytest.mark.parametrize("optimizer", [Adam(0.01), SGD(0.01, momentum=0.9)])
+def test_moments_of_dead_units_do_not_become_subnormal(optimizer: Any, tmp_path: Path) -> None:
+    """Units that die after some steps: averages of their gradients shrink for ever."""
+    X, y = data(0)
+    X, y = X.float(), y.float()
+    model = build()(0).float()
+
+    def kill(event: Event) -> None:
+        if event.step == 100:
+            with torch.no_grad():
+                event.model().fc1.bias[:4] = -1e4
+
+    path = tmp_path / "run.pt"
+    fit(
+        model, X, y, MSE("all"), budget=Steps(5100), evaluate_every=Steps(100), optimizer=optimizer, callbacks=[kill],
+        checkpoint=path, engine="kernel",
+    )  # fmt: skip
+    assert (model.fc1.bias[:4] < -1e3).all()
+    state = torch.load(path, weights_only=True)["state"]["engine"]
+    for name in ("first", "second"):
+        values = state[name].abs()
+        assert ((values == 0) | (values >= torch.finfo(torch.float32).tiny)).all(), name
+    assert (state["first"][:16] == 0).all(), "the units are dead"
+    assert (state["first"][16:32] != 0).any()
+
+
+# The same bits
+
+BITS: dict[str, Objective] = {
+    "mse": MSE(17),
+    "mse mixup": MSE(17, mixup=0.3),
+    "rlp": RLP(13, 11),
+    "fresh": RLP(13, 11, plan="each-epoch"),
+    "mixup": RLP(13, 11, mixup=0.3),
+    "form": RLP(50, 90, subsets_per_step="all"),
+    "pointwise": Pointwise(lambda a, b: (a - b) ** 4, 17),
+}
+
+
+def run_of(
+    objective: Objective, evaluate: int = 100, steps: int = 300, dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
+    X, y = data(0)
+    model = build()(0).to(dtype)
+    history = fit(
+        model, X.to(dtype), y.to(dtype), objective, budget=Steps(steps), evaluate_every=Steps(evaluate),
+        optimizer=Adam(0.01), seed=2, engine="kernel",
+    )  # fmt: skip
+    return bits(history)
+
+
+@pytest.mark.parametrize("name", BITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_bits_again_and_however_a_run_is_cut(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_of(BITS[name], dtype=dtype)
+    assert run_of(BITS[name], dtype=dtype) == whole
+    for evaluate in (1, 7, 300):  # calls of other lengths, and losses added up in other groups
+        assert run_of(BITS[name], evaluate, dtype=dtype)["weights"] == whole["weights"]
+    for seconds in (0.0, 1e-5, 10.0):
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel_engine, "CALL_SECONDS", seconds)
+            assert run_of(BITS[name], dtype=dtype) == whole
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["mse", "rlp", "mixup", "pointwise"])
+def test_the_same_bits_with_any_number_of_threads(name: str, threads: Callable[[int], None]) -> None:
+    found = []
+    for n in (1, 2, 8):
+        threads(n)
+        fleet = fit_fleet(build(), replicas(7), BITS[name], budget=Steps(200), optimizer=Adam(0.01), engine="kernel")
+        found.append([bits(h) for h in fleet])
+        assert torch.get_num_threads() == n
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_same_bits_while_torch_is_busy_in_another_thread(threads: Callable[[int], None]) -> None:
+    """Torch's OpenMP and the kernel's threads at once."""
+    whole = [bits(h) for h in fit_fleet(build(), replicas(5), RLP(13, 11), budget=Steps(2000), engine="kernel")]
+    threads(2)
+    stop = threading.Event()
+
+    def work() -> None:
+        a = torch.randn(300, 300)
+        while not stop.is_set():
+            a = torch.tanh(a @ a)
+
+    busy = threading.Thread(target=work)
+    busy.start()
+    try:
+        fleet = fit_fleet(build(), replicas(5), RLP(13, 11), budget=Steps(2000), engine="kernel")
+    finally:
+        stop.set()
+        busy.join()
+    assert [bits(h) for h in fleet] == whole
+
+
+def test_two_runs_at_once_in_threads_of_the_callers_own() -> None:
+    """The kernel releases Python's lock; the run of one thread is not disturbed by that of the other."""
+    found: dict[int, Any] = {}
+
+    def train(number: int) -> None:
+        X, y = data(number)
+        found[number] = bits(fit(build()(number), X, y, MSE(17), budget=Steps(3000), seed=number, engine="kernel"))
+
+    workers = [threading.Thread(target=train, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for number in range(2):
+        at_once = found[number]
+        train(number)
+        assert found[number] == at_once
+
+
+def _child(queue: Any) -> None:
+    queue.put(run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads: that is what is tested
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_the_same_bits_in_a_process_of_its_own(how: str) -> None:
+    whole = run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))}
+    context = multiprocessing.get_context(how)
+    queue = context.Queue()
+    process = context.Process(target=_child, args=(queue,))
+    process.start()
+    try:
+        assert queue.get(timeout=120) == whole
+    finally:
+        process.join(30)
+        assert process.exitcode == 0
+
+
+# Compiling
+
+
+def test_nothing_is_compiled_again(tmp_path: Path) -> None:
+    """One function for each floating type, whatever memory rows and weights lie in."""
+    from rlploss.training import kernel
+
+    X, y = data(0)
+    wide = torch.randn(60, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    np.save(tmp_path / "x.npy", X.numpy())
+    frozen = X.numpy().copy()
+    frozen.flags.writeable = False
+    tables: list[Any] = [
+        X, X.numpy(), frozen, np.load(tmp_path / "x.npy", mmap_mode="r"), np.asfortranarray(X.numpy()), wide[:, 1:8:2],
+        wide.mT[:4].mT, X.flip(0), X.numpy()[::-1], X.tolist(), X[:1].expand(60, 4) + 0 * X, X.long(), X.int().numpy(),
+        X.half(), np.float16(X.numpy()), X.bool(),
+    ]  # fmt: skip
+    for dtype in (torch.float32, torch.float64):
+        for table in tables:
+            for objective in (MSE(17), RLP(13, 11, mixup=0.3), RLP(13, 11), Pointwise(lambda a, b: (a - b) ** 2)):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of tables of whole numbers that are degenerate
+                    fit(build()(0).to(dtype), table, y, objective, budget=Steps(2), engine="kernel")
+    transposed = build()(0)
+    transposed.fc1.weight = nn.Parameter(torch.randn(4, 8, dtype=torch.float64).mT)
+    fit(transposed, X, y, MSE(17), budget=Steps(2), engine="kernel", sample_weight=np.arange(1, 61), clip_grad=1)
+    fit(build()(0), X, y, MSE(17), budget=Steps(2), engine="kernel", schedule=lambda step, total: 1, optimizer=SGD(1))
+    assert len(kernel.run.signatures) <= 2
+
+
+TRAIN = """
+    import sys, time, torch
+    from rlploss import MSE, RegressionNet, Steps, fit, seeded
+    X = torch.linspace(-1, 1, 60).view(20, 3)
+    history = fit(seeded(lambda: RegressionNet(3), 0), X, X.sum(1), MSE(), budget=Steps(20))
+    from rlploss.training import kernel
+    stats = kernel.run.stats
+    print(history.settings["engine"], sum(stats.cache_hits.values()), repr(history.last("loss")))
+"""
+
+
+def test_the_cache_is_made_and_used_again(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    first = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
+    assert first[:2] == ["kernel", "0"]
+    assert list(folder.rglob("*.nbc")), "compiled code is kept"
+    second = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
+    assert second == ["kernel", "1", first[2]]
+    for path in folder.rglob("*.nbc"):  # a file that was cut short, by a full disk or a kill
+        path.write_bytes(path.read_bytes()[:1000])
+    third = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
+    assert third[::2] == first[::2]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that not even root can write to")
+def test_a_cache_that_cannot_be_written_to_is_done_without() -> None:
+    found = in_a_process(TRAIN, RLPLOSS_CACHE="/proc/self/rlploss").split()
+    assert found[0] == "kernel"
+
+
+def test_the_kernel_says_that_it_compiles(tmp_path: Path) -> None:
+    code = "import sys; sys.stderr = sys.stdout\n" + __import__("textwrap").dedent(TRAIN)
+    told = in_a_process(code, RLPLOSS_CACHE=str(tmp_path))
+    assert told.startswith("rlploss: compiling the training kernel, some ten seconds, once on this machine\n")
