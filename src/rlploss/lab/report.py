@@ -123,15 +123,18 @@ def html(report: Report) -> str:
 
 def write(report: Report, directory: Path) -> list[Path]:
     """Write report.html, tables/ and figures/ into the directory; returns what was written, the page first."""
-    texts: dict[str, str] = {}
     written: list[Path] = []
+
+    def put(name: str, text: str) -> None:
+        write_text(directory / name, text)
+        written.append(directory / name)
+
     for table in [*(table for section in report.sections for table in section.tables), *report.tables]:
-        texts |= {f"tables/{table.name}.csv": table.csv(), f"tables/{table.name}.md": table.markdown()}
+        put(f"tables/{table.name}.csv", table.csv())
+        put(f"tables/{table.name}.md", table.markdown())
     for figure in [figure for section in report.sections for figure in section.figures]:
         written += figures.save(figure, directory / "figures")
         if rows := figures.data_rows(figure):
-            texts[f"figures/{figure.name}.csv"] = csv_text(("panel", "line", "x", "mean", "low", "high"), rows)
-    texts["report.html"] = html(report)
-    for name, text in texts.items():
-        write_text(directory / name, text)
-    return [directory / "report.html", *written, *(directory / name for name in texts if name != "report.html")]
+            put(f"figures/{figure.name}.csv", csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
+    put("report.html", html(report))
+    return written[-1:] + written[:-1]
