@@ -205,6 +205,13 @@ def test_more_than_4096_rows_in_one_step() -> None:
         assert_engines_agree(lambda: network(D, (6, 1), nn.Tanh, "linear"), X, y, objective, budget=Steps(20))
 
 
+def test_all_subsets_of_many_rows_go_to_torch() -> None:
+    X = torch.randn(4200, D, generator=torch.Generator().manual_seed(0))
+    history = fit(RegressionNet(D), X, X[:, 0], RLP(100, 50, subsets_per_step="all"), budget=Steps(2))
+    assert history.settings["engine"] == "torch"
+    assert "so many rows" in history.settings["engine_reason"]
+
+
 # Which one is taken
 
 
