@@ -49,22 +49,33 @@ class Value:
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the class under "kind"; a function becomes a description of it."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]  # as above
-        return {"kind": type(self).__name__} | {
-            name: function_to_json(value) if callable(value) else value for name, value in fields.items()
-        }
+        return {"kind": type(self).__name__} | {name: _plain(value) for name, value in fields.items()}
 
 
-def from_json(data: dict[str, Any]) -> Any:
-    """The value that `to_json` described; a function must still be where it was, and unchanged."""
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return function_to_json(value) if callable(value) else value
+
+
+def from_json(data: Any, *, functions: bool = True) -> Any:
+    """The value that `to_json` described, or the values of a list; a function must still be there, and unchanged.
+
+    Loading a function runs the module it is in: `functions=False` refuses them, for data that somebody else wrote.
+    """
+    if isinstance(data, list):
+        return tuple(from_json(item, functions=functions) for item in data)
+    if not isinstance(data, dict):
+        return data
+    if "where" in data:
+        if not functions:
+            raise ValueError(f"{data.get('function')} is not loaded: functions are refused here; make the value anew")
+        return function_from_json(data)
     known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind)}
     kind = known[one_of("kind", data.get("kind"), known)]
-    return kind(
-        **{
-            name: function_from_json(value) if isinstance(value, dict) else value
-            for name, value in data.items()
-            if name != "kind"
-        }
-    )
+    return kind(**{name: from_json(item, functions=functions) for name, item in data.items() if name != "kind"})
 
 
 def positive(name: str, value: object) -> float:
@@ -149,6 +160,10 @@ def _digest(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         text = ""
     if not described or isinstance(function, partial):
-        plain = {name: value for name, value in vars(function).items() if isinstance(value, int | float | str)}
+        plain = {
+            name: value
+            for name, value in getattr(function, "__dict__", {}).items()
+            if isinstance(value, int | float | str)
+        }
         text += repr(function) + repr(sorted(plain.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -21,8 +21,9 @@ from tests.lab import stub
 from tests.lab.dask_cluster import Cluster, free_port, wait_for
 
 from rlploss import cli
+from rlploss._extras import MissingExtra
 from rlploss.datasets import registry
-from rlploss.lab import cluster, provenance
+from rlploss.lab import cluster
 from rlploss.lab.cluster import ClusterError, DaskWorkers
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
@@ -347,12 +348,15 @@ def test_a_worker_with_other_code_is_left_aside(two, monkeypatch):
     ):
         next(outcomes)
     assert len(said) == 2
-    assert all("is left aside: its rlploss has other code than the driver's" in text for text in said)
+    assert all(
+        "is left aside: its rlploss has other code than the driver's; install the same there" in text for text in said
+    )
 
 
 def test_versions_that_differ_are_named():
-    other = {**provenance.versions(), "torch": "1.0"}
-    assert cluster._difference(other).startswith("it has torch 1.0, the driver ")
+    driver = {**cluster.versions("rlploss.lab.train"), "torch": "1.0", "code": "another"}
+    with pytest.raises(ImportError, match=r"it has torch 2.*, the driver 1\.0; install the same there"):
+        cluster.check_code("rlploss.lab.train", driver)
 
 
 def test_a_trainer_that_workers_cannot_import_is_a_reason(two, tmp_path, monkeypatch):
@@ -374,7 +378,7 @@ def test_no_scheduler_there(tmp_path, capfd):
 
 
 def test_a_command_without_scheduler_is_one_sentence_and_writes_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(DaskWorkers.__init__, "__kwdefaults__", {"timeout": 0.5, "tries": 3})
+    monkeypatch.setattr(DaskWorkers.__init__, "__kwdefaults__", {"timeout": 0.5})
     out = tmp_path / "out"
     workers = f"dask:tcp://127.0.0.1:{free_port()}"
     assert cli.run(["reproduce", "table1", "--workers", workers, "--out", str(out)]) == 2
@@ -405,7 +409,7 @@ def test_a_scheduler_that_dies_is_told(tmp_path):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ClusterError, match=r"need the package distributed, .*: pip install 'rlploss\[cluster\]'"):
+    with pytest.raises(MissingExtra, match=r"dask:.* needs distributed, .*: pip install 'rlploss\[cluster\]'"):
         parse_workers("dask:tcp://127.0.0.1:1")
 
 

@@ -88,6 +88,14 @@ def test_tables_have_headers_for_screen_readers_and_links_have_targets():
     assert set(re.findall(r'<a[^>]*href="#([^"]+)"', text)) <= ids
 
 
+def test_the_legend_shows_each_line_as_it_is_drawn():
+    figure = Figure("f1", "Figure", "", (panel(levels=(("published", 0.2, "green"),)),))
+    text = report.html(Report("Title", (), (Section("s1", "Section", figures=(figure,)),)))
+    assert re.findall(r'stroke-dasharray="([^"]*)" style="stroke: var\(--(\w+)', text) == [
+        ("", "blue"), ("", "vermillion"), ("1.5,2", "green")
+    ]  # fmt: skip
+
+
 def test_write_gives_every_table_and_figure_as_files(tmp_path):
     written = report.write(make(), tmp_path)
     assert written[0] == tmp_path / "report.html"

@@ -1,13 +1,12 @@
 """Processes of this machine: retries, what is told, threads, what cannot be sent."""
 
 import os
-from collections import deque
 
 import pytest
 import torch
 from tests.lab import stub
 
-from rlploss.lab.workers import Inline, LocalProcesses, Retries, attempt, one_thread, parse_workers
+from rlploss.lab.workers import Inline, LocalProcesses, attempt, one_thread, parse_workers
 
 
 def collect(workers, cells, train=stub.train):
@@ -57,12 +56,6 @@ def test_a_cell_that_always_kills_is_given_up_after_three_tries(tmp_path):
     assert found[0.2].error is None
     tries = sorted(line.split()[0] for line in stub.read_ledger(ledger))
     assert tries == ["0.1", "0.1", "0.1", "0.2"]
-
-
-def test_one_try_is_said_plainly():
-    waiting = deque()
-    assert Retries(waiting, print, 1).lost(stub.cell(), "gone").error == "gone"
-    assert not waiting
 
 
 def unsendable(cell, tell):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -341,6 +345,34 @@ def test_replicas_leave_models_that_own_their_memory() -> None:
             places.add(p.data_ptr())
         copy.deepcopy(history.model)
     assert len(places) == 12
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.parametrize("objective", [MSE(17), RLP(13, 11, plan="each-epoch"), Pointwise(quartic, 17)])
+def test_ctrl_c_ends_a_run_at_once_and_leaves_the_weights(objective: Any, engine: str) -> None:
+    made: dict[int, nn.Module] = {}
+
+    def make(seed: int) -> nn.Module:
+        made[seed] = build()(seed)
+        return made[seed]
+
+    interrupt = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    started = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        fit_fleet(make, replicas(3), objective, budget=Steps(10**8), engine=engine)
+    assert time.perf_counter() - started < 4
+    interrupt.join()
+    before = build()(0)
+    assert not torch.equal(made[0].fc1.weight, before.fc1.weight), "it had begun"
+    for model in made.values():
+        for p in model.parameters():
+            assert torch.isfinite(p).all()
+            assert p.untyped_storage().nbytes() == p.numel() * 8
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rlploss")]
 
 
 # Progress

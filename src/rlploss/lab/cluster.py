@@ -14,32 +14,20 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rlploss import _checks
+from rlploss._extras import need
 from rlploss.datasets import registry
-from rlploss.lab import provenance
-from rlploss.lab.errors import LabError
+from rlploss.lab import provenance, workers
+from rlploss.lab.errors import LabError, sentence
 from rlploss.lab.results import Tell
-from rlploss.lab.workers import (
-    TRIES,
-    AnyCell,
-    Lost,
-    Outcome,
-    Say,
-    TellOf,
-    Train,
-    attempt,
-    in_turn,
-    keep_busy,
-    now_and_then,
-    one_thread,
-    reason,
-)
+from rlploss.lab.study import AnyCell
+from rlploss.lab.workers import Outcome, Say, TellOf, Train, WorkerLost
 
 TOPIC = "rlploss-progress"  # one for all drivers: the scheduler keeps a fixed number of events per topic
 TELL_EVERY = 0.5  # seconds
@@ -57,11 +45,11 @@ class DaskWorkers:
     """The workers of the Dask scheduler at `address`, which may come and go.
 
     Every worker process trains one cell at a time, with one thread; start it with one thread (`--nthreads 1`) and have
-    one process per core. A cell whose worker is lost is tried again on another, `tries` times in all. Cells whose task
+    one process per core. A cell whose worker is lost is tried again on another, three times in all. Cells whose task
     is `timed` come last, one at a time and all on the same worker: their seconds are results.
     """
 
-    def __init__(self, address: str, *, timeout: float = 10.0, tries: int = TRIES) -> None:
+    def __init__(self, address: str, *, timeout: float = 10.0) -> None:
         if not _ADDRESS.fullmatch(address):
             raise ValueError(
                 f'workers must be "dask:tcp://HOST:PORT", got {f"dask:{address}"!r}; a scheduler prints its '
@@ -69,7 +57,7 @@ class DaskWorkers:
             )
         self.address = address
         self.timeout = _checks.number("timeout", timeout, minimum=0.1)
-        self.tries = _checks.count("tries", tries)
+        need("cluster", f'workers "{self}"', "distributed")
         with self._client() as client:
             self.count = max(1, len(self.processes(client)))
 
@@ -79,15 +67,23 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            team = _Team(self, client, train, say)
-            for alone, batch in in_turn(cells):
-                look = partial(team.look, alone)
-                yield from keep_busy(look, batch, tell, say, self.tries, PAUSE)
+            yield from workers.keep_busy(_Team(self, client, train, say).look, cells, tell, say, PAUSE)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
         """A connection; the scheduler lets go of everything that was asked for by a client that leaves."""
-        client = self._connect()
+        from distributed import Client
+
+        try:
+            # Not direct: only the scheduler has to be within reach.
+            client = Client(
+                self.address, timeout=self.timeout, set_as_default=False, direct_to_workers=False, name="rlploss"
+            )
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"no Dask scheduler answered at {self.address} within {self.timeout:g} s "
+                f"({sentence(str(error), 200)}); check the address, or start one there: dask scheduler"
+            ) from None
         log = logging.getLogger("distributed.client")  # pages about a lost scheduler, which is one sentence of ours
         level = log.level
         log.setLevel(logging.CRITICAL)
@@ -97,25 +93,6 @@ class DaskWorkers:
             with suppress(OSError, RuntimeError):  # the scheduler may be gone
                 client.close(timeout=1.5)
             log.setLevel(level)
-
-    def _connect(self) -> Any:
-        try:
-            from distributed import Client
-        except ImportError:
-            raise ClusterError(
-                f'workers "{self}" need the package distributed, which is not installed: '
-                "pip install 'rlploss[cluster]'"
-            ) from None
-        try:
-            # Not direct: only the scheduler has to be within reach.
-            return Client(
-                self.address, timeout=self.timeout, set_as_default=False, direct_to_workers=False, name="rlploss"
-            )
-        except (OSError, ValueError) as error:
-            raise ClusterError(
-                f"no Dask scheduler answered at {self.address} within {self.timeout:g} s ({_short(error)}); "
-                "check the address, or start one there: dask scheduler"
-            ) from None
 
     def processes(self, client: Any) -> dict[str, str]:
         """The address of every worker process by its id, which tells a restarted one from the one that was there."""
@@ -131,63 +108,52 @@ class DaskWorkers:
     def lost(self, error: object) -> ClusterError:
         """The scheduler has gone."""
         return ClusterError(
-            f"the Dask scheduler at {self.address} does not answer any more ({_short(error)}); what is stored is "
-            "kept, and the same command goes on when it is back"
+            f"the Dask scheduler at {self.address} does not answer any more ({sentence(str(error), 200)}); what is "
+            "stored is kept, and the same command goes on when it is back"
         )
 
 
-def _short(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}…"
-
-
 class _Team:
-    """One run: who is there, and the data they need."""
+    """One run: who is there, what they have told, and the data they need."""
 
-    def __init__(self, workers: DaskWorkers, client: Any, train: Train, say: Say) -> None:
+    def __init__(self, cluster: DaskWorkers, client: Any, train: Train, say: Say) -> None:
         from distributed.protocol.pickle import dumps
 
-        self.client, self.say, self.workers = client, say, workers
-        self.progress: dict[str, float] = {}  # by job
+        self.client, self.say, self.cluster = client, say, cluster
         module = str(getattr(train, "__module__", ""))
         self.root = module if module.startswith("rlploss.") else ""
-        self.code_version = provenance.code_version(self.root) if self.root else ""
+        self.versions = versions(self.root)
         function: bytes = dumps(train)
         self.trainer = hashlib.sha256(function).hexdigest()
-        self.data = {self.trainer: function}
-        self._seats: dict[str, _Seat] = {}  # by id
+        self.data = {self.trainer: function}  # what workers need, by SHA-256
+        self.told: dict[str, float] = {}  # progress by job
+        self.there: dict[str, _DaskWorker] = {}  # by id, those that came first first
         self._looked = -LOOK_EVERY
         self._deserted = False
-        self._timer: _Seat | None = None  # the one that trains cells whose seconds count
-        client.subscribe_topic(TOPIC, lambda event: self.progress.__setitem__(event[1]["job"], event[1]["done"]))
+        client.subscribe_topic(TOPIC, lambda event: self.told.__setitem__(event[1]["job"], event[1]["done"]))
 
-    def look(self, alone: bool, left: int) -> list[_Seat]:
-        """The workers that can be used, or `alone` one and the same of them; says who has come and gone."""
+    def look(self, left: int, alone: bool) -> list[_DaskWorker]:
+        """The workers that can be used, or `alone` the one that came first; says who has come and gone."""
         if time.monotonic() - self._looked >= LOOK_EVERY:
             self._find()
             self._looked = time.monotonic()
-        fit = [seat for seat in self._seats.values() if not seat.unfit and not seat.gone]
-        if not alone:
-            return fit
-        if self._timer not in fit:
-            self._timer = fit[0] if fit else None
-        return [self._timer] if self._timer else []
+        fit = [worker for worker in self.there.values() if not worker.unfit]
+        return fit[:1] if alone else fit
 
     def _find(self) -> None:
-        there = self.workers.processes(self.client)
-        for gone in self._seats.keys() - there.keys():
-            self._seats.pop(gone).gone = True
-        for id_, address in sorted(there.items(), key=lambda item: item[1]):
-            self._seats.setdefault(id_, _Seat(self, id_, address))
-        if not self._seats and not self._deserted:
-            here = self.workers.address
+        found, here = self.cluster.processes(self.client), self.cluster.address
+        for gone in self.there.keys() - found.keys():
+            del self.there[gone]
+        for id_, address in found.items():
+            self.there.setdefault(id_, _DaskWorker(self, id_, address))
+        if not self.there and not self._deserted:
             self.say(f"no workers at {here}: waiting for one (dask worker {here} --nthreads 1); Ctrl-C stops")
-        elif self._seats and self._deserted:
+        elif self.there and self._deserted:
             self.say("a worker has come: going on")
-        self._deserted = not self._seats
-        if self._seats and all(seat.unfit for seat in self._seats.values()):
-            reasons = "; ".join(dict.fromkeys(seat.unfit for seat in self._seats.values()))
-            raise ClusterError(f"no worker at {self.workers.address} can be used: {reasons}")
+        self._deserted = not self.there
+        unfit = dict.fromkeys(worker.unfit for worker in self.there.values())
+        if unfit and "" not in unfit:
+            raise ClusterError(f"no worker at {here} can be used: {'; '.join(unfit)}")
 
     def fetch(self, cell: AnyCell) -> tuple[str, ...]:
         """The data files that a cell needs, by SHA-256; their bytes are kept to be sent."""
@@ -200,95 +166,60 @@ class _Team:
         return tuple(file.sha256 for file in item.files)
 
 
-class _Seat:
+class _DaskWorker:
     """A worker process as the driver knows it: its id, its address and the data that it holds."""
 
     def __init__(self, team: _Team, id_: str, address: str) -> None:
         self._team, self._id, self._address = team, id_, address
         self._held: dict[str, Any] = {}  # futures of data, by SHA-256
         self._job = ""
-        self.future: Future[Any] | None = None
-        self.gone = False
         self.unfit = ""  # why it cannot be used
 
     def is_alive(self) -> bool:
-        return not self.gone
+        return self._id in self._team.there
 
-    def relay(self, tell: TellOf) -> None:
-        if self._job in self._team.progress:
-            tell(self.cell, self._team.progress.pop(self._job))
+    def progress(self) -> float | None:
+        return self._team.told.pop(self._job, None)
 
-    def start(self, cell: AnyCell) -> None:
-        self.cell, self._job, team = cell, f"rlploss-train-{uuid.uuid4().hex}", self._team
-        try:
-            keys = (team.trainer, *team.fetch(cell))
-            held = [self._hold(key) for key in keys]
-        except Exception as error:  # a dataset that cannot be had, or a worker that has gone and the next look tells
-            self.future = Future()
-            gone = isinstance(error, _Unreachable)
-            self.future.set_result(Lost("") if gone else Outcome(cell, error=reason(error)))
-            return
-        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.code_version, cell, keys))
+    def submit(self, cell: AnyCell) -> Future[Any]:
+        self._job, team = f"rlploss-train-{uuid.uuid4().hex}", self._team
+        keys = (team.trainer, *team.fetch(cell))
+        held = [self._hold(key) for key in keys]
+        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.versions, cell, keys))
         # The scheduler unpickles tasks to look at them. It sees bytes only, so it needs neither this package nor torch.
         there = team.client.get_executor(pure=False, workers=[self._address], allow_other_workers=False)
-        self.future = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=self._job)
+        future: Future[Any] = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=self._job)
+        return future
 
     def _hold(self, key: str) -> Any:
         """A future of the data with this SHA-256, which are sent before the first cell that needs them."""
         if key not in self._held:
-            name = f"rlploss-data-{key}-{self._id}"
+            name, team = f"rlploss-data-{key}-{self._id}", self._team
             try:
-                sent = self._team.client.scatter(
-                    {name: self._team.data[key]}, workers=[self._address], timeout=PATIENCE
-                )
-            except (OSError, RuntimeError, ValueError, KeyError) as error:
-                raise _Unreachable from error
+                sent = team.client.scatter({name: team.data[key]}, workers=[self._address], timeout=PATIENCE)
+            except (OSError, RuntimeError, ValueError, KeyError) as error:  # it has gone, as the next look tells
+                raise WorkerLost from error
             self._held[key] = sent[name]
         return self._held[key]
 
-    def outcome(self) -> Outcome | Lost:
+    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
         from distributed import KilledWorker
 
-        assert self.future is not None
-        if not self.future.done() or self.future.cancelled():
-            self.future.cancel()
+        try:
+            made: Outcome = future.result(timeout=0.0)
+        except (TimeoutError, CancelledError, KilledWorker, WorkerLost) as error:
+            future.cancel()
             if self._team.client.status != "running":
-                raise self._team.workers.lost("the connection was closed")
-            return self._leave()
-        error = self.future.exception()
-        if isinstance(error, KilledWorker):
-            return self._leave()
-        if error is not None and getattr(error, "name", "") == "rlploss":
-            return self._set_aside(f"it cannot take part ({_short(reason(error))})")
-        if error is not None:
-            return Outcome(self.cell, error=reason(error))
-        result: Outcome | Lost | WorkerInfo = self.future.result()
-        if not isinstance(result, WorkerInfo):
-            return result
-        if result.id == self._id:
-            return self._set_aside(_difference(result.versions))
-        return self._leave()  # another process answers at its address
-
-    def _leave(self) -> Lost:
-        self.gone = True
-        return Lost(f"worker {self._address} was lost")
-
-    def _set_aside(self, why: str) -> Lost:
-        self.unfit = why
-        self._team.say(f"worker {self._address} is left aside: {why}")
-        return Lost("")
-
-
-class _Unreachable(Exception):
-    """A worker does not take data."""
-
-
-def _difference(theirs: dict[str, str]) -> str:
-    ours = provenance.versions()
-    for name in ("torch", "rlploss"):
-        if ours[name] != theirs[name]:
-            return f"it has {name} {theirs[name]}, the driver {ours[name]}; install the same there"
-    return "its rlploss has other code than the driver's; install the same there"
+                raise self._team.cluster.lost("the connection was closed") from None
+            self._team.there.pop(self._id, None)
+            raise error if isinstance(error, WorkerLost) else WorkerLost(f"worker {self._address} was lost") from None
+        except Exception as error:
+            if getattr(error, "name", "") != "rlploss":
+                return Outcome(cell, error=workers.reason(error))
+            self.unfit = sentence(str(error), 200)
+            self._team.say(f"worker {self._address} is left aside: {self.unfit}")
+            raise WorkerLost from None
+        return made
 
 
 # On a worker. It needs no disk that others see, no data cache of its own, and it never sees the store.
@@ -297,39 +228,46 @@ _one_cell = threading.Lock()  # networks are initialised with torch's global gen
 _checked: set[str] = set()  # SHA-256 of data that arrived as they were sent
 
 
-@dataclass(frozen=True)
-class WorkerInfo:
-    """Who a worker process is: the answer of one that cannot train the cell it was given."""
-
-    id: str
-    versions: dict[str, str]
-
-
 class Unwanted(BaseException):
     """Nobody waits for this cell any more; not an `Exception`, so that no trainer takes it for a failure."""
 
 
 def train_there(
-    job: str, worker: str, root: str, code_version: str, cell: AnyCell, keys: Sequence[str], *data: bytes
-) -> Outcome | WorkerInfo:
+    job: str, worker: str, root: str, driver: dict[str, str], cell: AnyCell, keys: Sequence[str], *data: bytes
+) -> Outcome:
     """Train a cell with the pickled training function and the data files in `data`, whose SHA-256 are `keys`.
 
-    Returns who this is instead, if this is another process than the one that was asked, or has other code.
+    Refused by another process than the one that was asked, and by one whose code is not the driver's.
     """
     from distributed import get_worker
 
-    here = get_worker().id
-    if here != worker or (root and provenance.code_version(root) != code_version):
-        return WorkerInfo(here, provenance.versions())
+    if get_worker().id != worker:
+        raise WorkerLost(f"worker {get_worker().address} was lost")
+    check_code(root, driver)
     check_arrived(dict(zip(keys, data, strict=True)))
     files = dict(zip(keys[1:], data[1:], strict=True))
-    with _one_cell, one_thread(), registry.lent(files):
-        outcome = attempt(lambda cell, tell: pickle.loads(data[0])(cell, tell), cell, _teller(job))
+    with _one_cell, workers.one_thread(), registry.lent(files):
+        outcome = workers.attempt(lambda cell, tell: pickle.loads(data[0])(cell, tell), cell, _teller(job))
     if outcome.result is None:
         return outcome
     machine = ", ".join(f"{key} {value}" for key, value in provenance.machine().items())
     notes = (*outcome.result.notes, f"trained by a Dask worker: {machine}")
     return replace(outcome, result=replace(outcome.result, notes=notes))
+
+
+def versions(root: str) -> dict[str, str]:
+    """What driver and workers must share: packages, and the code behind a module of rlploss."""
+    return provenance.versions() | ({"code": provenance.code_version(root)} if root else {})
+
+
+def check_code(root: str, driver: dict[str, str]) -> None:
+    """Refuse to train for a driver with another torch or other code; the error says what to install."""
+    here = versions(root)
+    if root and here["code"] != driver["code"]:
+        other = next((name for name in ("torch", "rlploss") if here[name] != driver[name]), "")
+        what = f"it has {other} {here[other]}, the driver {driver[other]}" if other else ""
+        what = what or "its rlploss has other code than the driver's"
+        raise ImportError(f"{what}; install the same there", name="rlploss")
 
 
 def check_arrived(data: dict[str, bytes]) -> None:
@@ -353,4 +291,4 @@ def _teller(job: str) -> Tell:
             raise Unwanted
         worker.log_event(TOPIC, {"job": job, "done": fraction})
 
-    return now_and_then(tell, TELL_EVERY)
+    return workers.now_and_then(tell, TELL_EVERY)

@@ -13,9 +13,9 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
 }
 DASHES = {"solid": "", "dashed": "5,3", "dashdot": "6,2,1.5,2", "dotted": "1.5,2"}
 PANEL_SIZE = (3.5, 2.55)  # inches
+STYLE_SHEET = Path(__file__).with_name("templates") / "figure.mplstyle"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Panel:
     y_log: bool = False
     levels: tuple[tuple[str, float, str], ...] = ()
     note: str = ""
+    size = PANEL_SIZE  # the same for all
 
     def describe(self) -> str:
         """The text alternative: what is on the axes and where each curve begins and ends."""
@@ -125,37 +127,7 @@ class Figure:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    with (
-        warnings.catch_warnings(),
-        mpl.rc_context(
-            {
-                "text.parse_math": False,  # a class may be called $x_{$
-                "svg.fonttype": "none",  # text stays text
-                "svg.hashsalt": "rlploss",  # the same ids every time
-                "font.family": "sans-serif",
-                "font.size": 8.5,
-                "axes.titlesize": 9.5,
-                "axes.titleweight": "bold",
-                "axes.titlelocation": "left",
-                "axes.edgecolor": MUTED,
-                "axes.labelcolor": INK,
-                "axes.titlecolor": INK,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.axisbelow": True,
-                "grid.color": GRID,
-                "grid.linewidth": 0.6,
-                "xtick.color": MUTED,
-                "ytick.color": MUTED,
-                "xtick.minor.size": 0,
-                "ytick.minor.size": 0,
-                "text.color": INK,
-                "lines.linewidth": 1.6,
-                "legend.frameon": False,
-            }
-        ),
-    ):
+    with warnings.catch_warnings(), mpl.rc_context(fname=STYLE_SHEET):
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # names may be in any script
         yield
 
@@ -168,16 +140,10 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def _add_axes(figure: MplFigure, panel: Panel | Drawing, left: float, bottom: float) -> Axes:
     """Axes for one panel whose lower left corner is at (left, bottom) inches."""
-    width, height = size_of(panel)
-    across, up = figure.get_size_inches()
+    (width, height), (across, up) = panel.size, figure.get_size_inches()
     return figure.add_axes(
         ((left + LEFT) / across, (bottom + BOTTOM) / up, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up)
     )
-
-
-def size_of(panel: Panel | Drawing) -> tuple[float, float]:
-    """Width and height in inches."""
-    return panel.size if isinstance(panel, Drawing) else PANEL_SIZE
 
 
 def _draw(axes: Axes, panel: Panel | Drawing) -> None:
@@ -201,12 +167,25 @@ def _draw(axes: Axes, panel: Panel | Drawing) -> None:
             axes.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
         marker = "o" if len(line.x) <= 12 else ""
         axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, marker=marker, markersize=3)
-    for axis, is_log in ((axes.xaxis, panel.x_log), (axes.yaxis, panel.y_log)):
-        if is_log:
-            _log_axis(axes, axis)
-        else:
-            axis.set_major_locator(ticker.MaxNLocator(5))
-            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
+    _scale(axes, "x", panel.x_log)
+    _scale(axes, "y", panel.y_log)
+
+
+def _scale(axes: Axes, name: str, log: bool) -> None:
+    """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range is short."""
+    axis: Axis = getattr(axes, f"{name}axis")
+    locator: ticker.Locator = ticker.MaxNLocator(5)
+    label = _short
+    if log:
+        axes.set(**{f"{name}scale": "log"})
+        low, high = axis.get_view_interval()
+        decades = math.log10(high / low) if low > 0 else 9.0
+        locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10)))
+        if decades >= 1.5:
+            locator, label = ticker.LogLocator(numticks=6), _power
+        axis.set_minor_locator(ticker.NullLocator())
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: label(value)))
 
 
 def _short(value: float) -> str:
@@ -214,22 +193,7 @@ def _short(value: float) -> str:
     return number(value, 1) if 0 < abs(value) < 1e-3 else f"{value:,g}"
 
 
-def _log_axis(axes: Axes, axis: Axis) -> None:
-    """A logarithmic axis with few ticks: powers of ten, or 1, 2, 5 where the range is short."""
-    is_x = axis is axes.xaxis
-    (axes.set_xscale if is_x else axes.set_yscale)("log")
-    low, high = axes.get_xlim() if is_x else axes.get_ylim()
-    decades = math.log10(high / low) if low > 0 else 9.0
-    if decades < 1.5:
-        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10))))
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _short(value)))
-    else:
-        axis.set_major_locator(ticker.LogLocator(numticks=6))
-        axis.set_major_formatter(ticker.FuncFormatter(_power))
-    axis.set_minor_locator(ticker.NullLocator())
-
-
-def _power(value: float, _: object) -> str:
+def _power(value: float) -> str:
     """10⁻³ as plain text."""
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
 
@@ -237,17 +201,14 @@ def _power(value: float, _: object) -> str:
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables, described in words."""
     with _style():
-        figure = MplFigure(figsize=size_of(panel))
+        figure = MplFigure(figsize=panel.size)
         figure.patch.set_alpha(0.0)
         axes = _add_axes(figure, panel, 0.0, 0.0)
         axes.patch.set_alpha(0.0)
         _draw(axes, panel)
         text = _svg(figure)
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     for css, colour in [("ink", INK), ("muted", MUTED), ("grid", GRID), *((k, v[0]) for k, v in STYLES.items())]:
         text = text.replace(f": {colour}", f": var(--{css}, {colour})")
     head, rest = text.split(">", 1)
@@ -259,7 +220,7 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
 def _svg(figure: MplFigure) -> str:
     buffer = io.StringIO()
     FigureCanvasSVG(figure)
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return _PATH.sub(_shorter, buffer.getvalue())
 
 
@@ -272,22 +233,11 @@ def _shorter(path: re.Match[str]) -> str:
     return text if re.search("[CQ]", text) else text.replace(" L ", " ")  # what follows a point of M or L is a line
 
 
-def legend_swatch(style: str, level: bool = False) -> str:
-    """A short sample of a line, for the legend of a page; levels are dotted."""
-    colour, _, dash = STYLES[style]
-    dash = "dotted" if level else dash
-    return (
-        '<svg viewBox="0 0 26 8" width="26" height="8" aria-hidden="true">'
-        f'<line x1="1" y1="4" x2="25" y2="4" stroke-width="2.4" stroke-dasharray="{DASHES[dash]}" '
-        f'style="stroke: var(--{style}, {colour})"/></svg>'
-    )
-
-
 def drawn(figure: Figure) -> MplFigure:
     """The panels of a figure side by side over one legend, as a figure of matplotlib."""
     columns = min(figure.columns, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
-    width, height = (max(size_of(panel)[k] for panel in figure.panels) for k in (0, 1))
+    width, height = (max(panel.size[k] for panel in figure.panels) for k in (0, 1))
     legend = figure.legend()
     foot = 0.35 if legend else 0.0
     with _style():
@@ -296,7 +246,7 @@ def drawn(figure: Figure) -> MplFigure:
         for index, panel in enumerate(figure.panels):
             row, column = divmod(index, columns)
             top = (rows - row) * height + foot
-            axes = _add_axes(made, panel, column * width, top - size_of(panel)[1])
+            axes = _add_axes(made, panel, column * width, top - panel.size[1])
             _draw(axes, panel)
             handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         if legend:
@@ -323,17 +273,13 @@ def save(figure: Figure, directory: Path) -> list[Path]:
 
 def _mark(figure: Figure) -> str:
     """A comment that names what a figure shows; empty for drawings, which are code and have no such name."""
-    digest = hashlib.sha256(f"{mpl.__version__} {figure.columns}".encode() + Path(__file__).read_bytes())
-    for panel in figure.panels:
-        if isinstance(panel, Drawing):
-            return ""
-        words = (panel.title, panel.x_label, panel.y_label, panel.x_log, panel.y_log, panel.levels, panel.note)
-        digest.update(repr(words).encode())
-        for line in panel.lines:
-            digest.update(repr((line.label, line.style)).encode())
-            for values in (line.x, line.y, line.low, line.high):
-                digest.update(b"-" if values is None else np.ascontiguousarray(values).tobytes())
-    return f"<!-- {digest.hexdigest()} -->"
+    panels = [panel for panel in figure.panels if isinstance(panel, Panel)]
+    if len(panels) < len(figure.panels):
+        return ""
+    words = [(replace(panel, lines=()), [line.style for line in panel.lines]) for panel in panels]
+    shown = repr((mpl.__version__, figure.columns, words, data_rows(figure)))
+    code = Path(__file__).read_bytes() + STYLE_SHEET.read_bytes()
+    return f"<!-- {hashlib.sha256(shown.encode() + code).hexdigest()} -->"
 
 
 def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:
@@ -342,15 +288,9 @@ def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float
     for panel in figure.panels:
         if isinstance(panel, Drawing):
             rows += [(panel.title, what, x, y, y, y) for what, x, y in panel.data]
-        else:
-            for line in panel.lines:
-                low = line.y if line.low is None else line.low
-                high = line.y if line.high is None else line.high
-                for x, y, a, b in zip(line.x, line.y, low, high, strict=True):
-                    rows.append((panel.title, line.label, float(x), float(y), float(a), float(b)))
+            continue
+        for line in panel.lines:
+            ends = [line.y if end is None else end for end in (line.low, line.high)]
+            values = np.stack([line.x, line.y, *ends], axis=1).astype(np.float64).tolist()
+            rows += [(panel.title, line.label, x, y, low, high) for x, y, low, high in values]
     return rows
-
-
-def style_variables(*, dark: bool) -> Sequence[tuple[str, str]]:
-    """CSS variables of the line colours for a light or a dark page."""
-    return [(name, values[1] if dark else values[0]) for name, values in STYLES.items()]

@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,33 +16,23 @@ from pathlib import Path
 IGNORED = frozenset({"rlploss", "rlploss._checks", "rlploss._version"})
 
 
-def _dump(tree: ast.AST) -> str:
-    """The syntax tree as text without docstrings, so that words about the code do not make old rows foreign."""
+def _source(module: str) -> Path | None:
+    """The source file of a module of this package, without importing it; None for a name inside one."""
+    path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _read(path: Path) -> tuple[str, set[str]]:
+    """A module's syntax tree as text without docstrings, and the names under `rlploss` that it imports."""
+    tree, names = ast.parse(path.read_bytes()), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
-    return ast.dump(tree)
-
-
-def _source(module: str) -> Path | None:
-    """The source file of a module of this package, without importing it; None for a name inside one."""
-    root = Path(__file__).parents[1]
-    path = root.joinpath(*module.split(".")[1:])
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def _imports(tree: ast.AST) -> set[str]:
-    """Names under `rlploss` that a module imports, anywhere in it."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in names if name == "rlploss" or name.startswith("rlploss.")}
+    return ast.dump(tree), {name for name in names if name.split(".")[0] == "rlploss"}
 
 
 @cache
@@ -58,15 +49,11 @@ def code_hash(root: str) -> str:
     while waiting:
         module = waiting.pop()
         path = _source(module)
-        if path is None or module in IGNORED or module in found:
-            continue
-        tree = ast.parse(path.read_bytes())
-        waiting |= _imports(tree)
-        found[module] = _dump(tree)
-    digest = hashlib.sha256()
-    for module in sorted(found):
-        digest.update(f"{module}\0{found[module]}\0".encode())
-    return digest.hexdigest()
+        if path is not None and module not in IGNORED and module not in found:
+            found[module], imported = _read(path)
+            waiting |= imported
+    text = "".join(f"{module}\0{found[module]}\0" for module in sorted(found))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def code_version(root: str) -> str:
@@ -84,12 +71,10 @@ def _version(package: str) -> str:
 
 @cache
 def _processor() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 

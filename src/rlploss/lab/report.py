@@ -6,8 +6,7 @@ A report is data (`Report` of `Section`s); who writes one needs no HTML, and eve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -103,11 +102,7 @@ class Report:
     claims_title: str = "Claims and verdicts"
     claims_lead: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = field(default=())  # written as files only
-
-    def all_tables(self) -> list[Table]:
-        """Every table, shown or not."""
-        return [*(t for s in self.sections for t in s.tables), *self.tables]
+    tables: tuple[Table, ...] = ()  # written as files only
 
 
 def html(report: Report) -> str:
@@ -115,20 +110,13 @@ def html(report: Report) -> str:
     environment = Environment(
         loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    css = environment.get_template("report.css").render(
-        light=figures.style_variables(dark=False), dark=figures.style_variables(dark=True)
-    )
-    counted = Counter((claim.verdict, claim.tone) for claim in report.claims)
-    shown = [claim for claim in report.claims if not claim.folded]
+    environment.globals |= {"styles": figures.STYLES, "dashes": figures.DASHES}
     return environment.get_template("report.html.j2").render(
         report=report,
-        shown=shown,
-        folded=[claim for claim in report.claims if claim.folded],
-        css=Markup(css),
-        tally=[(word, tone, count) for (word, tone), count in counted.items()],
-        # Both escape every text they are given.
+        css=Markup(environment.get_template("report.css").render()),
+        tally=Counter((claim.verdict, claim.tone) for claim in report.claims),
+        # It escapes every text it is given.
         svg=lambda panel, figure, index: Markup(figures.inline_svg(panel, f"{figure}-{index}")),
-        swatch=lambda style, level: Markup(figures.legend_swatch(style, level)),
         has_data=lambda figure: bool(figures.data_rows(figure)),
     )
 
@@ -136,19 +124,17 @@ def html(report: Report) -> str:
 def write(report: Report, directory: Path) -> list[Path]:
     """Write report.html, tables/ and figures/ into the directory; returns what was written, the page first."""
     written: list[Path] = []
-    for table in report.all_tables():
-        for suffix, text in ((".csv", table.csv()), (".md", table.markdown())):
-            path = directory / "tables" / f"{table.name}{suffix}"
-            write_text(path, text)
-            written.append(path)
-    for section in report.sections:
-        for figure in section.figures:
-            written += figures.save(figure, directory / "figures")
-            rows: Sequence[Sequence[Scalar]] = figures.data_rows(figure)
-            if rows:
-                path = directory / "figures" / f"{figure.name}.csv"
-                write_text(path, csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
-                written.append(path)
-    page = directory / "report.html"
-    write_text(page, html(report))
-    return [page, *written]
+
+    def put(name: str, text: str) -> None:
+        write_text(directory / name, text)
+        written.append(directory / name)
+
+    for table in [*(table for section in report.sections for table in section.tables), *report.tables]:
+        put(f"tables/{table.name}.csv", table.csv())
+        put(f"tables/{table.name}.md", table.markdown())
+    for figure in [figure for section in report.sections for figure in section.figures]:
+        written += figures.save(figure, directory / "figures")
+        if rows := figures.data_rows(figure):
+            put(f"figures/{figure.name}.csv", csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
+    put("report.html", html(report))
+    return written[-1:] + written[:-1]

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration
 from rlploss.lab.store import Store
-from rlploss.lab.study import distinct
-from rlploss.lab.workers import AnyCell, Train, Workers
+from rlploss.lab.study import AnyCell, distinct
+from rlploss.lab.workers import Train, Workers
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
 
@@ -29,11 +29,6 @@ class Plan:
     stored: int
     seconds: dict[str, float] = field(repr=False)  # predicted, by cell hash
     workers: int = 1
-
-    @property
-    def networks(self) -> int:
-        """How many networks will be trained."""
-        return sum(cell.n_replicas for cell in self.todo)
 
     @property
     def expected_seconds(self) -> float:
@@ -49,7 +44,7 @@ class Plan:
         kept = f"{self.stored} stored already, " if self.stored else ""
         cells = len(self.todo) + self.stored
         return (
-            f"{cells} cells: {kept}{len(self.todo)} to train ({self.networks} networks), "
+            f"{cells} cells: {kept}{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks), "
             f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}."
         )
 
@@ -88,61 +83,30 @@ def execute(todo: Plan, store: Store, *, train: Train, workers: Workers, console
 
     Progress is a line that is rewritten on a terminal, and a line per cell when piped.
     """
-    started = time.monotonic()
-    failed: dict[str, str] = {}
-    trained = 0
+    started, failed = time.monotonic(), dict[str, str]()
     if not todo.todo:
         return Finished(0, failed, 0.0)
-    display = _Display(todo, console)
+    total, far = sum(todo.seconds.values()), dict[str, float]()  # how far each cell is
+    finished = 0
+    line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
+
+    def tell(cell: AnyCell, fraction: float, *, now: bool = False) -> None:
+        far[cell.hash] = min(max(fraction, 0.0), 1.0)
+        done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
+        label = f"[{finished}/{len(todo.todo)}] {cell}"
+        line.tell(total if finished == len(todo.todo) else done, label, now=now)
+
     try:
-        with closing(workers.run(train, todo.todo, tell=display.tell, say=display.say)) as running:
+        with closing(workers.run(train, todo.todo, tell=tell, say=line.say)) as running:
             for outcome in running:
-                if outcome.result is None:
-                    reason = outcome.error or "no reason given"
-                    failed[outcome.cell.hash] = reason
-                    store.write_failure(outcome.cell, reason)
-                else:
+                if outcome.result is not None:
                     store.write(outcome.cell, outcome.result)
-                    trained += 1
-                display.finish(outcome.cell, outcome.error)
+                else:
+                    failed[outcome.cell.hash] = reason = outcome.error or "no reason given"
+                    store.write_failure(outcome.cell, reason)
+                    line.say(f"failed: {outcome.cell}: {reason}")
+                finished += 1
+                tell(outcome.cell, 1.0, now=True)
     finally:
-        display.line.close()
-    return Finished(trained, failed, time.monotonic() - started)
-
-
-class _Display:
-    """Progress in expected seconds."""
-
-    def __init__(self, todo: Plan, console: Console) -> None:
-        self._plan = todo
-        self._total = sum(todo.seconds.values())
-        self._done: dict[str, float] = {}
-        self._finished = 0
-        self._started = time.monotonic()
-        stream = io.StringIO() if console.quiet else console.file
-        self.line = ProgressLine(self._total, stream=stream, every=30.0)
-        self.say = self.line.say
-
-    def tell(self, cell: AnyCell, fraction: float) -> None:
-        """A cell has come this far."""
-        self._done[cell.hash] = min(max(fraction, 0.0), 1.0)
-        self._show(cell)
-
-    def finish(self, cell: AnyCell, error: str | None) -> None:
-        """A cell is stored, or has failed."""
-        self._done[cell.hash] = 1.0
-        self._finished += 1
-        if error is not None:
-            self.say(f"failed: {cell}: {error}")
-        self._show(cell, now=True)
-
-    def _show(self, cell: AnyCell, *, now: bool = False) -> None:
-        done = sum(self._plan.seconds[key] * fraction for key, fraction in self._done.items())
-        if self._finished == len(self._plan.todo):
-            done = self._total
-        # The prediction at first, what has been seen later on.
-        trust = min(1.0, 4.0 * done / self._total)
-        seen = (time.monotonic() - self._started) * (self._total - done) / done if done > 0 else 0.0
-        predicted = self._plan.expected_seconds * (1.0 - done / self._total)
-        label = f"[{self._finished}/{len(self._plan.todo)}] {cell}"
-        self.line.tell(done, label, remaining=trust * seen + (1.0 - trust) * predicted, now=now)
+        line.close()
+    return Finished(finished - len(failed), failed, time.monotonic() - started)

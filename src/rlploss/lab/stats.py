@@ -60,11 +60,14 @@ class Comparison:
         return ("better" if self.better else "worse") if self.significant else "level"
 
 
-def _resampled_means(values: Array) -> Array:
-    """[RESAMPLES]: means of bootstrap samples, the same draws for every call with the same length."""
-    picks = np.random.default_rng(SEED).integers(len(values), size=(RESAMPLES, len(values)))
-    means: Array = values[picks].mean(axis=1)
-    return means
+def _picks(n: int) -> NDArray[np.int64]:
+    """[RESAMPLES, n]: the seeds of each bootstrap sample, the same for every call with the same n."""
+    return np.random.default_rng(SEED).integers(n, size=(RESAMPLES, n))
+
+
+def _interval(statistics: Array) -> tuple[float, float]:
+    low, high = np.quantile(statistics[np.isfinite(statistics)], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def summary(values: Array) -> Summary:
@@ -73,11 +76,9 @@ def summary(values: Array) -> Summary:
     n = len(values)
     if n == 0:
         raise ValueError("a summary needs at least one seed, got none")
-    mean = float(values.mean())
     if n == 1:
-        return Summary(mean, math.nan, math.nan, math.nan, 1)
-    low, high = np.quantile(_resampled_means(values), [0.025, 0.975])
-    return Summary(mean, float(values.std(ddof=1)), float(low), float(high), n)
+        return Summary(float(values[0]), math.nan, math.nan, math.nan, 1)
+    return Summary(float(values.mean()), float(values.std(ddof=1)), *_interval(values[_picks(n)].mean(axis=1)), n)
 
 
 def band(matrix: Array) -> tuple[Array, Array, Array]:
@@ -86,7 +87,7 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
     mean = matrix.mean(axis=0)
     if n < 2:
         return mean, mean, mean
-    half = scipy_stats.t.ppf(0.975, n - 1) * matrix.std(axis=0, ddof=1) / math.sqrt(n)
+    half = scipy_stats.t.ppf(0.975, n - 1) * scipy_stats.sem(matrix)
     return mean, mean - half, mean + half
 
 
@@ -102,50 +103,30 @@ def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap
         raise ValueError(f"paired arms need the same seeds, got shapes {ours.shape} and {theirs.shape}")
     ratio = lower_is_better and bool((ours > 0).all() and (theirs > 0).all())
     differences = np.log(ours) - np.log(theirs) if ratio else ours - theirs
-    n = len(differences)
-    mean = float(differences.mean())
-    p = _paired_p(differences, overlap)
-    if n < 2:
-        low, high = -math.inf, math.inf
-    elif overlap:
-        half = float(scipy_stats.t.ppf(0.975, n - 1)) * _standard_error(differences, overlap)
-        low, high = mean - half, mean + half
-    else:
-        low, high = np.quantile(_resampled_means(differences), [0.025, 0.975])
-    back = math.exp if ratio else float
-    with np.errstate(over="ignore"):
-        limits = (float(np.exp(low)), float(np.exp(high))) if ratio else (float(low), float(high))
+    n, mean = len(differences), float(differences.mean())
+    p, low, high = 1.0, -math.inf, math.inf
+    if n > 1:
+        error = differences.std(ddof=1) * math.sqrt(1.0 / n + overlap)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = 2.0 * float(scipy_stats.t.sf(abs(mean) / error, n - 1))
+        half = float(scipy_stats.t.ppf(0.975, n - 1) * error)
+        low, high = (mean - half, mean + half) if overlap else _interval(differences[_picks(n)].mean(axis=1))
+    p = 1.0 if math.isnan(p) else p  # it says nothing: NaN, or all equal
     better = mean < 0 if lower_is_better else mean > 0
-    return Comparison(back(mean), *limits, p, n, better, "ratio" if ratio else "difference")
-
-
-def _standard_error(differences: Array, overlap: float) -> float:
-    return float(differences.std(ddof=1)) * math.sqrt(1.0 / len(differences) + overlap)
-
-
-def _paired_p(differences: Array, overlap: float = 0.0) -> float:
-    """Two-sided p of the paired t-test; 1 where it says nothing (one seed, NaN, all equal)."""
-    if len(differences) < 2 or not np.isfinite(differences).all() or not differences.any():
-        return 1.0
-    error = _standard_error(differences, overlap)
-    freedom = len(differences) - 1
-    return _two_sided(abs(float(differences.mean())) / error, freedom) if error > 0.0 else 0.0
-
-
-def _two_sided(t: float, freedom: int) -> float:
-    return float(2.0 * scipy_stats.t.sf(t, freedom))
+    if not ratio:
+        return Comparison(mean, low, high, p, n, better, "difference")
+    with np.errstate(over="ignore"):
+        effect, low, high = np.exp([mean, low, high]).tolist()
+    return Comparison(effect, low, high, p, n, better, "ratio")
 
 
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The same comparisons with p-values corrected for their number (Holm's step-down)."""
-    m = len(comparisons)
-    order = sorted(range(m), key=lambda i: comparisons[i].p)
-    corrected = [0.0] * m
-    running = 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (m - rank) * comparisons[index].p))
-        corrected[index] = running
-    return [replace(c, p_holm=p) for c, p in zip(comparisons, corrected, strict=True)]
+    p = np.array([comparison.p for comparison in comparisons])
+    order = p.argsort()
+    corrected = np.empty_like(p)
+    corrected[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
+    return [replace(c, p_holm=float(q)) for c, q in zip(comparisons, corrected, strict=True)]
 
 
 def same_as_published(ours: Array, mean: float, sd: float) -> bool:
@@ -156,17 +137,14 @@ def same_as_published(ours: Array, mean: float, sd: float) -> bool:
 def variance_ratio(ours: Array, theirs: Array) -> Comparison:
     """Ratio of standard deviations (ours / theirs): Pitman-Morgan's paired test of equal variances."""
     n = len(ours)
-    sd_ours, sd_theirs = (float(np.std(a, ddof=1)) if n > 1 else math.nan for a in (ours, theirs))
-    if n < 3 or not sd_ours or not sd_theirs:
+    if n < 3 or not ours.std() or not theirs.std():
         return Comparison(math.nan, math.nan, math.nan, 1.0, n, False, "ratio")
     total, difference = ours + theirs, ours - theirs
     if not total.std() or not difference.std():
         return Comparison(1.0, 1.0, 1.0, 1.0, n, False, "ratio")
-    r = float(np.corrcoef(total, difference)[0, 1])
-    p = _two_sided(abs(r) * math.sqrt((n - 2) / max(1.0 - r * r, 1e-300)), n - 2)
-    picks = np.random.default_rng(SEED).integers(n, size=(RESAMPLES, n))
+    p = float(scipy_stats.pearsonr(total, difference).pvalue)
+    picks = _picks(n)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = ours[picks].std(axis=1, ddof=1) / theirs[picks].std(axis=1, ddof=1)
-    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
-    ratio = sd_ours / sd_theirs
-    return Comparison(ratio, float(low), float(high), p, n, ratio < 1, "ratio")
+        ratios = ours[picks].std(axis=1) / theirs[picks].std(axis=1)
+    ratio = float(ours.std() / theirs.std())
+    return Comparison(ratio, *_interval(ratios), p, n, ratio < 1, "ratio")

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +20,20 @@ from typing import Any
 import numpy as np
 
 from rlploss import _files
-from rlploss.lab import provenance
 from rlploss.lab.errors import LabError
+from rlploss.lab.provenance import machine, versions
 from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
-from rlploss.lab.study import Cell, canonical_json
+from rlploss.lab.study import AnyCell, Cell, canonical_json
 
 FILE, LOCK = "runs.sqlite", ".lock"
 SCHEMA = 2
 APPLICATION_ID = 0x524C504C  # "RLPL", in the file's header: tells our files from other SQLite files
+THIS = "spec_hash = ? AND code_version = ?"  # the key of a cell
+STRANGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # what odd rows lead to
 
-_TABLES = """
+TABLES = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA};
 CREATE TABLE cell (
     id INTEGER PRIMARY KEY, spec_hash TEXT NOT NULL, code_version TEXT NOT NULL, spec TEXT NOT NULL,
     provenance TEXT NOT NULL, created TEXT NOT NULL, seconds REAL NOT NULL,
@@ -60,10 +64,6 @@ class StoreError(LabError):
     """The store cannot be used; the message is one sentence for the user."""
 
 
-class DirectoryBusy(StoreError):
-    """Another process works in the directory."""
-
-
 class Store:
     """The results of one output directory. `with Store(directory, code_version=...) as store:`."""
 
@@ -74,7 +74,7 @@ class Store:
         self._prepare_directory(create)
         self._take_lock()
         try:
-            with self._told():
+            with self._told(f"use {self.path}"):
                 self._connection = self._open()
         except BaseException:
             self._lock.release()
@@ -92,35 +92,29 @@ class Store:
         self._lock.release()
 
     def _prepare_directory(self, create: bool) -> None:
-        if self.directory.exists() and not self.directory.is_dir():
-            raise StoreError(f"{self.directory} is a file, not a directory; choose another output directory")
+        """Make the directory, or refuse one that cannot be ours."""
         if self.path.exists():
             return
-        if not create:
-            raise StoreError(f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce` wrote")
-        if self.directory.exists() and any(p.name != LOCK for p in self.directory.iterdir()):
-            raise StoreError(
-                f"{self.directory} is not empty and was not made by rlploss; choose a new or empty directory"
-            )
-        try:
+        wrong = ""
+        if self.directory.exists() and not self.directory.is_dir():
+            wrong = "is a file, not a directory; choose another output directory"
+        elif not create:
+            wrong = f"holds no {FILE}; give the directory that `rlploss reproduce` wrote"
+        elif self.directory.exists() and any(path.name != LOCK for path in self.directory.iterdir()):
+            wrong = "is not empty and was not made by rlploss; choose a new or empty directory"
+        if wrong:
+            raise StoreError(f"{self.directory} {wrong}")
+        with self._told(f"create {self.directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot create {self.directory} ({error.strerror}); choose a directory you may write to"
-            ) from error
 
     def _take_lock(self) -> None:
         """Be the only one in the directory; the file then holds the number of this process, for the message."""
         path = self.directory / LOCK
-        try:
+        with self._told(f"lock {self.directory}"):
             lock = _files.lock(path)
-        except OSError as error:
-            raise DirectoryBusy(
-                f"cannot lock {self.directory} ({error.strerror}); choose a directory you may write to"
-            ) from error
         if lock is None:
             holder = path.read_text(errors="replace").strip() or "unknown"
-            raise DirectoryBusy(
+            raise StoreError(
                 f"another rlploss (process {holder}) is working in {self.directory}; wait for it or choose another "
                 "directory"
             )
@@ -139,10 +133,8 @@ class Store:
                 raise sqlite3.DatabaseError("malformed")
             if connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
                 # One transaction in rollback mode: a kill leaves nothing, never half a schema.
-                header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};"
-                connection.executescript(f"BEGIN IMMEDIATE; {header} {_TABLES} COMMIT;")
-            for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-                connection.execute(f"PRAGMA {setting}")
+                connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+            connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
         except BaseException:
             connection.close()
             raise
@@ -152,77 +144,69 @@ class Store:
         """Tell foreign, damaged and older files apart by the header, before SQLite touches the file."""
         with self.path.open("rb") as file:
             header = file.read(100)
+        owner, version = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
+        wrong = ""
         if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-            raise StoreError(
-                f"{self.path} is not an rlploss store (no SQLite header); move it away or choose another directory"
-            )
-        if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-            raise StoreError(
-                f"{self.path} is a SQLite file of another program; move it away or choose another directory"
-            )
-        version = int.from_bytes(header[60:64], "big")
-        if version != SCHEMA:
+            wrong = "is not an rlploss store (no SQLite header); move it away"
+        elif owner != APPLICATION_ID:
+            wrong = "is a SQLite file of another program; move it away"
+        elif version != SCHEMA:
             age = "an older" if version < SCHEMA else "a newer"
-            raise StoreError(
-                f"{self.path} has schema version {version}, {age} one than this rlploss reads ({SCHEMA}); "
-                "choose another directory, the file is left as it is"
-            )
+            wrong = f"has schema version {version}, {age} one than this rlploss reads ({SCHEMA}); move it away"
+        if wrong:
+            raise StoreError(f"{self.path} {wrong} or choose another directory, the file is left as it is")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn SQLite's and the system's errors into one sentence."""
+    def _told(self, what: str) -> Iterator[None]:
+        """Turn SQLite's and the system's errors into one sentence; `what` cannot be done."""
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise StoreError(
-                f"cannot use {self.path} ({error}); check that the disk has room and the directory is writable"
+                f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has room, or choose a "
+                "directory you may write to"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise StoreError(
-                f"{self.path} is damaged or truncated ({error}); restore a copy or choose another directory, "
-                "the file is left as it is"
-            ) from error
-        except OSError as error:
-            raise StoreError(f"cannot use {self.path} ({error.strerror}); check the directory") from error
+            raise self._damaged(error) from error
 
     @contextmanager
     def _understood(self, what: str) -> Iterator[None]:
         """Turn whatever a row with strange content leads to into one sentence."""
         try:
             yield
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise StoreError(
-                f"{self.path} is damaged: {what} cannot be read ({type(error).__name__}); restore a copy or choose "
-                "another directory, the file is left as it is"
-            ) from error
+        except STRANGE as error:
+            raise self._damaged(f"{what} cannot be read, {type(error).__name__}") from error
+
+    def _damaged(self, why: object) -> StoreError:
+        return StoreError(
+            f"{self.path} is damaged or truncated ({why}); restore a copy or choose another directory, the file is "
+            "left as it is"
+        )
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._told():
+        with self._told(f"use {self.path}"):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._told():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # A full disk may have rolled back already.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
 
-    def _key(self, cell: Cell[Any, Any]) -> tuple[str, str]:
+    def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
-        _refuse_unloadable(cell.spec())
+        if '"where":null' in canonical_json(cell.spec()):
+            raise ValueError(
+                f"a store keeps functions by name, got one in {cell} that is not at the top of a module or file; "
+                "define it there with def"
+            )
         return cell.hash, self.code_version
 
-    def has(self, cell: Cell[Any, Any]) -> bool:
+    def has(self, cell: AnyCell) -> bool:
         """Whether this very cell, by this very code, is stored."""
-        return bool(self._rows("SELECT 1 FROM cell WHERE spec_hash = ? AND code_version = ?", *self._key(cell)))
+        return bool(self._rows(f"SELECT 1 FROM cell WHERE {THIS}", *self._key(cell)))
 
-    def write(self, cell: Cell[Any, Any], result: CellResult) -> None:
+    def write(self, cell: AnyCell, result: CellResult) -> None:
         """Commit a cell and all its networks, or nothing."""
         if sorted((n.variant, n.seed) for n in result.networks) != sorted(cell.keys):
             raise ValueError(
@@ -230,81 +214,53 @@ class Store:
                 f"got {len(result.networks)} for {cell}"
             )
         key = self._key(cell)
-        origin = {
-            "code_version": self.code_version,
-            "versions": provenance.versions(),
-            "machine": provenance.machine(),
-            "threads": result.threads,
-            "engine": result.engine,
-            "notes": list(result.notes),
-            "objectives": list(result.objectives),
-        }
+        origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
+        origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
         with self._transaction() as connection:
-            cursor = connection.execute(
-                "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
+            number = connection.execute(
+                "INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)",
                 (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
-            )
+            ).lastrowid
             for network in result.networks:
                 curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
                 numbers = {name: _plain(v) for name, v in network.values.items()}
                 texts = canonical_json(curve), canonical_json(numbers)
-                inserted = connection.execute(
-                    'INSERT INTO network (cell, variant, seed, seconds, curve, "values") VALUES (?, ?, ?, ?, ?, ?)',
-                    (cursor.lastrowid, network.variant, network.seed, network.seconds, *texts),
-                )
-                connection.executemany(
-                    "INSERT INTO artifact (network, name, shape, data) VALUES (?, ?, ?, ?)",
-                    [
-                        (inserted.lastrowid, name, json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes())
-                        for name, array in network.artifacts.items()
-                    ],
-                )
-            connection.execute("DELETE FROM failure WHERE spec_hash = ? AND code_version = ?", key)
+                row = (number, network.variant, network.seed, network.seconds, *texts)
+                inserted = connection.execute("INSERT INTO network VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
+                for name, array in network.artifacts.items():
+                    content = json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes()
+                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", (inserted, name, *content))
+            connection.execute(f"DELETE FROM failure WHERE {THIS}", key)
 
-    def read(self, cell: Cell[Any, Any]) -> StoredCell | None:
+    def read(self, cell: AnyCell) -> StoredCell | None:
         """The stored cell of this code, or None."""
-        found = self._rows(
-            "SELECT id, provenance, seconds FROM cell WHERE spec_hash = ? AND code_version = ?", *self._key(cell)
-        )
+        found = self._rows(f"SELECT id, provenance, seconds FROM cell WHERE {THIS}", *self._key(cell))
         if not found:
             return None
         ((number, origin_text, seconds),) = found
-        networks = self._rows(
-            'SELECT id, variant, seed, seconds, curve, "values" FROM network WHERE cell = ? ORDER BY variant, seed',
-            number,
-        )
-        arrays = self._rows(
-            "SELECT network, name, shape, data FROM artifact WHERE network IN (SELECT id FROM network WHERE cell = ?)",
-            number,
-        )
+        columns = 'id, seed, variant, curve, seconds, "values"'
+        rows = self._rows(f"SELECT {columns} FROM network WHERE cell = ? ORDER BY variant, seed", number)
         with self._understood(f"cell {cell.hash[:16]}"):
-            artifacts: dict[int, dict[str, Any]] = {}
-            for network, name, shape, data in arrays:
-                artifacts.setdefault(network, {})[name] = np.frombuffer(data, "<f4").reshape(json.loads(shape))
-            read = tuple(
-                TrainedNetwork(
-                    seed,
-                    variant,
-                    {name: [_back(v) for v in values] for name, values in json.loads(curve).items()},
-                    took,
-                    {name: float(_back(v)) for name, v in json.loads(values).items()},
-                    artifacts.get(key, {}),
-                )
-                for key, variant, seed, took, curve, values in networks
-            )
+            networks = []
+            for id_, seed, variant, curve_text, took, values_text in rows:
+                curve = {name: _floats(values) for name, values in json.loads(curve_text).items()}
+                values = json.loads(values_text)
+                numbers = dict(zip(values, _floats(values.values()), strict=True))
+                arrays = self._rows("SELECT name, shape, data FROM artifact WHERE network = ?", id_)
+                artifacts = {n: np.frombuffer(data, "<f4").reshape(json.loads(shape)) for n, shape, data in arrays}
+                networks.append(TrainedNetwork(seed, variant, curve, took, numbers, artifacts))
             origin = json.loads(origin_text)
-            whole = [(n.variant, n.seed) for n in read] == sorted(cell.keys)
+            whole = [(n.variant, n.seed) for n in networks] == sorted(cell.keys)
             if not whole or not {"engine", "threads", "versions", "machine"} <= set(origin):
                 raise ValueError("it is not whole")
-        return StoredCell(read, origin, seconds)
+        return StoredCell(tuple(networks), origin, seconds)
 
-    def costs(self) -> list[tuple[Cell[Any, Any], float]]:
+    def costs(self) -> list[tuple[AnyCell, float]]:
         """(cell, seconds) of every stored cell, by whatever code: what estimates are learned from."""
         found = []
         for spec, seconds in self._rows("SELECT spec, seconds FROM cell"):
             # Another version may have other specs; an estimate can do without them.
-            with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            with suppress(*STRANGE):
                 found.append((Cell.from_spec(json.loads(spec)), seconds))
         return found
 
@@ -317,22 +273,21 @@ class Store:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         return int(self._rows("SELECT COUNT(*) FROM cell WHERE code_version <> ?", self.code_version)[0][0])
 
-    def write_failure(self, cell: Cell[Any, Any], reason: str) -> None:
+    def write_failure(self, cell: AnyCell, reason: str) -> None:
         """Remember why a cell has no result; it is tried again the next time."""
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", (*self._key(cell), reason, _now()))
 
-    def failure(self, cell: Cell[Any, Any]) -> str | None:
+    def failure(self, cell: AnyCell) -> str | None:
         """The reason of the last failure of this cell, if it failed."""
-        rows = self._rows("SELECT reason FROM failure WHERE spec_hash = ? AND code_version = ?", *self._key(cell))
+        rows = self._rows(f"SELECT reason FROM failure WHERE {THIS}", *self._key(cell))
         return str(rows[0][0]) if rows else None
 
     def write_request(self, name: str, options: dict[str, Any]) -> None:
         """Remember what was asked for, so that the report can be rendered again."""
         with self._transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO request VALUES (?, ?, ?)", (name, canonical_json(options), _now())
-            )
+            row = (name, canonical_json(options), _now())
+            connection.execute("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", row)
 
     def requests(self) -> dict[str, dict[str, Any]]:
         """Everything asked for in this directory, by name."""
@@ -341,18 +296,6 @@ class Store:
             with self._understood(f"request {name[:40]!r}"):
                 found[name] = dict(json.loads(options))
         return found
-
-
-def _refuse_unloadable(data: Any) -> None:
-    """Refuse a function that cannot be found again: nobody could say later what was trained."""
-    if isinstance(data, dict):
-        if "where" in data and data["where"] is None:
-            raise ValueError(
-                f"a store keeps functions by name, got {data['function']}, which is not at the top of a module or "
-                "file; define it there with def"
-            )
-        for value in data.values():
-            _refuse_unloadable(value)
 
 
 def _now() -> str:
@@ -364,5 +307,6 @@ def _plain(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _back(value: float | None) -> float:
-    return math.nan if value is None else value
+def _floats(values: Iterable[float | None]) -> list[float]:
+    """The way back: null is NaN."""
+    return np.array(list(values), np.float64).tolist()  # type: ignore[no-any-return]  # a list of one dimension

@@ -10,19 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlploss import _checks
-from rlploss._values import Value, from_json
+from rlploss._values import Value, from_json, put
 from rlploss.training.job import Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import Objective, as_objective
 
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
 OUTPUTS = ("logits", "softmax", "sigmoid")
-_LABELS = frozenset({"name", "protocol"})  # for people: they do not decide a result
-_KINDS: dict[str, type[Part]] = {}
+CHOICES = {"region": ("paper", "mahalanobis"), "scaling": ("standard",), "keep": ("reconstructions", "boundary")}
 
 
 def canonical_json(value: Any) -> str:
@@ -30,25 +29,20 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-class Part:
-    """What arms, tasks and variants share: a frozen dataclass that turns into JSON and back.
+class Part(Value):
+    """What arms, tasks and variants share: frozen dataclasses that turn into JSON and back.
 
     Another room may have arms and tasks of its own; the store and the workers use nothing but what stands here.
     """
 
     name: str
+    labels = frozenset({"name", "protocol"})  # fields for people: they do not decide a result
     timed = False  # whether the seconds are a result: such cells train alone, after the others
     variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
 
-    def __init_subclass__(cls) -> None:
-        """Note the class under its name, for the way back from JSON."""
-        super().__init_subclass__()
-        _KINDS[cls.__name__] = cls
-
     def to_json(self) -> dict[str, Any]:
         """All fields that decide a result as plain data, with the class under "kind"."""
-        names = [f.name for f in fields(self) if f.name not in _LABELS]  # type: ignore[arg-type]  # a dataclass
-        return {"kind": type(self).__name__} | {name: _plain(getattr(self, name)) for name in names}
+        return {name: value for name, value in super().to_json().items() if name not in self.labels}
 
     @property
     def family(self) -> str:
@@ -58,27 +52,6 @@ class Part:
     def __str__(self) -> str:
         """The label that progress and messages show."""
         return self.name
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Value | Part):
-        return value.to_json()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _made(data: Any) -> Any:
-    """What `_plain` described. Functions are refused: reading a store that others wrote must not run their code."""
-    if isinstance(data, list):
-        return tuple(_made(item) for item in data)
-    if not isinstance(data, dict):
-        return data
-    if any(isinstance(item, dict) and "where" in item for item in data.values()):
-        raise ValueError("a spec with a function in it is not loaded")
-    if data.get("kind") not in _KINDS:
-        return from_json(data)
-    kind: Any = _KINDS[data["kind"]]
-    labels = {f.name: "" for f in fields(kind) if f.name in _LABELS}
-    return kind(**labels, **{name: _made(item) for name, item in data.items() if name != "kind"})
 
 
 @dataclass(frozen=True)
@@ -93,7 +66,7 @@ class Arm(Part):
     output: str = "logits"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", as_objective(self.objective))
+        put(self, "objective", as_objective(self.objective))
         if not isinstance(self.optimizer, OptimizerValue):
             raise TypeError(f"optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got {self.optimizer!r}")
         _checks.one_of("output", self.output, OUTPUTS)
@@ -118,7 +91,7 @@ class Variant(Part):
     def __post_init__(self) -> None:
         for name, most in (("shift", 1.0), ("noise", 1e6)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _checks.number(name, getattr(self, name), 0.0, most))
+                put(self, name, _checks.number(name, getattr(self, name), 0.0, most))
 
 
 @dataclass(frozen=True)
@@ -156,12 +129,7 @@ class Task(Part):
 
     def __post_init__(self) -> None:
         _checks.one_of("model", self.model, MODELS)
-        choices = {
-            "region": ("paper", "mahalanobis"),
-            "scaling": ("standard",),
-            "keep": ("reconstructions", "boundary"),
-        }
-        for name, options in choices.items():
+        for name, options in CHOICES.items():
             if getattr(self, name) is not None:
                 _checks.one_of(name, getattr(self, name), options)
         for name in ("n_train", "n_test"):
@@ -214,13 +182,10 @@ class Cell(Generic[A, T]):
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Cell[Any, Any]:
+    def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:
         """The cell of a stored spec; names, which are not part of a spec, are empty."""
-        parts = {name: _made(spec[name]) for name in ("arm", "task", "budget", "seeds", "evaluate_every")}
-        for name in ("arm", "task"):
-            if not isinstance(parts[name], Part):
-                raise TypeError(f"{name} of a spec must describe one, got {parts[name]!r}")
-        return cls(**parts)
+        named = {name: {"name": ""} | spec[name] for name in ("arm", "task")}
+        return cls(**{name: from_json(part, functions=False) for name, part in {**spec, **named}.items()})
 
     @cached_property
     def hash(self) -> str:
@@ -239,6 +204,9 @@ class Cell(Generic[A, T]):
 
     def __str__(self) -> str:
         return f"{self.task} · {self.arm} · {self.budget.n:,} {type(self.budget).__name__.lower()}"
+
+
+AnyCell = Cell[Any, Any]  # of any arm and task
 
 
 def distinct(cells: Iterable[Cell[A, T]]) -> list[Cell[A, T]]:

@@ -25,9 +25,8 @@ from typing import Any, Protocol
 
 from rlploss import _checks
 from rlploss.lab.results import CellResult, Tell
-from rlploss.lab.study import Cell
+from rlploss.lab.study import AnyCell
 
-AnyCell = Cell[Any, Any]
 Train = Callable[[AnyCell, Tell], CellResult]
 TellOf = Callable[[AnyCell, float], None]  # how far a cell has come
 Say = Callable[[str], None]  # a sentence for the user: a worker was lost, a cell is tried again
@@ -111,13 +110,12 @@ def reason(error: BaseException) -> str:
 
 def now_and_then(tell: Tell, seconds: float) -> Tell:
     """The same function, called at most once in so many seconds."""
-    last = -seconds
+    due = 0.0
 
     def told(fraction: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= seconds:
-            last = now
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + seconds
             tell(float(fraction))
 
     return told
@@ -132,94 +130,90 @@ def one_thread() -> Iterator[None]:
     import torch
     from threadpoolctl import threadpool_limits
 
-    threads, variables = torch.get_num_threads(), {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    threads, ones = torch.get_num_threads(), dict.fromkeys(_THREAD_VARIABLES, "1")
+    before = {name: os.environ[name] for name in ones if name in os.environ}
+    os.environ.update(ones)
     with threadpool_limits(1):
         torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(threads)
-            for name, value in variables.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            for name in ones:
+                del os.environ[name]
+            os.environ.update(before)
 
 
-class Retries:
-    """Counts how often a cell has lost its worker."""
-
-    def __init__(self, waiting: deque[AnyCell], say: Say, most: int = TRIES) -> None:
-        self._waiting, self._say, self._most = waiting, say, most
-        self._lost: Counter[AnyCell] = Counter()
-
-    def lost(self, cell: AnyCell, how: str) -> Outcome | None:
-        """Put the cell behind the others once more, or give it up; one that was never begun stays the first."""
-        if not how:
-            self._waiting.appendleft(cell)
-            return None
-        self._lost[cell] += 1
-        if self._lost[cell] >= self._most:
-            return Outcome(cell, error=f"{how}, as in each of {self._most} tries" if self._most > 1 else how)
-        self._waiting.append(cell)
-        self._say(f"{how}; {cell} is tried again ({self._lost[cell] + 1} of {self._most})")
-        return None
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A worker has lost its cell; `how` in words, empty if it never began."""
-
-    how: str
+class WorkerLost(Exception):
+    """A worker has gone with its cell; without words if it had not begun, which is no try."""
 
 
 class Worker(Protocol):
     """A process that trains one cell at a time and may die."""
 
-    cell: AnyCell
-    future: Future[Any] | None  # what it is doing; None if it is free
-
     def is_alive(self) -> bool:
         """Whether the process is there."""
 
-    def start(self, cell: AnyCell) -> None:
-        """Begin a cell: sets `cell` and `future`."""
+    def submit(self, cell: AnyCell) -> Future[Any]:
+        """Begin a cell."""
 
-    def relay(self, tell: TellOf) -> None:
-        """Pass on what the process has told of its progress."""
+    def progress(self) -> float | None:
+        """How far the cell is, if something was told since this was asked."""
 
-    def outcome(self) -> Outcome | Lost:
-        """What the cell has come to, once the future is done or the process has died."""
+    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
+        """What the cell has come to, once the future is done or the process has died; raises `WorkerLost`."""
 
 
-def keep_busy(
-    look: Callable[[int], Sequence[Worker]], cells: Sequence[AnyCell], tell: TellOf, say: Say,
-    tries: int = TRIES, pause: float = 0.2,
-) -> Generator[Outcome]:  # fmt: skip
-    """Give the workers that `look(cells left)` finds a cell each, until every cell has an outcome."""
-    waiting = deque(cells)
-    retries = Retries(waiting, say, tries)
-    busy: list[Worker] = []
-    while waiting or busy:
-        for worker in look(len(waiting) + len(busy)):
-            if worker.future is None and waiting:
-                worker.start(waiting.popleft())
-                busy.append(worker)
+Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
+
+
+def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, pause: float = 0.2) -> Generator[Outcome]:
+    """Give the workers that `look` finds a cell each, until every cell has an outcome.
+
+    A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
+    last, one at a time and on one worker.
+    """
+    waiting = deque(cell for cell in cells if not cell.task.timed)
+    timed, alone = [cell for cell in cells if cell.task.timed], False
+    lost = Counter[AnyCell]()
+    busy: dict[Worker, tuple[AnyCell, Future[Any]]] = {}
+    while waiting or busy or timed:
+        if not waiting and not busy:
+            waiting, timed, alone = deque(timed), [], True
+        for worker in look(len(waiting) + len(busy), alone):
+            if worker not in busy and waiting:
+                cell = waiting.popleft()
+                busy[worker] = cell, _submitted(worker, cell)
         if busy:
-            wait_for([worker.future for worker in busy if worker.future], pause, FIRST_COMPLETED)
+            wait_for([future for _, future in busy.values()], pause, FIRST_COMPLETED)
         else:
             time.sleep(pause)
-        for worker in list(busy):
-            worker.relay(tell)
-            if worker.future is None or worker.future.done() or not worker.is_alive():
-                busy.remove(worker)
-                found: Outcome | Lost | None = worker.outcome()
-                worker.future = None
-                if isinstance(found, Lost):
-                    found = retries.lost(worker.cell, found.how)
-                if found is not None:
-                    yield found
+        for worker, (cell, future) in list(busy.items()):
+            if (fraction := worker.progress()) is not None:
+                tell(cell, fraction)
+            if not future.done() and worker.is_alive():
+                continue
+            del busy[worker]
+            try:
+                yield worker.outcome(cell, future)
+            except WorkerLost as how:
+                lost[cell] += bool(str(how))
+                if not str(how):
+                    waiting.appendleft(cell)
+                elif lost[cell] < TRIES:
+                    waiting.append(cell)
+                    say(f"{how}; {cell} is tried again ({lost[cell] + 1} of {TRIES})")
+                else:
+                    yield Outcome(cell, error=f"{how}, as in each of {TRIES} tries")
+
+
+def _submitted(worker: Worker, cell: AnyCell) -> Future[Any]:
+    try:
+        return worker.submit(cell)
+    except Exception as error:  # told when the outcome is asked for, as what goes wrong later
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 @dataclass(frozen=True)
@@ -242,23 +236,19 @@ class LocalProcesses:
         """See `Workers.run`."""
         team: list[_Process] = []
 
-        def look(size: int, left: int) -> list[_Process]:
-            _stop([worker for worker in team if not worker.is_alive()])
-            team[:] = [worker for worker in team if worker.is_alive()][:size]
+        def look(left: int, alone: bool) -> list[_Process]:
+            size = 1 if alone else self.count  # nobody is busy when one begins to train alone
+            kept = [worker for worker in team if worker.is_alive()][:size]
+            _stop([worker for worker in team if worker not in kept])
+            team[:] = kept
             while len(team) < min(size, left):
                 team.append(_Process(train))
             return team
 
         try:
-            for alone, batch in in_turn(cells):
-                yield from keep_busy(partial(look, 1 if alone else self.count), batch, tell, say)
+            yield from keep_busy(look, cells, tell, say)
         finally:
             _stop(team)
-
-
-def in_turn(cells: Sequence[AnyCell]) -> list[tuple[bool, list[AnyCell]]]:
-    """(False, the cells that train together), then (True, those whose seconds are a result and that train alone)."""
-    return [(alone, [cell for cell in cells if cell.task.timed is alone]) for alone in (False, True)]
 
 
 class _Process:
@@ -270,7 +260,6 @@ class _Process:
         self._progress, theirs = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(train, theirs))
         self._orphans = False
-        self.future: Future[Any] | None = None
         before = multiprocessing.active_children()
         with _interrupts_held():
             self._pool.submit(os.getpid)  # starts the process
@@ -280,32 +269,27 @@ class _Process:
     def is_alive(self) -> bool:
         return self.process.is_alive()
 
-    def start(self, cell: AnyCell) -> None:
-        self.cell = cell
-        try:
-            self.future = self._pool.submit(_train, cell)
-        except BrokenProcessPool as error:  # it has died since its last cell
-            self.future = Future()
-            self.future.set_exception(error)
+    def submit(self, cell: AnyCell) -> Future[Any]:
+        return self._pool.submit(_train, cell)
 
-    def relay(self, tell: TellOf) -> None:
+    def progress(self) -> float | None:
+        latest = None
         with suppress(EOFError, OSError):
             while self._progress.poll():
-                tell(self.cell, self._progress.recv())
+                latest = self._progress.recv()
+        return latest
 
-    def outcome(self) -> Outcome | Lost:
-        assert self.future is not None
+    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
         try:
-            error = self.future.exception(timeout=1.0)
-        except TimeoutError as late:  # a child of the dead process holds its pipes open, so the pool has not noticed
-            self._orphans, error = True, BrokenProcessPool(late)
-        if isinstance(error, BrokenProcessPool):
-            _stop([self])
-            return Lost(_died(self.process.exitcode))
-        if error is not None:
-            return Outcome(self.cell, error=f"the result cannot be sent: {reason(error)}")
-        outcome: Outcome = self.future.result()
-        return outcome
+            made: Outcome = future.result(timeout=1.0)
+        except (BrokenProcessPool, TimeoutError) as error:
+            # A child of the dead process may hold its pipes open, so that the pool does not notice.
+            self._orphans = isinstance(error, TimeoutError)
+            self.process.join(1.0)
+            raise WorkerLost(f"the worker process died ({_ending(self.process.exitcode)})") from None
+        except Exception as error:
+            return Outcome(cell, error=f"the result cannot be sent: {reason(error)}")
+        return made
 
     def close(self) -> None:
         """Let go of the pool of a process that has ended."""
@@ -325,14 +309,10 @@ def _stop(team: Sequence[_Process]) -> None:
         worker.close()
 
 
-def _died(code: int | None) -> str:
+def _ending(code: int | None) -> str:
     if code is None or code >= 0:
-        return f"the worker process died (exit code {code})"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
-        name = "without a name"
-    return f"the worker process died (killed by signal {-code}, {name})"
+        return f"exit code {code}"
+    return f"killed by signal {-code}, {next((s.name for s in signal.Signals if s == -code), 'without a name')}"
 
 
 @contextmanager
