@@ -90,6 +90,6 @@ def test_a_checkpoint_goes_on_with_dropout(tmp_path: Path) -> None:
 
 def test_the_global_generators_are_left_alone() -> None:
     before = torch.cuda.get_rng_state()
-    fit(seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)), 0).double().cuda(), *data(0), MSE(17),
-        budget=Steps(3))  # fmt: skip
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)), 0).double().cuda()
+    fit(model, *data(0), MSE(17), budget=Steps(3))
     assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -577,6 +577,21 @@ def test_released_autoencoder_with_its_float32_cut_off(engine: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_the_cut_off_loss_looks_at_targets_that_planes_cannot_reach(engine: str) -> None:
+    """mean (P·pred − target)², and not the projection of the residual alone."""
+    X, y = problem(outputs=2)
+    ours, twin = network(n_outputs=2), network(n_outputs=2)
+    plan = balanced_subsets(N, M, K, generator=stream(SEED, "plan"))
+
+    def loss(step: int) -> Tensor:
+        x, target = X[plan[step % K]], y[plan[step % K]]
+        return nn.functional.mse_loss(x @ torch.linalg.lstsq(x, twin(x)).solution, target)
+
+    values = naive(twin, loss, 3 * K, adam(twin))
+    curve = trained(ours, X, y, RLP.released(M, K, float32_cutoff=True), engine, budget=Epochs(3))
+    assert_same(ours, twin, curve, values)
+
+
 def test_images_and_class_numbers_with_rlp() -> None:
     generator = torch.Generator().manual_seed(6)
     X = torch.rand(30, 1, 32, 32, generator=generator)
