@@ -56,7 +56,7 @@ class Value:
 
 def from_json(data: dict[str, Any]) -> Any:
     """The value that `to_json` described; a function must still be where it was, and unchanged."""
-    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind)}
+    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind) and name[0] != "_"}
     kind = known[one_of("kind", data.get("kind"), known)]
     return kind(
         **{

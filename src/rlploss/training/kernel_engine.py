@@ -23,7 +23,6 @@ from rlploss.training.engine import Engine, Outcome
 from rlploss.training.feed import Block, Feed, Window
 from rlploss.training.job import SGD, Adam, AdamW, Job
 from rlploss.training.objectives import RLP, Huber, Objective
-from rlploss.training.rows import Table
 from rlploss.training.scores import score
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
@@ -101,9 +100,9 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
         return f"{_MISSING[0]} is not installed (pip install 'rlploss[kernel]')"
     if distributed.current().world > 1:
         return "several processes train together"
-    if job.table.device.type != "cpu":
-        return f"the network is on {job.table.device}"
-    if not isinstance(job.table, Table):
+    if job.table.x.device.type != "cpu":
+        return f"the network is on {job.table.x.device}"
+    if job.table.dataset is not None:
         return "rows are read from a Dataset"
     if type(job.optimizer) not in (Adam, AdamW, SGD):
         return "the optimizer is a function"
@@ -112,7 +111,7 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     chain = read_chain(job.model)
     if isinstance(chain, str):
         return chain
-    if len(job.table.row_shape) != 1 and not chain.flattens:
+    if len(job.table.x.shape[1:]) != 1 and not chain.flattens:
         return "its rows are not vectors"
     rows = min(job.objective.rows_per_step, job.table.n_rows)
     products = 3.0 * rows * chain.n_parameters
@@ -145,14 +144,13 @@ class KernelEngine(Engine):
 
         chain, table = read_chain(job.model), job.table
         assert isinstance(chain, DenseChain)
-        assert isinstance(table, Table)
         self.job, self._layers = job, chain.layers
         run: Any = kernel.run
         self._run, self._get_ready = run, kernel.get_ready
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = _numbers(table.features), _numbers(table.y)
         self._dtype = self._x.dtype
-        self._theta = torch.zeros(chain.n_parameters, dtype=table.dtype)
+        self._theta = torch.zeros(chain.n_parameters, dtype=table.x.dtype)
         first, second = (np.zeros(chain.n_parameters, self._dtype) for _ in range(2))
         self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
         sizes = [0 if p is None else p.numel() for layer in chain.layers for p in (layer.weight, layer.bias)]
@@ -193,17 +191,13 @@ class KernelEngine(Engine):
 
     # Steps
 
-    def reset_total(self, total: float = 0.0) -> None:
-        """Set the running sum of losses."""
-        self.state.total[0] = total
-
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window in calls of about `CALL_SECONDS`."""
         self._use(window.block)
         rates = self.job.rate_factors(window.first, window.last) * self.job.optimizer.lr  # type: ignore[union-attr]  # a value
         started = time.perf_counter()
-        taken, n = 0, window.last - window.first
-        bad = None
+        taken, n, bad = 0, window.last - window.first, None
+        self.state.total[0] = self.total
         while taken < n and bad is None:
             size = n - taken if self._outside else int(min(n - taken, max(64, CALL_SECONDS / self._pace)))
             begun = time.perf_counter()
@@ -222,7 +216,8 @@ class KernelEngine(Engine):
             self._pace = max((now - begun) / max(done, 1), 1e-9)
             if self.stopping or now >= deadline:
                 break
-        return Outcome(taken, float(self.state.total[0]), time.perf_counter() - started, bad)
+        self.total = float(self.state.total[0])
+        return Outcome(taken, time.perf_counter() - started, bad)
 
     def _call(
         self, spans: Any, rates: Any, loss: Any = None, rows: Any = None, part: int = 0, value: float = 0.0
@@ -289,7 +284,7 @@ class KernelEngine(Engine):
             empty if block.weight is None else _numbers(block.weight),
             _numbers(block.rows),
             _NONE if block.partner is None else _numbers(block.partner),
-            empty if block.lam is None else _numbers(block.lam.to(self.job.table.dtype)),
+            empty if block.lam is None else _numbers(block.lam.to(self.job.table.x.dtype)),
             _NONE.reshape(0, 2),
             block.every_row,
         )
