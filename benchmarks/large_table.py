@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from rlploss import RegressionNet, Steps, fit, seeded
+from rlploss import MSE, RLP, RegressionNet, Steps, fit, seeded
 
 D = 20
 LIMIT = 2**30
 
 # 100,000 subsets of 100 rows are one pass over 10 million rows
-CASES: dict[str, dict[str, Any]] = {
-    "rlp, defaults": {},
-    "rlp, one pass is 100,000 subsets": {"n_subsets": 100_000},
-    "rlp, new subsets in each epoch": {"n_subsets": 1_000, "plan": "each-epoch"},
-    "rlp, expected probe": {"probe": "expected"},
-    "rlp+mixup, 100,000 subsets": {"objective": "rlp+mixup", "n_subsets": 100_000},
-    "mse": {"objective": "mse"},
-    "rlp from a Dataset": {"n_subsets": 100_000},
+CASES: dict[str, RLP | MSE] = {
+    "rlp, defaults": RLP(),
+    "rlp, one pass is 100,000 subsets": RLP(n_subsets=100_000),
+    "rlp, new subsets in each epoch": RLP(n_subsets=1_000, plan="each-epoch"),
+    "rlp, expected probe": RLP(probe="expected"),
+    "rlp with mixup, 100,000 subsets": RLP(n_subsets=100_000, mixup=0.25),
+    "mse": MSE(),
+    "rlp from a Dataset": RLP(n_subsets=100_000),
 }
 
 
@@ -73,9 +73,8 @@ def run(folder: Path, name: str, steps: int) -> dict[str, Any]:
     """One case, in this process."""
     X, y = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in "Xy")
     data = (Table(X, y), None) if "Dataset" in name else (X, y)
-    settings = {"objective": "rlp", **CASES[name]}
     started = time.perf_counter()
-    history = fit(seeded(lambda: RegressionNet(D), 0), *data, budget=Steps(steps), compile=False, **settings)
+    history = fit(seeded(lambda: RegressionNet(D), 0), *data, CASES[name], budget=Steps(steps))
     above = peak_bytes() - (X.nbytes + y.nbytes)
     return {
         "case": name,

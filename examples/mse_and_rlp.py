@@ -7,9 +7,8 @@ K = 1000 subsets, and 3000 rows in batches of 100, that is 1000 steps against 30
 import numpy as np
 import torch
 
-from rlploss import Problem, RegressionNet, Steps, fit_fleet, seeded
-from rlploss.datasets import load
-from rlploss.datasets.splits import size_split
+from rlploss import MSE, RLP, Adam, Problem, RegressionNet, Steps, fit_fleet, seeded
+from rlploss.datasets import load, size_split
 
 STEPS, EVERY, SEEDS = 20_000, 4_000, 5
 
@@ -27,19 +26,11 @@ def main() -> None:
 
     print(f"Nonlinear, 3000 rows, Adam 1e-4, 100 rows per step, test MSE over {SEEDS} seeds\n")
     curves = {}
-    for objective in ("mse", "rlp"):
+    for objective in (MSE(batch_size=100), RLP.released(subset_size=100)):
         histories = fit_fleet(
-            build,
-            problems,
-            objective,
-            budget=Steps(STEPS),
-            evaluate_every=Steps(EVERY),
-            preset="released" if objective == "rlp" else None,
-            subset_size=100 if objective == "rlp" else None,
-            lr=1e-4,
-            batch_size=100 if objective == "mse" else None,
+            build, problems, objective, budget=Steps(STEPS), optimizer=Adam(1e-4), evaluate_every=Steps(EVERY)
         )
-        curves[objective] = np.stack([h["mse"] for h in histories])
+        curves[objective.loss] = np.stack([h["mse"] for h in histories])
         steps, epochs = histories[0]["step"], histories[0]["epoch"]
         print(f"{objective}: {epochs[-1]:g} epochs")
     print(f"\n{'steps':>8}  {'MSE':>16}  {'RLP':>16}")

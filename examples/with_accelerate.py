@@ -23,7 +23,7 @@ def train(epochs: int = 5) -> list[float]:
     loader = DataLoader(TensorDataset(X, y), batch_sampler=batches)
     model = seeded(lambda: RegressionNet(4), 0)
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=1e-2))
-    loss = RLPLoss(intercept=True)
+    loss = RLPLoss()
     means = []
     for _ in range(epochs):
         total = 0.0

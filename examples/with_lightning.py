@@ -18,7 +18,7 @@ class Regression(lightning.LightningModule):
 
     def __init__(self, n_features: int) -> None:
         super().__init__()
-        self.network, self.loss = RegressionNet(n_features), RLPLoss(intercept=True)
+        self.network, self.loss = RegressionNet(n_features), RLPLoss()
         self.means: list[float] = []
         self._values: list[float] = []
 

@@ -34,7 +34,6 @@ def train(epochs: int = 10) -> list[float]:
         RegressionNet,
         module__n_features=4,
         criterion=RLPLoss,
-        criterion__intercept=True,
         optimizer=torch.optim.Adam,
         lr=1e-2,
         batch_size=50,

@@ -178,14 +178,28 @@ def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
             raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
 
 
-def probe_points(points: Tensor, probe: str, n_features: int, n_subsets: int) -> None:
-    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others."""
-    if probe not in ("draw", "expected"):
+def probe_points(
+    points: Tensor | None, probe: str, draw_from: str, features: torch.Size, plan: torch.Size | None
+) -> None:
+    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others; or what to take instead.
+
+    `features` and `plan` are shapes; without a plan the batch is one subset.
+    """
+    (n_rows, d), (n_subsets, subset_size) = features, (1, features[0]) if plan is None else plan
+    elsewhere = probe in ("draw", "expected")
+    if points is None:
+        if probe == "draw" and plan is None:
+            raise ValueError(
+                'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass '
+                "subsets"
+            )
+        outside(draw_from if elsewhere else "train", subset_size, n_rows)
+    elif not elsewhere:
         raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
-    if points.shape[1] != n_features or (probe == "draw" and points.shape[0] != n_subsets):
+    elif points.shape[1] != d or (probe == "draw" and points.shape[0] != n_subsets):
         rows = str(n_subsets) if probe == "draw" else "n"
         raise ValueError(
-            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
+            f"probe_points must have shape ({rows}, {d}) to go with the features, got {tuple(points.shape)}"
         )
 
 

@@ -149,6 +149,10 @@ def _digest(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         text = ""
     if not described or isinstance(function, partial):
-        plain = {name: value for name, value in vars(function).items() if isinstance(value, int | float | str)}
+        plain = {
+            name: value
+            for name, value in getattr(function, "__dict__", {}).items()
+            if isinstance(value, int | float | str)
+        }
         text += repr(function) + repr(sorted(plain.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -56,7 +56,7 @@ def _seed_corpus(target: str, folder: Path) -> None:
             archive.writestr("data", b"1234567")
         seeds["zip"] = buffer.getvalue()
     if target == "checkpoint":
-        seeds["checkpoint"] = targets._checkpoint()[0]
+        seeds["checkpoint"] = targets._checkpoint("kernel")[0]
     if target in seeds:
         (folder / "seed").write_bytes(seeds[target])
 

@@ -433,18 +433,18 @@ def check_store(case: tuple[str, str, str]) -> bool:
 
 
 @cache
-def _checkpoint() -> tuple[bytes, dict[str, Any]]:
-    path = SCRATCH / "whole.pt"
-    _fit(path)
+def _checkpoint(engine: str) -> tuple[bytes, dict[str, Any]]:
+    path = SCRATCH / f"{engine}.pt"
+    _fit(path, engine)
     return path.read_bytes(), torch.load(path, weights_only=True)
 
 
-def _fit(path: Path) -> None:
+def _fit(path: Path, engine: str = "auto") -> None:
     from rlploss import MSE, RegressionNet, Steps, fit, seeded
 
     X = torch.linspace(-1, 1, 24).reshape(12, 2)
     fit(seeded(lambda: RegressionNet(2, hidden=2), 0), X, X[:, 0], MSE(6), budget=Steps(4), seed=0,
-        checkpoint=path, checkpoint_every=Steps(2))  # fmt: skip
+        checkpoint=path, checkpoint_every=Steps(2), engine=engine)  # fmt: skip
 
 
 @st.composite
@@ -452,8 +452,8 @@ def checkpoint_bytes(draw: Draw) -> bytes:
     """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another file."""
     from rlploss.training import checkpoint as checkpoints
 
-    data, content = _checkpoint()
-    how = draw(st.sampled_from(["bytes", "content", "state", "other"]))
+    data, content = _checkpoint(draw(st.sampled_from(["kernel", "torch"])))
+    how = draw(st.sampled_from(["bytes", "content", "state", "engine", "other"]))
     if how == "bytes":
         return mutated(data, draw(mutations))
     made = copy.deepcopy(content)
@@ -461,14 +461,16 @@ def checkpoint_bytes(draw: Draw) -> bytes:
     if how == "other":
         made = draw(strange)
     else:
-        inside = made if how == "content" else made["state"]
+        inside = {"content": made, "state": made["state"], "engine": made["state"]["engine"]}[how]
+        if how != "content" and draw(st.booleans()):
+            made["state"] |= {"stopped": "", "step": 2}  # so that the rest is read
         for _ in range(draw(st.integers(1, 2))):
             place = draw(st.sampled_from(sorted(inside))) if inside else "x"
             if draw(st.booleans()):
                 inside[place] = draw(strange)
             else:
                 inside.pop(place, None)
-        if how == "state":
+        if how != "content":
             made["digest"] = checkpoints._digest(made["state"])
     buffer = io.BytesIO()
     torch.save(made, buffer)

@@ -1,4 +1,4 @@
-"""Both engines give the same, to rounding: every objective, head, optimiser and probe; and which one is taken, and why."""
+"""Both engines give the same to rounding: every objective, head, optimiser and probe. Which one is taken, and why."""
 
 from __future__ import annotations
 
@@ -367,12 +367,14 @@ WITHOUT = """
 """
 
 
-@pytest.mark.parametrize("package", ["numba", "scipy", "threadpoolctl"])
+@pytest.mark.parametrize("package", ["numba", "scipy"])
 def test_without_numba_torch_trains_and_says_why(package: str) -> None:
     first, second = in_a_process(WITHOUT, package).splitlines()
-    remedy = f"needs {package}, which is not installed: pip install 'rlploss[kernel]'"
-    assert first == f"torch | the kernel {remedy}"
-    assert second == f'engine="kernel" {remedy}'
+    assert first.startswith("torch | ")
+    for line in (first, second):
+        assert package in line
+        assert "not installed" in line
+        assert "pip install 'rlploss[kernel]'" in line
 
 
 def test_importing_does_not_import_numba() -> None:

@@ -58,7 +58,7 @@ def test_columns(history: History) -> None:
     assert len(history) == 4
     assert isinstance(history["mse"], np.ndarray)
     assert history.last("mse") == history["mse"][-1]
-    with pytest.raises(ValueError, match='the column must be one of .*did you mean "mse"'):
+    with pytest.raises(ValueError, match=r'the column must be one of .*did you mean "mse"'):
         history["msee"]
 
 

@@ -1,4 +1,4 @@
-"""The kernel: a naive twin in numpy, badly conditioned subsets, what is not finite, the same bits, compiling and its cache."""
+"""The kernel: a twin in numpy, subsets in bad condition, what is not finite, the same bits, compiling and its cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.training.fleets import bits, build, data, replicas
-from tests.training.processes import in_a_process
+from tests.training.processes import SOURCE, in_a_process
 from torch import Tensor, nn
 
 from rlploss import (
@@ -472,6 +472,21 @@ def test_moments_of_dead_units_do_not_become_subnormal(optimizer: Any, tmp_path:
     assert (state["first"][16:32] != 0).any()
 
 
+def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
+    """1 − β₂ taken in float32 is off by 5e-5, and with it the average of squares."""
+    X, y = torch.ones(4, 1), torch.full((4,), 3.0)
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    path = tmp_path / "run.pt"
+    fit(model, X, y, MSE("all"), budget=Steps(1), optimizer=Adam(1e-6), checkpoint=path, engine="kernel")
+    state = torch.load(path, weights_only=True)["state"]["engine"]
+    assert float(state["first"][0]) == pytest.approx(0.1 * -6, rel=2e-7)
+    assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
+    assert state["powers"].tolist() == [0.9, 0.999]
+    assert state["powers"].dtype == torch.float64
+
+
 # The same bits
 
 BITS: dict[str, Objective] = {
@@ -528,6 +543,26 @@ def test_the_same_bits_with_any_number_of_threads(name: str, threads: Callable[[
         found.append([bits(h) for h in fleet])
         assert torch.get_num_threads() == n
     assert found[0] == found[1] == found[2]
+
+
+WIDE = """
+    import hashlib, torch
+    from rlploss import MSE, RLP, Adam, RegressionNet, Steps, fit, seeded
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(900, 64, generator=generator)
+    found = hashlib.sha256()
+    for objective in (MSE(700), MSE(700, mixup=0.3), RLP(300, 5, plan="each-epoch"), RLP(300, 5)):
+        model = seeded(lambda: RegressionNet(64, hidden=256), 0)
+        history = fit(model, X, X.sum(1).sin(), objective, budget=Steps(20), optimizer=Adam(0.01), engine="kernel")
+        for p in model.parameters():
+            found.update(p.detach().numpy().tobytes())
+    print(found.hexdigest())
+"""
+
+
+def test_the_same_bits_where_blas_would_take_several_threads() -> None:
+    found = {in_a_process(WIDE, OMP_NUM_THREADS=n, OPENBLAS_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "4")}
+    assert len(found) == 1
 
 
 def test_the_same_bits_while_torch_is_busy_in_another_thread(threads: Callable[[int], None]) -> None:
@@ -620,36 +655,36 @@ def test_nothing_is_compiled_again(tmp_path: Path) -> None:
 
 
 TRAIN = """
-    import sys, time, torch
+    import sys, torch
+    sys.stderr = sys.stdout
     from rlploss import MSE, RegressionNet, Steps, fit, seeded
     X = torch.linspace(-1, 1, 60).view(20, 3)
     history = fit(seeded(lambda: RegressionNet(3), 0), X, X.sum(1), MSE(), budget=Steps(20))
     from rlploss.training import kernel
-    stats = kernel.run.stats
-    print(history.settings["engine"], sum(stats.cache_hits.values()), repr(history.last("loss")))
+    print(history.settings["engine"], sum(kernel.run.stats.cache_hits.values()), repr(history.last("loss")))
 """
+TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
 
 
 def test_the_cache_is_made_and_used_again(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
-    first = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert first[:2] == ["kernel", "0"]
+    told, first = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert told == TOLD
+    assert first.startswith("kernel 0 ")
     assert list(folder.rglob("*.nbc")), "compiled code is kept"
-    second = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert second == ["kernel", "1", first[2]]
-    for path in folder.rglob("*.nbc"):  # a file that was cut short, by a full disk or a kill
+    (second,) = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert second == first.replace("kernel 0", "kernel 1")
+    for path in folder.rglob("*.nbc"):  # cut short by a broken disk
         path.write_bytes(path.read_bytes()[:1000])
-    third = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).split()
-    assert third[::2] == first[::2]
+    *_, third = in_a_process(TRAIN, RLPLOSS_CACHE=str(folder)).splitlines()
+    assert third == first
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that not even root can write to")
 def test_a_cache_that_cannot_be_written_to_is_done_without() -> None:
-    found = in_a_process(TRAIN, RLPLOSS_CACHE="/proc/self/rlploss").split()
-    assert found[0] == "kernel"
-
-
-def test_the_kernel_says_that_it_compiles(tmp_path: Path) -> None:
-    code = "import sys; sys.stderr = sys.stdout\n" + __import__("textwrap").dedent(TRAIN)
-    told = in_a_process(code, RLPLOSS_CACHE=str(tmp_path))
-    assert told.startswith("rlploss: compiling the training kernel, some ten seconds, once on this machine\n")
+    """Nor is another place used, which would not know when the sources change."""
+    beside = {path: path.stat().st_mtime_ns for path in Path(SOURCE).rglob("*.nb[ic]")}
+    told, found = in_a_process(TRAIN, RLPLOSS_CACHE="/proc/self/rlploss").splitlines()
+    assert told == TOLD
+    assert found.startswith("kernel 0 ")
+    assert {path: path.stat().st_mtime_ns for path in Path(SOURCE).rglob("*.nb[ic]")} == beside

@@ -117,7 +117,7 @@ def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
 def test_a_bad_loss_leaves_the_model_whole(function: Any, engine: str) -> None:
     X, y = data()
     model = network()
-    with pytest.raises(ValueError, match="Pointwise function|torch operations"):
+    with pytest.raises(ValueError, match=r"Pointwise function|torch operations"):
         fit(model, X, y, Pointwise(function), budget=Steps(2), engine=engine)
     for p in model.parameters():
         assert p.untyped_storage().nbytes() == p.numel() * 4
@@ -214,7 +214,7 @@ def test_models_that_cannot_be_trained() -> None:
 def test_epochs_and_rates_are_checked_when_the_values_are_made() -> None:
     with pytest.raises(ValueError, match=r"Epochs\(n\) must be at least 1, got -3"):
         Epochs(-3)
-    with pytest.raises(ValueError, match="lr must be above 0, got 0.0"):
+    with pytest.raises(ValueError, match=r"lr must be above 0, got 0\.0"):
         Adam(0)
     with pytest.raises(TypeError, match="lr must be a number, got 'fast'"):
         Adam("fast")  # type: ignore[arg-type]  # as the test says

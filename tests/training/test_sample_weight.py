@@ -107,8 +107,8 @@ def test_whole_weights_on_one_subset_are_repeated_rows(probe, engine):
     for rows, target, weight in ((X, y, w), (X.repeat(w, axis=0), y.repeat(w), None)):
         model = net()
         fit(
-            model, rows, target, RLP(len(rows), 1, probe=probe), budget=Steps(30), optimizer=SGD(0.05), sample_weight=weight,
-            engine=engine,
+            model, rows, target, RLP(len(rows), 1, probe=probe), budget=Steps(30), optimizer=SGD(0.05),
+            sample_weight=weight, engine=engine,
         )  # fmt: skip
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert_close(ends[0], ends[1], rtol=1e-8)

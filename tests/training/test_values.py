@@ -65,7 +65,9 @@ VALUES: list[tuple[Value, str]] = [
     (RLP(9, probe="sum", intercept=True), "RLP(9, probe='sum', intercept=True)"),
     (RLP(9, intercept=False), "RLP(9, intercept=False)"),
     (
-        RLP(9, 8, subsets_per_step="all", probe="draw", ridge=1, draw_from="outside", method="paper", plan="each-epoch"),
+        RLP(
+            9, 8, subsets_per_step="all", probe="draw", ridge=1, draw_from="outside", method="paper", plan="each-epoch"
+        ),
         "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', ridge=1.0, draw_from='outside', method='paper', "
         "plan='each-epoch')",
     ),
@@ -133,7 +135,9 @@ def test_a_value_comes_back_from_json(value: Value) -> None:
 )
 def test_any_rlp_there_and_back(size: Any, n: Any, per_step: Any, probe: str, intercept: Any, ridge: float, plan: str,
                                 mixup: Any) -> None:  # fmt: skip
-    value = RLP(size, n, subsets_per_step=per_step, probe=probe, intercept=intercept, ridge=ridge, plan=plan, mixup=mixup)
+    value = RLP(
+        size, n, subsets_per_step=per_step, probe=probe, intercept=intercept, ridge=ridge, plan=plan, mixup=mixup
+    )
     assert eval(repr(value)) == value
     assert from_json(json.loads(json.dumps(value.to_json()))) == value
 
@@ -141,7 +145,8 @@ def test_any_rlp_there_and_back(size: Any, n: Any, per_step: Any, probe: str, in
 @pytest.mark.parametrize(
     ("made", "plain"),
     [
-        (lambda: RLP(np.int64(9), np.int32(8), subsets_per_step=np.int64(2), ridge=np.float32(1)), RLP(9, 8, subsets_per_step=2, ridge=1)),
+        (lambda: RLP(np.int64(9), np.int32(8), ridge=np.float32(1)), RLP(9, 8, ridge=1)),
+        (lambda: RLP(subsets_per_step=np.int64(2)), RLP(subsets_per_step=2)),
         (lambda: RLP(intercept=np.bool_(True)), RLP(intercept=True)),
         (lambda: MSE(np.int64(9), mixup=np.float64(0.5)), MSE(9, mixup=0.5)),
         (lambda: Huber(delta=np.float32(2)), Huber(delta=2)),
@@ -193,7 +198,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Huber(delta="wide"), "delta must be a number, got 'wide'"),
     (lambda: Pointwise(3), r"Pointwise takes a function of \(pred, target\), got 3"),
     (lambda: Pointwise(nn.MSELoss), r"got <class .*MSELoss.*>; write Pointwise\(MSELoss\(\)\)"),
-    (lambda: Pointwise(mean_square), r"does not \(missing a required argument: 'features'\); or do you mean BatchLoss\?"),
+    (lambda: Pointwise(mean_square), r"does not \(missing a required argument: 'features'\); .* BatchLoss\?"),
     (lambda: BatchLoss(absolute), r"does not \(too many positional arguments\); or do you mean Pointwise\?"),
     (lambda: BatchLoss(RLPLoss), r"write BatchLoss\(RLPLoss\(\)\)"),
     (lambda: BatchLoss(WithWeights()), "must have no parameters of its own to train, got WithWeights with some"),
@@ -202,10 +207,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Adam("fast"), "lr must be a number, got 'fast'"),
     (lambda: AdamW(weight_decay=-1), r"weight_decay must be finite and at least 0, got -1\.0"),
     (lambda: SGD(0.1, momentum=2), r"momentum must be in \[0, 1\], got 2\.0"),
-    (lambda: SGD(0.1, nesterov=True), "nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out"),
+    (lambda: SGD(0.1, nesterov=True), r"nesterov=True needs momentum above 0, got 0\.0; set momentum, or leave"),
     (lambda: Steps(0), r"Steps\(n\) must be at least 1, got 0"),
     (lambda: Epochs(1.5), r"Epochs\(n\) must be a whole number, got 1\.5"),
-    (lambda: as_budget("budget", 7), r"budget must be Epochs\(n\) or Steps\(n\), so that a comparison always states which"),
+    (lambda: as_budget("budget", 7), r"budget must be Epochs\(n\) or Steps\(n\), so that a comparison always"),
     (lambda: as_objective("huberr"), 'did you mean "huber"'),
     (lambda: as_objective(MSE), r"objective must be a value, got the class MSE; write MSE\(\)"),
     (lambda: as_objective(absolute), "wrap a function of your own in Pointwise or BatchLoss"),
@@ -328,7 +333,9 @@ def test_lambdas_closures_and_objects_print_but_do_not_load(function: Any, shown
     assert shown in repr(value)
     described = json.loads(json.dumps(value.to_json()))
     assert described["function"]["where"] is None
-    with pytest.raises(ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"):
+    with pytest.raises(
+        ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"
+    ):
         from_json(described)
 
 

@@ -323,7 +323,7 @@ class ProjectionBank(nn.Module):
     def _factors(self, part: slice | Tensor) -> Factors:
         form = self.plane_form
         x = self.features[self.subsets[part]]
-        return factor(x, intercept=form.intercept, ridge=form.ridge, solve=form.has_points)
+        return factor(x, intercept=form.intercept, ridge=form.ridge)
 
     def _make_rows(self, part: slice | Tensor) -> Tensor:
         """W of these subsets in the kept type, at most `_n_kept` rows each."""

@@ -8,30 +8,28 @@ the others go through a singular value decomposition. No Gram matrix is formed: 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import truediv
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
-
 _EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve · basisᵀ · r.
+    """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve() · basisᵀ · r.
 
     basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the rank.
-    solve [K, p, q] or None; centre [K, d] or None (zero); rank [K].
+    solve() [K, p, q], which only the probes "draw" and "expected" call; centre [K, d] or None (zero); rank [K].
     """
 
     basis: Tensor
-    solve: Tensor | None
+    solve: Callable[[], Tensor]
     centre: Tensor | None
     rank: Tensor
 
@@ -41,16 +39,13 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: bool = True) -> Factors:
-    """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64).
-
-    `solve=False` leaves out what only the probes "draw" and "expected" need.
-    """
+def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors:
+    """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64)."""
     x = x.detach().to(torch.float64)
     K, M, d = x.shape
     tolerance = max(M, d + intercept) * _EPS
     if ridge == 0 and d + intercept <= M and not is_tracing():
-        easy = _easy(x, intercept, tolerance, solve)
+        easy = _easy(x, intercept, tolerance)
         if easy is not None:
             return easy
     if not is_tracing() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
@@ -58,7 +53,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
         p, q = d + intercept, min(M, d + intercept)
         return Factors(
             basis=x.new_full((K, M, q), math.nan),
-            solve=x.new_full((K, p, q), math.nan) if solve else None,
+            solve=lambda: x.new_full((K, p, q), math.nan),
             centre=x.new_zeros(K, d) if intercept else None,
             rank=torch.zeros(K, dtype=torch.int64, device=x.device),
         )
@@ -66,7 +61,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     scaled, norm = _unit_columns(centred)
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
-    problem = _Problem(x, y, norm, centre, ridge, tolerance, solve)
+    problem = _Problem(x, y, norm, centre, ridge, tolerance)
     # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows than columns
     if is_tracing() or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
@@ -79,15 +74,13 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0, solve: boo
     redone = _by_svd(problem.pick(doubtful))
     return Factors(
         basis=factors.basis.index_copy(0, doubtful, redone.basis),
-        solve=None
-        if redone.solve is None
-        else required(factors.solve, "factors need their solve").index_copy(0, doubtful, redone.solve),
+        solve=lambda: factors.solve().index_copy(0, doubtful, redone.solve()),
         centre=centre,
         rank=factors.rank.index_copy(0, doubtful, redone.rank),
     )
 
 
-def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors | None:
+def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
     """Factors by one QR where that shows by itself that all is well, else None.
 
     Householder QR does not mind the scale of a column, and with the column of ones first what follows is centred;
@@ -98,14 +91,10 @@ def _easy(x: Tensor, intercept: bool, tolerance: float, solve: bool) -> Factors 
     q, r = _qr(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
     if not _proves_full_rank(r.cpu().numpy(), intercept, tolerance):
         return None
-    inverse = None
-    if solve:
-        eye = torch.eye(p, dtype=x.dtype, device=x.device)
-        inverse = torch.linalg.solve_triangular(r, eye.expand(K, p, p), upper=True)
-        if intercept:
-            inverse = inverse.roll(-1, dims=1)  # the coefficient of ones goes last
     centre = x.new_zeros(K, d) if intercept else None
-    return Factors(q, inverse, centre, torch.full((K,), p, device=x.device))
+    rank = torch.full((K,), p, device=x.device)
+    # the coefficient of ones goes last
+    return Factors(q, lambda: _inverse(r).roll(-int(intercept), dims=1), centre, rank)
 
 
 def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
@@ -198,7 +187,6 @@ class _Problem:
     centre: Tensor | None  # [K, d]
     ridge: float
     tolerance: float
-    solve: bool
 
     @property
     def intercept(self) -> bool:
@@ -206,7 +194,7 @@ class _Problem:
 
     def pick(self, which: Tensor) -> _Problem:
         centre = None if self.centre is None else self.centre[which]
-        return _Problem(self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance, self.solve)
+        return _Problem(self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance)
 
 
 def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
@@ -218,7 +206,8 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         rank = torch.full((K,), m + extra, device=y.device)
         certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
-        return Factors(eye, _minimum_norm(problem, None), problem.centre, rank), certain
+        x = torch.nn.functional.pad(problem.x, (0, extra), value=1.0)
+        return Factors(eye, lambda: _minimum_norm(x, None, problem.centre), problem.centre, rank), certain
     norm = problem.norm
     if ridge > 0:
         # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
@@ -229,12 +218,11 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
     else:
         q, r = _qr(y)
     certain = _full_rank(r, problem.tolerance)
-    solve = None
-    if problem.solve:
-        eye = torch.eye(d, dtype=y.dtype, device=y.device)
-        inverse = torch.linalg.solve_triangular(r, eye.expand(K, d, d), upper=True)
-        solve = _with_mean(inverse / norm.unsqueeze(-1), problem)
     rank = torch.full((K,), d + extra, device=y.device)
+
+    def solve() -> Tensor:
+        return _with_mean(_inverse(r) / norm.unsqueeze(-1), problem)
+
     return Factors(_with_ones(q, problem), solve, problem.centre, rank), certain
 
 
@@ -247,58 +235,46 @@ def _by_svd(problem: _Problem) -> Factors:
     u = u * keep.unsqueeze(1)
     s = torch.where(keep, s, torch.ones_like(s))
     rank = keep.sum(1) + int(problem.intercept)
-    if ridge > 0:
-        # In the caller's coordinates y·norm = u·B: shrink along the singular directions of B.
-        b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]
+    b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]: in the caller's coordinates y·norm = u·b
+    if ridge > 0:  # shrink along the singular directions of b
         ub, sb, vb = _svd(b)
         shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
         basis = _with_ones((u @ ub) * (sb.unsqueeze(1) / shrunk), problem)
-        solve = _with_mean(vb.mT / shrunk, problem) if problem.solve else None
-        return Factors(basis, solve, problem.centre, rank)
-    basis = _with_ones(u, problem)
-    solve = None
-    if problem.solve:
-        solve = _minimum_norm(problem, (keep, s, vh))
-        if y.shape[1] >= y.shape[2]:  # full column rank has one solution, which needs no second factorisation
-            direct = vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1)
-            full = keep.all(1)[:, None, None]
-            solve = torch.where(full, _with_mean(direct, problem), required(solve, "factors need their solve"))
-    return Factors(basis, solve, problem.centre, rank)
+        return Factors(basis, lambda: _with_mean(vb.mT / shrunk, problem), problem.centre, rank)
+
+    def solve() -> Tensor:
+        centre, rows, real = problem.centre, b, keep
+        if centre is not None:
+            # The row of ones comes first: rows past the rank must be last for the triangle of `_minimum_norm`.
+            mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * math.sqrt(problem.x.shape[1])
+            rows = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
+            real = torch.nn.functional.pad(keep, (1, 0), value=True)
+        # the basis has its column of ones last
+        least = _minimum_norm(rows, real, centre).roll(-int(problem.intercept), dims=-1)
+        if y.shape[1] < y.shape[2]:
+            return least
+        # full column rank has one solution, which needs no second factorisation
+        direct = _with_mean(vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1), problem)
+        return torch.where(keep.all(1)[:, None, None], direct, least)
+
+    return Factors(_with_ones(u, problem), solve, problem.centre, rank)
 
 
-def _minimum_norm(problem: _Problem, svd: tuple[Tensor, Tensor, Tensor] | None) -> Tensor | None:
-    """The pseudo-inverse in the caller's coordinates: x = basis·B with B of full row rank, so x⁺ = B⁺·basisᵀ.
+def _minimum_norm(b: Tensor, real: Tensor | None, centre: Tensor | None) -> Tensor:
+    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q] or everywhere; about the centre.
 
-    `svd` is (keep, s, vh) of the scaled columns; None means that the basis is the identity, B = x.
+    With x = basis·b this is x⁺ = b⁺·basisᵀ, the plane of minimum norm in the caller's coordinates.
     """
-    if not problem.solve:
-        return None
-    if svd is None:
-        b, keep = problem.x, None
-        if problem.intercept:
-            b = torch.cat([b, torch.ones_like(b[..., :1])], dim=-1)  # [K, M, p]
-    else:
-        keep, s, vh = svd
-        b = (s * keep).unsqueeze(-1) * vh * problem.norm.unsqueeze(1)  # [K, q, d]
-        if problem.centre is not None:
-            # The row of ones comes first: rows past the rank must be last for the triangle below.
-            root = math.sqrt(problem.x.shape[1])
-            mean = torch.cat([problem.centre, torch.ones_like(problem.centre[:, :1])], dim=-1) * root
-            b = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
-            keep = torch.nn.functional.pad(keep, (1, 0), value=True)
     q, r = wide_qr(b)
-    if keep is not None:
-        r = r + torch.diag_embed((~keep).to(r.dtype))
-    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
-    solution: Tensor = q @ torch.linalg.solve_triangular(r.mT, eye, upper=False)  # [K, p, q]
-    if keep is not None:
-        solution = solution * keep.unsqueeze(1)
-        if problem.intercept:
-            solution = solution.roll(-1, dims=-1)  # the basis has its column of ones last
-    if problem.centre is None:
+    if real is not None:
+        r = r + torch.diag_embed((~real).to(r.dtype))
+    solution: Tensor = q @ _inverse(r).mT
+    if real is not None:
+        solution = solution * real.unsqueeze(1)
+    if centre is None:
         return solution
     slope, offset = solution[:, :-1], solution[:, -1:]
-    return torch.cat([slope, offset + problem.centre.unsqueeze(1) @ slope], dim=1)
+    return torch.cat([slope, offset + centre.unsqueeze(1) @ slope], dim=1)
 
 
 def wide_qr(b: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,12 +285,17 @@ def wide_qr(b: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(q).scatter(1, order, q), r
 
 
+def _inverse(r: Tensor) -> Tensor:
+    """The inverses of upper triangles [K, n, n]."""
+    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
+    inverse: Tensor = torch.linalg.solve_triangular(r, eye, upper=True)
+    return inverse
+
+
 def _full_rank(r: Tensor, tolerance: float) -> Tensor:
     """Which triangles [K, n, n] certainly have full rank, by a bound on the condition number."""
-    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
-    inverse = torch.linalg.solve_triangular(r, eye, upper=True)
     # Frobenius norms are at least the spectral ones; nan (a singular triangle) compares false
-    bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(inverse)
+    bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(_inverse(r))
     return bound * tolerance < 0.5
 
 
@@ -374,7 +355,7 @@ def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
 def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
     """rank(x) of each subset [K], by the rule above."""
     parts = chunks(*x.shape, intercept=intercept)
-    return torch.cat([factor(x[part], intercept=intercept, solve=False).rank for part in parts])
+    return torch.cat([factor(x[part], intercept=intercept).rank for part in parts])
 
 
 def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False) -> list[slice]:
@@ -384,10 +365,3 @@ def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool
     if size >= n_subsets:
         return [slice(None)]
     return [slice(i, min(i + size, n_subsets)) for i in range(0, n_subsets, size)]
-
-
-def required(value: T | None, rule: str) -> T:
-    """The value, or an error with this rule where there is none."""
-    if value is None:
-        raise ValueError(f"{rule}, got None")
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,19 +69,18 @@ def rlp_loss(
     0.611111
     """
     _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
-    values = subset_values(
-        pred,
-        target,
-        features,
-        PlaneForm(probe, intercept, ridge, draw_from),
-        subsets=subsets,
-        probe_points=probe_points,
-        generator=generator,
-        features_grad=features_grad,
-        check_finite=check_finite,
-        warn=_checks.warn,
-    )
-    return reduce(values, reduction)
+    form = PlaneForm(probe, intercept, ridge, draw_from)
+    manner = Manner(generator, features_grad, check_finite, _checks.warn)
+    return reduce(subset_values(pred, target, features, form, manner, subsets, probe_points), reduction)
+
+
+class Manner(NamedTuple):
+    """How values are computed, whatever the form: what else a call of the loss decides."""
+
+    generator: torch.Generator | None
+    features_grad: bool
+    check_finite: bool
+    warn: Warn  # how to tell of degenerate cases
 
 
 def subset_values(
@@ -88,15 +88,12 @@ def subset_values(
     target: Tensor,
     features: Tensor,
     form: PlaneForm,
-    *,
-    subsets: Tensor | None,
-    probe_points: Tensor | None,
-    generator: torch.Generator | None,
-    features_grad: bool,
-    check_finite: bool,
-    warn: Warn,
+    manner: Manner,
+    subsets: Tensor | None = None,
+    probe_points: Tensor | None = None,
 ) -> Tensor:
-    """The value of each subset [K], or a scalar of the only one; `warn` is how to tell of degenerate cases."""
+    """The value of each subset [K], or a scalar of the only one."""
+    generator, features_grad, check_finite, warn = manner
     if subsets is None and probe_points is None and form.is_projection and not features_grad:
         value = _quick_value(pred, target, features, form, check_finite)
         if value is not None:
@@ -107,14 +104,7 @@ def subset_values(
     if subsets is not None:
         _checks.subset_plan(subsets, x.shape[0], values=check_finite and not tracing)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
-    if given is not None:
-        _checks.probe_points(given, form.probe, x.shape[1], 1 if subsets is None else subsets.shape[0])
-    elif form.probe == "draw" and subsets is None:
-        raise ValueError(
-            'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass subsets'
-        )
-    elif form.has_points:
-        _checks.outside(form.draw_from, x.shape[0] if subsets is None else subsets.shape[1], x.shape[0])
+    _checks.probe_points(given, form.probe, form.draw_from, x.shape, None if subsets is None else subsets.shape)
     if check_finite and not tracing:  # rows that are in no subset are checked too
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():
@@ -223,7 +213,7 @@ def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, point
 
 def _lift(z: Tensor, form: PlaneForm) -> Tensor:
     """Rows z [..., d] with their 1 where the planes have an intercept."""
-    return torch.cat([z, torch.ones_like(z[..., :1])], dim=-1) if form.intercept else z
+    return torch.nn.functional.pad(z, (0, int(form.intercept)), value=1.0)
 
 
 def _minimum_norm_gap(design: Tensor, right: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.loss.functional import subset_values
+from rlploss.loss.functional import Manner, subset_values
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.quadratic import reduce
 from rlploss.loss.subsets import balanced_subsets
@@ -69,27 +69,14 @@ class RLPLoss(nn.Module):
         self.plane_form.warn_of_form(self._warn)
 
     def forward(self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None) -> Tensor:
-        """The loss of one batch.
+        """The loss of one batch: predictions and targets (N,), (N, 1) or (N, C), features (N, d) or images.
 
-        Args:
-            pred: predictions, (N,), (N, 1) or (N, C).
-            target: targets of exactly the same shape.
-            features: (N, d); (N,) is one column, images are flattened.
-            probe_points: for "draw" the points z themselves, (K, d); for "expected" the rows to average over, (n, d).
-                By default both come from `features`.
+        `probe_points` are for "draw" the points z themselves, (K, d), for "expected" the rows to average over, (n, d);
+        by default both come from `features`.
         """
-        values = subset_values(
-            pred,
-            target,
-            features,
-            self.plane_form,
-            subsets=None if self.subset_size is None else self._subsets(pred, target, self.subset_size),
-            probe_points=probe_points,
-            generator=self.generator,
-            features_grad=self.features_grad,
-            check_finite=self.check_finite,
-            warn=self._warn,
-        )
+        subsets = None if self.subset_size is None else self._subsets(pred, target, self.subset_size)
+        manner = Manner(self.generator, self.features_grad, self.check_finite, self._warn)
+        values = subset_values(pred, target, features, self.plane_form, manner, subsets, probe_points)
         return reduce(values, self.reduction)
 
     def _subsets(self, pred: Tensor, target: Tensor, size: int) -> Tensor:

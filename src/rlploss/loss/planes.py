@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss.loss.factors import Factors, chunks, factor, is_tracing, required
+from rlploss.loss.factors import Factors, chunks, factor, is_tracing
 
 PROBES = ("subset", "draw", "expected", "sum")
 
@@ -118,12 +118,11 @@ class Moment:
 def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
     """Return Σ = mean of zzᵀ over rows z [..., n, d], factored by a QR of the rows."""
     rows = rows.to(torch.float64)
-    n = rows.shape[-2]
-    if not intercept:
-        return Moment(torch.linalg.qr(rows, mode="r")[1] / math.sqrt(n), None)
-    centre = rows.mean(-2, keepdim=True)
-    lifted = torch.cat([rows - centre, torch.ones_like(rows[..., :1])], dim=-1)
-    return Moment(torch.linalg.qr(lifted, mode="r")[1] / math.sqrt(n), centre.squeeze(-2))
+    root, centre = math.sqrt(rows.shape[-2]), None
+    if intercept:
+        centre = rows.mean(-2)
+        rows = torch.nn.functional.pad(rows - centre.unsqueeze(-2), (0, 1), value=1.0)
+    return Moment(torch.linalg.qr(rows, mode="r")[1] / root, centre)
 
 
 PAPER = PlaneForm(intercept=False)
@@ -140,7 +139,7 @@ def probe_rows(
     parts = [slice(None)] if is_tracing() else chunks(*x.shape, intercept=form.intercept)
     rows = []
     for part in parts:
-        factors = factor(x[part], intercept=form.intercept, ridge=form.ridge, solve=form.has_points)
+        factors = factor(x[part], intercept=form.intercept, ridge=form.ridge)
         here = None if points is None else points[part]
         rows.append(rows_of(factors, form, points=here, moment=None if moment is None else moment.of(part)))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
@@ -159,16 +158,16 @@ def rows_of(factors: Factors, form: PlaneForm, *, points: Tensor | None = None, 
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
     inverse = pseudo_inverse_of(factors)
-    if form.probe == "draw":
-        return rows_at(required(points, 'probe="draw" needs its points'), inverse, factors.centre)
-    moment = required(moment, 'probe="expected" needs its moment')
-    if factors.centre is not None:
+    given = points if form.probe == "draw" else moment
+    if given is None:
+        raise ValueError(f'probe="{form.probe}" needs its {"points" if form.probe == "draw" else "moment"}, got None')
+    if not isinstance(given, Moment):
+        return rows_at(given, inverse, factors.centre)
+    if factors.centre is not None and given.centre is not None:
         # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
-        shift = (required(moment.centre, "planes with an intercept need a moment with one") - factors.centre).unsqueeze(
-            1
-        )
+        shift = (given.centre - factors.centre).unsqueeze(1)
         inverse = torch.cat([inverse[:, :-1], inverse[:, -1:] + shift @ inverse[:, :-1]], dim=1)
-    rows = moment.rows @ inverse
+    rows = given.rows @ inverse
     if rows.shape[1] > M:  # at most M rows are needed
         rows = torch.linalg.qr(rows, mode="r")[1]
     return rows
@@ -176,14 +175,14 @@ def rows_of(factors: Factors, form: PlaneForm, *, points: Tensor | None = None, 
 
 def pseudo_inverse_of(factors: Factors) -> Tensor:
     """x⁺ [K, p, M] about the centre: the plane of r at z is [z − centre, 1]ᵀ · x⁺ · r."""
-    return required(factors.solve, "factors need their solve") @ factors.basis.mT
+    return factors.solve() @ factors.basis.mT
 
 
 def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
     """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its centre."""
     at = points.to(inverse.dtype)
     if centre is not None:
-        at = torch.cat([at - centre, torch.ones_like(at[:, :1])], dim=-1)
+        at = torch.nn.functional.pad(at - centre, (0, 1), value=1.0)
     return at.unsqueeze(1) @ inverse
 
 

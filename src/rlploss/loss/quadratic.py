@@ -49,11 +49,11 @@ def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: floa
     """a·‖R‖² ± ‖W R‖² of each subset, for autograd: residual R [..., M, C], rows W [..., q, M], a `residual_weight`."""
     if rows is None:
         return residual.square().sum((-2, -1)) * residual_weight
-    if residual_weight == 0:
-        along = rows @ residual
-        # a short way for one subset, whose steps pay for the number of operations
-        return (along * along).sum() if along.ndim == 2 else (along * along).sum((-2, -1))
-    return _differentiable(residual, rows, residual_weight)
+    if residual_weight:
+        return _differentiable(residual, rows, residual_weight)
+    along = rows @ residual
+    # a short way for one subset, whose steps pay for the number of operations
+    return (along * along).sum() if along.ndim == 2 else (along * along).sum((-2, -1))
 
 
 def projected(
@@ -63,15 +63,12 @@ def projected(
 
     residual R [..., M, C], rows W [..., q, M], a the `residual_weight`.
     """
-    if rows is None:
-        product = residual * residual_weight
-        return (residual * product).sum((-2, -1)) * scale, product * (2 * scale)
-    if residual_weight == 0:
+    if rows is not None and residual_weight == 0:
         along = rows @ residual
         value = (along * along).sum((-2, -1))
         # every operation counts: a step of a small network is little else
         return value if scale == 1 else value * scale, rows.mT @ (along * (2 * scale))
-    product = _product(residual, rows, residual_weight)
+    product = residual * residual_weight if rows is None else _product(residual, rows, residual_weight)
     return _value(residual, product, residual_weight) * scale, product * (2 * scale)
 
 
@@ -104,7 +101,10 @@ def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor
     """A·R for A = `matrix`, or A = residual_weight·I − WᵀW for rows W = `matrix`."""
     if residual_weight == 0:
         return matrix @ residual
-    return residual * residual_weight - matrix.mT @ (matrix @ residual)
+    along = matrix @ residual
+    if residual.ndim == 2:  # one pass over the residual less
+        return torch.addmm(residual, matrix.mT, along, beta=residual_weight, alpha=-1)
+    return residual * residual_weight - matrix.mT @ along
 
 
 def _value(residual: Tensor, product: Tensor, residual_weight: float) -> Tensor:

@@ -28,7 +28,7 @@ def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
 
     A row of weight w counts as w rows would: its fitted value is summed w times, not √w times.
     """
-    basis = factor(columns, ridge=ridge, solve=False).basis
+    basis = factor(columns, ridge=ridge).basis
     return weight.double().sqrt().unsqueeze(1) @ basis @ basis.mT
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,12 +32,17 @@ def cached(function: F) -> F:
 
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
     """
+    try:  # numba would fall back on a place that does not notice a change of the other sources
+        _folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=_folder()):
+            pass
+    except OSError:
+        made: F = _njit(**_RULES)(function)
+        return made
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(_folder())
     try:
-        made: F = _njit(cache=True, **_RULES)(function)
-    except RuntimeError:  # no place that can be written to
-        made = _njit(**_RULES)(function)
+        made = _njit(cache=True, **_RULES)(function)
     finally:
         _config.CACHE_DIR = before
     return made

@@ -122,6 +122,7 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
 
 @cache
 def _controller() -> Any:
+    import scipy.linalg.cython_blas  # noqa: F401 - numba's products call it: it must be loaded to be found
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -220,6 +220,9 @@ class Loop:
         self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
         self.job.model.load_state_dict(state["model"])
         self.best, self.engine.total = state["best"], state["loss_sum"]
+        shapes = {name: value.shape for name, value in state["model"].items()}
+        if self.best is not None and {name: value.shape for name, value in self.best.items()} != shapes:
+            raise ValueError("its best weights are not those of the model")
         self.history.columns, self.history.stopped = state["columns"], state["stopped"]
         self.history.best_step = state["best_step"]
         if self.stopper is not None:
