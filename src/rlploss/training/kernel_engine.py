@@ -141,13 +141,14 @@ class KernelEngine(Engine):
     name = "kernel"
 
     def __init__(self, job: Job) -> None:
-        from rlploss.training import kernel
+        from rlploss.training.compiling import get_ready
+        from rlploss.training.kernel import run
 
         chain, table = read_chain(job.model), job.table
         assert isinstance(chain, DenseChain)
         self.job, self._layers = job, chain.layers
-        run: Any = kernel.run
-        self._run, self._get_ready = run, kernel.get_ready
+        self._run: Any = run
+        self._get_ready = get_ready
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = _numbers(table.features), _numbers(table.y)
         self._dtype = self._x.dtype
@@ -227,9 +228,8 @@ class KernelEngine(Engine):
         data = self._rows if rows is None else rows
         data = data._replace(spans=np.ascontiguousarray(spans))
         update = self._update._replace(rates=np.ascontiguousarray(rates))
-        return self._run(
-            self._net, data, self._loss if loss is None else loss, update, self.state, self._work, part, value
-        )
+        loss = self._loss if loss is None else loss
+        return self._run(self._net, data, loss, update, self.state, self._work, part, value)
 
     def _steps_outside(self, window: Window, part: slice, rates: Any, deadline: float) -> Any:
         """Steps of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
@@ -261,14 +261,9 @@ class KernelEngine(Engine):
         subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
         rows = probe_rows(subsets, objective.planes)
         loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows.to(x.dtype)))
-        work = self._work
-        self._work = work._replace(seen=np.zeros(rows.shape[1] * self._y.shape[1], self._dtype))
         low, high = window.spans[i]
         parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
-        try:
-            return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
-        finally:
-            self._work = work
+        return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
 
     # From the job's values to the kernel's arguments
 
@@ -277,7 +272,7 @@ class KernelEngine(Engine):
         if block is self._block:
             return
         self._block = block
-        objective, d, C = self.job.objective, self._x.shape[1], self._y.shape[1]
+        objective, C = self.job.objective, self._y.shape[1]
         empty = np.zeros(0, self._dtype)
         self._rows = kt.Rows(
             self._x,
@@ -292,15 +287,12 @@ class KernelEngine(Engine):
         self._loss = self._make_loss(block, objective)
         self._outside = self._loss.kind == kt.OUTSIDE
         self._update = self._make_update()
-        M = self._loss.subset_size
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
-        q, total = self._loss.projector.shape[1], B * int(self._net.widths.sum())
-        P = len(self.state.theta)
-        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, P, P)
-        p = d if block.fits_planes else 0
-        planes = (M * p, 2 * p * p, 4 * (p + M))
-        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes), *(np.zeros(n) for n in planes))
-        self._get_ready(self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
+        total, P = B * int(self._net.widths.sum()), len(self.state.theta)
+        q = max(self._loss.projector.shape[1], self._loss.subset_size)
+        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in (total, total, B * C, B * C, q * C, P, P)))
+        arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
+        self._get_ready(self._run, self._dtype, arguments)
 
     def _make_loss(self, block: Block, objective: Objective) -> kt.Loss:
         dtype, M, kind = self._dtype, 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
