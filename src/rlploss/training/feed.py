@@ -58,12 +58,12 @@ class Block:
     weight: Tensor | None = None  # [N] of the rows, or √ of it for RLP
     partner: Tensor | None = None  # [n] the row that each row is mixed with
     lam: Tensor | None = None  # [n]
+    fits_planes: bool = False  # the engine fits the planes to the rows by itself
     projector: Tensor | None = None  # [n / M, q, M]; None: the residual is seen whole
     residual_weight: float = 0.0
     offset: Tensor | None = None  # [n / M] added to the values
     form: Tensor | None = None  # [N, N]
     bank: ProjectionBank | None = None  # where no projector can be held
-    fits_planes: bool = False  # the engine fits the planes to the rows by itself
 
     def mixed(self, table: Tensor, low: int, high: int) -> Tensor:
         """Entries low..high of `rows`, taken from a table and mixed with their partners."""
@@ -243,20 +243,9 @@ class Feed:
             rows, partner, lam = torch.arange(len(x)), None, None
         first = epoch * per_epoch + low
         last = self.job.total_steps if self._constant and self._at_once else first + len(spans)
-        block = Block(
-            first,
-            last,
-            x,
-            y,
-            rows,
-            spans,
-            np.tile(self._totals[low:high], epochs),
-            every_row=self._every_row,
-            weight=self._weight if self._rlp is None or self._weight is None else self._weight.sqrt(),
-            partner=partner,
-            lam=lam,
-            fits_planes=self._fresh,
-        )
+        totals = np.tile(self._totals[low:high], epochs)
+        weight = self._weight if self._rlp is None or self._weight is None else self._weight.sqrt()
+        block = Block(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
         if self._rlp is None or self._fresh or not len(rows):
             return block
         return self._with_factors(block, self._rlp, epoch, units)

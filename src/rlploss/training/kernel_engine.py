@@ -22,7 +22,7 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.feed import Block, Feed, Window
 from rlploss.training.job import SGD, Adam, AdamW, Job
-from rlploss.training.objectives import RLP, Huber, Objective
+from rlploss.training.objectives import RLP, Huber
 from rlploss.training.scores import score
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
@@ -34,7 +34,6 @@ _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class KernelEngine(Engine):
         self._run: Any = run
         self._get_ready = get_ready
         self.feed = Feed(job, fits_planes=True)
-        self._x, self._y = _numbers(table.features), _numbers(table.y)
+        self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
         self._theta = torch.zeros(chain.n_parameters, dtype=table.x.dtype)
         first, second = (np.zeros(chain.n_parameters, self._dtype) for _ in range(2))
@@ -177,7 +176,6 @@ class KernelEngine(Engine):
                 start += parameter.numel()
 
     def begin(self) -> None:
-        """Let the module's parameters be views of the vector."""
         for parameter, view in self._parameters():
             view.copy_(parameter.detach())
             parameter.data = view
@@ -185,7 +183,6 @@ class KernelEngine(Engine):
             self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
-        """Give the module parameters of its own again."""
         for parameter, _ in self._parameters():
             parameter.data = parameter.data.clone()
         self._block = self._rows = self._loss = self._work = None
@@ -194,7 +191,6 @@ class KernelEngine(Engine):
     # Steps
 
     def run(self, window: Window, deadline: float) -> Outcome:
-        """Take the steps of a window in calls of about `CALL_SECONDS`."""
         self._use(window.block)
         rates = self.job.rate_factors(window.first, window.last) * self.job.optimizer.lr  # type: ignore[union-attr]  # a value
         started = time.perf_counter()
@@ -260,7 +256,7 @@ class KernelEngine(Engine):
         x, _ = window.inputs(i)
         subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
         rows = probe_rows(subsets, objective.planes)
-        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows.to(x.dtype)))
+        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows, x.dtype))
         low, high = window.spans[i]
         parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
         return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
@@ -272,19 +268,11 @@ class KernelEngine(Engine):
         if block is self._block:
             return
         self._block = block
-        objective, C = self.job.objective, self._y.shape[1]
-        empty = np.zeros(0, self._dtype)
-        self._rows = kt.Rows(
-            self._x,
-            self._y,
-            empty if block.weight is None else _numbers(block.weight),
-            _numbers(block.rows),
-            _NONE if block.partner is None else _numbers(block.partner),
-            empty if block.lam is None else _numbers(block.lam.to(self.job.table.x.dtype)),
-            _NONE.reshape(0, 2),
-            block.every_row,
-        )
-        self._loss = self._make_loss(block, objective)
+        C, spans = self._y.shape[1], np.zeros((0, 2), np.int64)
+        weight, lam = (_numbers(part, self._theta.dtype) for part in (block.weight, block.lam))
+        rows, partner = (_numbers(part, torch.int64) for part in (block.rows, block.partner))
+        self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, spans, block.every_row)
+        self._loss = self._make_loss(block)
         self._outside = self._loss.kind == kt.OUTSIDE
         self._update = self._make_update()
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
@@ -294,24 +282,25 @@ class KernelEngine(Engine):
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
         self._get_ready(self._run, self._dtype, arguments)
 
-    def _make_loss(self, block: Block, objective: Objective) -> kt.Loss:
-        dtype, M, kind = self._dtype, 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
-        projector, form = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype)
+    def _make_loss(self, block: Block) -> kt.Loss:
+        objective, real = self.job.objective, self._theta.dtype
+        M, kind = 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
+        projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         if isinstance(objective, RLP):
             M, kind = objective.shape()[0], kt.PROJECTED
             if block.bank is not None:
                 kind = kt.OUTSIDE
             elif block.form is not None:
-                kind, form = kt.FORM, _numbers(block.form)
+                kind, form = kt.FORM, _numbers(block.form, real)
             elif block.fits_planes:
                 kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
             elif block.projector is not None:
-                projector = _numbers(block.projector)
+                projector = _numbers(block.projector, real)
             elif block.every_row or block.weight is not None:  # the residual is seen whole
-                projector = np.zeros((len(block.rows) // M, 1, M), dtype)
+                projector = np.zeros((len(block.rows) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        offset = np.zeros(0, dtype) if block.offset is None else _numbers(block.offset)
+        offset = _numbers(block.offset, real)
         delta = objective.delta if isinstance(objective, Huber) else 1.0
         intercept = isinstance(objective, RLP) and objective.planes.intercept
         return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
@@ -328,17 +317,16 @@ class KernelEngine(Engine):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's averages and powers."""
         kept = {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
         return {"engine": self.name, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with such a state."""
         for name in ("first", "second", "powers"):
             getattr(self.state, name)[:] = state[name].numpy()
 
 
-def _numbers(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous and writable."""
-    array: NDArray[Any] = tensor.detach().contiguous().numpy()
+def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
+    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
+    given = torch.zeros(0) if tensor is None else tensor.detach()
+    array: NDArray[Any] = given.to(dtype).contiguous().numpy()
     return array
