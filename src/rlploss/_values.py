@@ -73,7 +73,7 @@ def from_json(data: Any, *, functions: bool = True) -> Any:
         if not functions:
             raise ValueError(f"{data.get('function')} is not loaded: functions are refused here; make the value anew")
         return function_from_json(data)
-    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind)}
+    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind) and name[0] != "_"}
     kind = known[one_of("kind", data.get("kind"), known)]
     return kind(**{name: from_json(item, functions=functions) for name, item in data.items() if name != "kind"})
 

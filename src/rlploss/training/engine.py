@@ -24,7 +24,6 @@ class Outcome:
     """How a stretch of steps went."""
 
     steps: int
-    total: float  # the sum of losses since `Engine.reset_total`
     seconds: float
     bad: float | None = None  # the value that was not finite, if there was one; its step was not taken
 
@@ -34,15 +33,12 @@ class Engine(ABC):
 
     name: str
     feed: Feed
+    total = 0.0  # the sum of losses since the loop set it to zero: its bits must not depend on how a run is cut
     stopping = False  # asks `run` to come back soon
 
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window, fewer if the deadline passes; nothing that is not finite reaches the weights."""
-
-    @abstractmethod
-    def reset_total(self, total: float = 0.0) -> None:
-        """Set the running sum of losses."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -75,28 +71,21 @@ class ModuleEngine(Engine):
         self.optimizer = _make_optimizer(job, parameters)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self._total = 0.0
 
     def begin(self) -> None:
         """Dropout and its like draw from torch's default generator, which depends on the job's seed from here on."""
         # processes have different rows, so their dropout differs too
         purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"
         source = stream(self.job.seed, purpose).initial_seed()
-        for generator in default_generators(self.job.table.device):
+        for generator in default_generators(self.job.table.x.device):
             generator.manual_seed(source)
         if self.job.engine_state is not None:
             self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
-        """Let go of the feed's blocks."""
         self.feed.release()
 
-    def reset_total(self, total: float = 0.0) -> None:
-        """Set the running sum of losses."""
-        self._total = total
-
     def run(self, window: Window, deadline: float) -> Outcome:
-        """Take the steps of a window one by one."""
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
         if _finite(parameters):
@@ -123,29 +112,27 @@ class ModuleEngine(Engine):
                 if not _finite(parameters):  # an update has overflowed: back to where the last good stretch began
                     with torch.no_grad():
                         torch._foreach_copy_(parameters, self._finite_weights)
-                return Outcome(taken, self._total, time.perf_counter() - started, number)
+                return Outcome(taken, time.perf_counter() - started, number)
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
-            self._total += number
+            self.total += number
             taken += 1
             if self.stopping or time.perf_counter() >= deadline:
                 break
-        return Outcome(taken, self._total, time.perf_counter() - started)
+        return Outcome(taken, time.perf_counter() - started)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, and that of torch's own generator."""
-        random = [generator.get_state() for generator in default_generators(self.job.table.device)]
+        random = [generator.get_state() for generator in default_generators(self.job.table.x.device)]
         return {"engine": self.name, "optimizer": self.optimizer.state_dict(), "random": random}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with such a state; the learning rate is that of this job."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+            group["lr"] = rate  # that of this job
         if self.share.rank == 0:  # the others' were not kept
-            for generator, bits in zip(default_generators(self.job.table.device), state["random"], strict=True):
+            for generator, bits in zip(default_generators(self.job.table.x.device), state["random"], strict=True):
                 generator.set_state(bits)
 
 

@@ -17,13 +17,13 @@ from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._files import write_text
 from rlploss.loss.planes import probe_rows
+from rlploss.training.objectives import MAE, MSE, CrossEntropy, OnBatches
 from rlploss.training.rows import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-METRICS = ("mse", "mae", "rlp", "accuracy", "f1", "cross_entropy")
 HIGHER_IS_BETTER = ("accuracy", "f1")
 AXES = ("step", "epoch", "samples", "seconds")
 _ROWS = 16384  # per forward pass
@@ -32,25 +32,15 @@ MetricFunction = Callable[[Tensor, Tensor, Tensor], float]
 ChosenMetrics = Sequence[str | MetricFunction] | str | MetricFunction | None
 
 
-# Predictions and targets [n, C] -> one number
+# Predictions and targets [n, C], and features [n, d], -> one number
 
 
-def mse(pred: Tensor, target: Tensor) -> float:
-    """Mean squared error over rows and outputs."""
-    return float((pred - target).square().mean(dtype=torch.float64))
-
-
-def mae(pred: Tensor, target: Tensor) -> float:
-    """Mean absolute error over rows and outputs."""
-    return float((pred - target).abs().mean(dtype=torch.float64))
-
-
-def accuracy(pred: Tensor, target: Tensor) -> float:
+def accuracy(pred: Tensor, target: Tensor, features: object = None) -> float:
     """Share of rows whose largest output is the class of the target (largest too, so one-hot rows will do)."""
     return float((pred.argmax(1) == target.argmax(1)).double().mean())
 
 
-def f1(pred: Tensor, target: Tensor) -> float:
+def f1(pred: Tensor, target: Tensor, features: object = None) -> float:
     """Macro F1: the mean of 2tp / (2tp + fp + fn) over the classes that occur in predictions or targets."""
     classes = torch.arange(pred.shape[1], device=pred.device)
     said, true = pred.argmax(1, keepdim=True) == classes, target.argmax(1, keepdim=True) == classes  # [n, C]
@@ -59,43 +49,46 @@ def f1(pred: Tensor, target: Tensor) -> float:
     return float(scores[total > 0].mean())
 
 
-def cross_entropy(pred: Tensor, target: Tensor) -> float:
-    """Cross entropy of logits against class probabilities."""
-    return float(-(target * pred.log_softmax(1)).sum(1).mean(dtype=torch.float64))
+def _mean_of(loss: OnBatches) -> MetricFunction:
+    return lambda pred, target, _: float(loss.values(pred, target).mean(dtype=torch.float64))
 
 
-_PLAIN: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "mse": mse,
-    "mae": mae,
-    "accuracy": accuracy,
-    "f1": f1,
-    "cross_entropy": cross_entropy,
+def _rlp_of(validation: Table) -> MetricFunction:
+    """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows, without an intercept."""
+    rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0)
+    return lambda pred, target, _: float((rows @ (pred - target).double()).square().sum()) / target.shape[1]
+
+
+METRICS: dict[str, Callable[[Table], MetricFunction]] = {  # made for validation rows
+    "mse": lambda _: _mean_of(MSE()),
+    "mae": lambda _: _mean_of(MAE()),
+    "rlp": _rlp_of,
+    "accuracy": lambda _: accuracy,
+    "f1": lambda _: f1,
+    "cross_entropy": lambda _: _mean_of(CrossEntropy()),
 }
 
 
 class Evaluator:
     """The metrics of a run on its validation rows: names from `METRICS`, or functions of (pred, target, features).
 
-    Without validation rows there is nothing to measure. The metric "rlp" is Table 1's: ‖P(pred − target)‖² / (n·C), P
-    the projection on the columns of all n validation rows, without an intercept.
+    Without validation rows there is nothing to measure.
     """
 
     def __init__(self, metrics: ChosenMetrics, validation: Table | None, classes: bool) -> None:
-        if metrics is not None and validation is None:
-            raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
+        self.validation = validation
+        self._functions: dict[str, MetricFunction] = {}
+        if validation is None:
+            if metrics is not None:
+                raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
+            return
         if metrics is None:
-            metrics = () if validation is None else ("accuracy" if classes else "mse",)
-        chosen = (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics
-        self._functions: dict[str, MetricFunction | None] = {}
-        for metric in chosen:
+            metrics = "accuracy" if classes else "mse"
+        for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
             if callable(metric):
                 self._functions[getattr(metric, "__name__", type(metric).__name__)] = metric
             else:
-                self._functions[one_of("metrics", metric, METRICS)] = None
-        self.validation = validation
-        self._projector: Tensor | None = None
-        if validation is not None and "rlp" in self._functions:
-            self._projector = probe_rows(validation.features.unsqueeze(0)).squeeze(0)
+                self._functions[metric] = METRICS[one_of("metrics", metric, METRICS)](validation)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,18 +104,8 @@ class Evaluator:
         model.eval()
         parts = [model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)]
         model.train(training)
-        pred, target = parts[0] if len(parts) == 1 else torch.cat(parts), self.validation.y
-        found = {}
-        for name, function in self._functions.items():
-            if function is not None:
-                found[name] = float(function(pred, target, self.validation.features))
-            elif name == "rlp":
-                assert self._projector is not None
-                seen = self._projector @ (pred - target).double()
-                found[name] = float(seen.square().sum()) / target.shape[1]
-            else:
-                found[name] = _PLAIN[name](pred, target)
-        return found
+        seen = parts[0] if len(parts) == 1 else torch.cat(parts), self.validation.y, self.validation.features
+        return {name: float(function(*seen)) for name, function in self._functions.items()}
 
 
 @dataclass(frozen=True)
@@ -145,37 +128,27 @@ class EarlyStopping:
 
 
 class Stopper:
-    """The running state of `EarlyStopping` for one network."""
+    """`EarlyStopping` for one network: a rule, and how its metric has gone so far."""
 
     def __init__(self, rule: EarlyStopping) -> None:
         self.rule = rule
-        up = rule.higher_is_better
-        self._sign = -1.0 if (rule.metric in HIGHER_IS_BETTER if up is None else up) else 1.0
-        self.best = math.inf
-        self.best_step = 0
-        self.waited = 0
+        up = rule.metric in HIGHER_IS_BETTER if rule.higher_is_better is None else rule.higher_is_better
+        self._sign = -1.0 if up else 1.0
+        self._best, self._waited, self.best_step = math.inf, 0, 0
 
-    def better(self, metrics: dict[str, float], step: int) -> bool:
-        """Take in one evaluation; True if it is the best so far."""
-        value = self._sign * metrics[self.rule.metric]
-        if value < self.best - self.rule.min_delta or (math.isinf(self.best) and math.isfinite(value)):
-            self.best, self.best_step, self.waited = value, step, 0
+    def better(self, value: float, step: int) -> bool:
+        """Take in the metric of one evaluation; True if it is the best so far."""
+        value = self._sign * value
+        if value < self._best - self.rule.min_delta or (math.isinf(self._best) and math.isfinite(value)):
+            self._best, self._waited, self.best_step = value, 0, step
             return True
-        self.waited += 1
+        self._waited += 1
         return False
 
     @property
     def done(self) -> bool:
         """Whether patience has run out."""
-        return self.waited >= self.rule.patience
-
-    def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
-        self.best, self.best_step, self.waited = state["best"], state["best_step"], state["waited"]
+        return self._waited >= self.rule.patience
 
 
 def make_stopper(early_stopping: EarlyStopping | int | None, metrics: tuple[str, ...]) -> Stopper | None:
@@ -226,7 +199,7 @@ class History:
     model: nn.Module | None = None
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        """Return one column as an array."""
+        """One column as an array."""
         one_of("the column", name, self.columns)
         return np.asarray(self.columns[name], dtype=np.float64)
 
@@ -266,11 +239,8 @@ class History:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the columns to a file, one line per evaluation, numbers exact."""
-        lines = [
-            ",".join(self.columns),
-            *(",".join(map(repr, row)) for row in zip(*self.columns.values(), strict=True)),
-        ]
-        write_text(Path(path), "\n".join(lines) + "\n")
+        rows = (map(repr, row) for row in zip(*self.columns.values(), strict=True))
+        write_text(Path(path), "".join(",".join(row) + "\n" for row in (self.columns, *rows)))
 
     def plot(self, *names: str, against: str = "step", ax: Axes | None = None) -> Axes:
         """Draw columns, all but the axes if none is named, against one of the axes; return matplotlib's axes."""

@@ -26,7 +26,7 @@ from rlploss.loss.subsets import balanced_subsets, draw_rows
 from rlploss.loss.variants import cut_off_planes, weighted_columns, weighted_sums
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP
-from rlploss.training.rows import Table
+from rlploss.training.rows import flat
 
 HELD_BYTES = 2**28  # what may be held of a plan beyond the rows themselves; past it a block is made at a time
 BLOCK_BYTES = 2**26
@@ -58,12 +58,12 @@ class Block:
     weight: Tensor | None = None  # [N] of the rows, or √ of it for RLP
     partner: Tensor | None = None  # [n] the row that each row is mixed with
     lam: Tensor | None = None  # [n]
+    fits_planes: bool = False  # the engine fits the planes to the rows by itself
     projector: Tensor | None = None  # [n / M, q, M]; None: the residual is seen whole
     residual_weight: float = 0.0
     offset: Tensor | None = None  # [n / M] added to the values
     form: Tensor | None = None  # [N, N]
     bank: ProjectionBank | None = None  # where no projector can be held
-    fits_planes: bool = False  # the engine fits the planes to the rows by itself
 
     def mixed(self, table: Tensor, low: int, high: int) -> Tensor:
         """Entries low..high of `rows`, taken from a table and mixed with their partners."""
@@ -116,14 +116,14 @@ class Feed:
         self._begin = first + self.share.rank * self._totals // self.share.world
         self._sizes = first + (self.share.rank + 1) * self._totals // self.share.world - self._begin
         mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
-        in_memory = isinstance(self.table, Table)
+        in_memory = self.table.dataset is None
         alone = in_memory and self.share.world == 1
         # where a step reads at least N rows, the network is run on all rows once: subsets share them
         self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
         self._every_row &= rlp is not None or alone
         self._as_form = self._every_row and alone and job.steps_per_epoch == 1
         self._weight = self._centre = None
-        if isinstance(self.table, Table) and self.table.weight is not None:  # [N, 1], with mean 1
+        if self.table.weight is not None:  # [N, 1], with mean 1
             self._weight = self.table.weight.squeeze(1)
             self._centre = (self.table.weight * self.table.features).mean(0, dtype=torch.float64)
         # how long a block lasts: for the run, for whole epochs, or for some steps
@@ -160,7 +160,7 @@ class Feed:
     def _held_bytes(self, r: RLP) -> int:
         """Bytes that factors of a whole plan take."""
         M, K, _ = r.shape()
-        columns, dtype = self.table.n_columns, self.table.dtype
+        columns, dtype = self.table.n_columns, self.table.x.dtype
         kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.planes.intercept, dtype=dtype)
         mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
         return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
@@ -169,7 +169,7 @@ class Feed:
         """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
         p = r.planes.n_columns(self.table.n_columns)
         plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
-        if not plain or self._every_row or (self._constant and self._at_once) or not isinstance(self.table, Table):
+        if not plain or self._every_row or (self._constant and self._at_once):
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
         if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
@@ -234,9 +234,8 @@ class Feed:
         assert rows is not None
         ends = np.cumsum(np.tile(sizes, epochs)) * self._unit
         spans = np.stack([ends - np.tile(sizes, epochs) * self._unit, ends], axis=1)
-        if isinstance(self.table, Table):
-            x, y = self.table.x, self.table.y
-        else:  # rows are read when they are needed, and no others
+        x, y = self.table.x, self.table.y
+        if self.table.dataset is not None:  # rows are read when they are needed, and no others
             x, y = self.table.read(rows)
             if partner is not None and lam is not None:
                 other_x, other_y = self.table.read(partner)
@@ -244,20 +243,9 @@ class Feed:
             rows, partner, lam = torch.arange(len(x)), None, None
         first = epoch * per_epoch + low
         last = self.job.total_steps if self._constant and self._at_once else first + len(spans)
-        block = Block(
-            first,
-            last,
-            x,
-            y,
-            rows,
-            spans,
-            np.tile(self._totals[low:high], epochs),
-            every_row=self._every_row,
-            weight=self._weight if self._rlp is None or self._weight is None else self._weight.sqrt(),
-            partner=partner,
-            lam=lam,
-            fits_planes=self._fresh,
-        )
+        totals = np.tile(self._totals[low:high], epochs)
+        weight = self._weight if self._rlp is None or self._weight is None else self._weight.sqrt()
+        block = Block(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
         if self._rlp is None or self._fresh or not len(rows):
             return block
         return self._with_factors(block, self._rlp, epoch, units)
@@ -266,7 +254,6 @@ class Feed:
         """The block with what the planes of its subsets see."""
         plan = block.rows.view(-1, self._unit).to(block.x.device)
         if r.float32_cutoff:
-            assert isinstance(self.table, Table)
             projector, offset = cut_off_planes(self.table.features, self.table.y, plan)
             return replace(block, projector=projector, offset=offset)
         bank = self._bank
@@ -286,7 +273,7 @@ class Feed:
             return replace(block, bank=bank)
         if r.probe == "sum" and self._weight is not None:
             sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
-            return replace(block, projector=sums.to(self.table.dtype))
+            return replace(block, projector=sums.to(self.table.x.dtype))
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
@@ -322,13 +309,13 @@ class Feed:
 
     def _columns(self, x: Tensor, rows: Tensor | None) -> Tensor:
         """Inputs as the planes see them; `rows` says which they are, None: all."""
-        flat = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
         if self._weight is None or self._centre is None or self._rlp is None:
-            return flat
+            return flat(x)
         weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-        return weighted_columns(flat, weight, self._centre, intercept=self._rlp.planes.intercept, ridge=self._rlp.ridge)
+        return weighted_columns(
+            flat(x), weight, self._centre, intercept=self._rlp.planes.intercept, ridge=self._rlp.ridge
+        )
 
     def _column_parts(self) -> Iterator[Tensor]:
-        """All rows as the planes see them, a part at a time."""
         for index in torch.split(torch.arange(self.table.n_rows), 2**16):
             yield self._columns(self.table.read(index)[0], index)

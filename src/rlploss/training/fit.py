@@ -114,19 +114,9 @@ def fit(
         >>> history.last("step"), history.last("samples")
         (5.0, 40.0)
     """
-    share = distributed.current()
-    job = make_job(
-        model,
-        Problem(X, y, seed=seed, validation=validation, sample_weight=sample_weight),
-        objective=objective,
-        optimizer=optimizer,
-        budget=budget,
-        metrics=metrics,
-        schedule=schedule,
-        clip_grad=clip_grad,
-        device=device,
-        n_processes=share.world,
-    )
+    problem = Problem(X, y, seed=seed, validation=validation, sample_weight=sample_weight)
+    settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
+    job = make_job(model, problem, *settings, n_processes=distributed.current().world)
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every is not None and path is None:
         raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
@@ -161,22 +151,11 @@ def fit_fleet(
 
     Args:
         build_model: called with the seed of each problem; the same architecture each time, see `seeded`.
-        problems: the replicas; what a `Problem` does not set is shared and comes from the arguments below.
-        objective: what is made small, unless a problem has its own; see `fit`, as for all arguments below.
-        budget: `Epochs(n)` or `Steps(n)`, unless a problem has its own.
-        optimizer: the optimiser, unless a problem has its own.
-        metrics: what is measured on the validation rows of each problem.
-        evaluate_every: `Epochs(n)` or `Steps(n)`.
+        problems: the replicas; what a `Problem` does not set is shared and comes from the other arguments, which are
+            those of `fit`.
         callbacks: called with an `Event`, whose `replica` says which; one that returns True stops that replica.
-        early_stopping: an `EarlyStopping`, or a patience.
-        schedule: of the learning rate.
-        clip_grad: largest norm of the gradient.
         on_divergence: `"record"` ends the replica whose loss is not finite and lets the others go on.
-        progress: True, or a function.
-        device: where to train.
         checkpoint: a folder, with one file per replica.
-        checkpoint_every: `Epochs(n)` or `Steps(n)`.
-        engine: `"auto"`, `"kernel"` or `"torch"`.
 
     Example:
         >>> from rlploss import Adam, RegressionNet, Steps, seeded
@@ -193,30 +172,17 @@ def fit_fleet(
         )
     if distributed.current().world > 1:
         raise ValueError("fit_fleet trains in one process; under torchrun call fit, or give each process its own fleet")
-    known: dict[Any, Evaluator] = {}
-    jobs: list[Job] = []
     if isinstance(problems, Problem):
         raise TypeError("problems must be a list of Problem values, got one Problem; write [Problem(X, y)]")
+    known: dict[Any, Evaluator] = {}
+    jobs: list[Job] = []
+    settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
     for number, problem in enumerate(problems):
         if not isinstance(problem, Problem):
             raise TypeError(
                 f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"
             )
-        model = build_model(problem.seed)
-        jobs.append(
-            make_job(
-                model,
-                problem,
-                objective=objective,
-                optimizer=optimizer,
-                budget=budget,
-                metrics=metrics,
-                schedule=schedule,
-                clip_grad=clip_grad,
-                device=device,
-                known=known,
-            )
-        )
+        jobs.append(make_job(build_model(problem.seed), problem, *settings, known=known))
         if _look(jobs[-1]) != _look(jobs[0]):
             raise ValueError(
                 f"all replicas must have the same architecture and input shape, but replica {number} differs from "
@@ -227,12 +193,12 @@ def fit_fleet(
         raise ValueError("checkpoint_every needs a folder to write to, got none; pass checkpoint=PATH")
     paths = [None if folder is None else folder / f"replica-{number:04}.pt" for number in range(len(jobs))]
     watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint_every)
-    loops = train(jobs, watch, engine=engine, progress=progress, paths=paths, numbered=True)
-    return [loop.history for loop in loops]
+    done = train(jobs, watch, engine=engine, progress=progress, paths=paths, numbered=True)
+    return [loop.history for loop in done]
 
 
 def _look(job: Job) -> tuple[object, ...]:
-    return repr(job.model), describe_model(job.model), job.table.row_shape, job.table.n_outputs
+    return repr(job.model), describe_model(job.model), job.table.x.shape[1:], job.table.n_outputs
 
 
 # From jobs to loops
@@ -255,27 +221,24 @@ def train(
     one_of("on_divergence", watch.on_divergence, ("raise", "record"))
     one_of("engine", engine, ENGINES)
     paths = [None] * len(jobs) if paths is None else paths
-    reporter = None
-    if progress and distributed.current().rank == 0:
-        reporter = Reporter(progress, sum(job.total_steps for job in jobs))
-    loops: list[Loop | None] = [None] * len(jobs)
+    reporter = Reporter(progress if distributed.current().rank == 0 else False, sum(job.total_steps for job in jobs))
+    loops: list[Loop] = []
 
-    def start(number: int) -> Loop:
-        job, path = jobs[number], paths[number]
-        made, reason = _choose_engine(job, engine, path)
-        loop = Loop(job, made, watch, reporter, reason=reason, number=number if numbered else None, path=path)
-        loops[number] = loop
-        return loop
+    def make_loops() -> Iterator[Loop]:
+        for number, (job, path) in enumerate(zip(jobs, paths, strict=True)):
+            made, reason = _choose_engine(job, engine, path)
+            told = number if numbered else None
+            loops.append(Loop(job, made, watch, reporter, reason=reason, number=told, path=path))
+            yield loops[-1]
 
-    generators = {job.table.device for job in jobs if job.table.device.type == "cuda"}
+    generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
     with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
-        _go(iter(range(len(jobs))), start, stack)
-    if reporter is not None:
-        reporter.end()
-    return [loop for loop in loops if loop is not None]
+        _go(make_loops(), stack)
+    reporter.end()
+    return loops
 
 
-def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) -> None:
+def _go(loops: Iterator[Loop], stack: ExitStack) -> None:
     """Take the loops to their ends: some at a time where the kernel trains them, so that few hold their factors."""
     pool: ThreadPoolExecutor | None = None
     threads = torch.get_num_threads()
@@ -295,23 +258,17 @@ def _go(numbers: Iterator[int], start: Callable[[int], Loop], stack: ExitStack) 
         loop.leave()
 
     try:
-        more = True
-        while more or running:
-            while more and len(running) <= threads:
-                number = next(numbers, None)
-                if number is None:
-                    more = False
-                    break
-                loop = start(number)
+        while True:
+            while len(running) <= threads and (loop := next(loops, None)) is not None:
                 if pool is None and isinstance(loop.engine, KernelEngine):
                     stack.enter_context(blas_on_one_thread())
                     pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
                 active.append(loop)
                 advance(loop, None)
-            if running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    advance(running.pop(future), future.result())
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                advance(running.pop(future), future.result())
     finally:
         for loop in active:
             loop.engine.stopping = True

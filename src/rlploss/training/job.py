@@ -19,7 +19,7 @@ from rlploss._checks import count, number, one_of
 from rlploss._values import Value, function_to_json, positive, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
-from rlploss.training.rows import AnyTable, Array, Table, digest, read_rows, weigh
+from rlploss.training.rows import Array, Table, digest, read_rows, weigh
 
 SCHEDULES = ("cosine", "linear")
 
@@ -108,7 +108,6 @@ class Epochs(Value):
         put(self, "n", count("Epochs(n)", self.n))
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Optimiser steps in this many epochs."""
         return self.n * steps_per_epoch
 
 
@@ -122,7 +121,6 @@ class Steps(Value):
         put(self, "n", count("Steps(n)", self.n))
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Optimiser steps: `n` itself."""
         return self.n
 
 
@@ -165,7 +163,7 @@ class Job:
     """A checked `Problem`: what one network is trained on and how, every default filled in."""
 
     model: nn.Module
-    table: AnyTable
+    table: Table
     objective: Objective
     optimizer: OptimizerValue | OptimizerFunction
     budget: Budget
@@ -219,22 +217,20 @@ class Job:
 
     def describe(self) -> dict[str, Any]:
         """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
-        plain = {
-            name: value.to_json()
-            if hasattr(value, "to_json")
-            else function_to_json(value)
-            if callable(value)
-            else value
-            for name, value in self.settings().items()
-        }
         validation = self.evaluator.validation
         return {
-            **plain,
+            **{name: _as_json(value) for name, value in self.settings().items()},
             "model": describe_model(self.model),
             "data": self.table.fingerprint(),
             "validation": None if validation is None else digest(validation.x, validation.y),
             "metrics": list(self.evaluator.names),
         }
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.to_json()
+    return function_to_json(value) if callable(value) else value
 
 
 def describe_model(model: nn.Module) -> str:
@@ -246,7 +242,6 @@ def describe_model(model: nn.Module) -> str:
 def make_job(
     model: nn.Module,
     problem: Problem,
-    *,
     objective: Objective | str,
     optimizer: OptimizerValue | OptimizerFunction | str,
     budget: Budget | tuple[int, str],
@@ -254,6 +249,7 @@ def make_job(
     schedule: str | Schedule | None = None,
     clip_grad: float | None = None,
     device: str | torch.device | None = None,
+    *,
     n_processes: int = 1,
     known: dict[Any, Evaluator] | None = None,
     engine_state: dict[str, Any] | None = None,
@@ -265,7 +261,9 @@ def make_job(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     wanted = as_objective(objective if problem.objective is None else problem.objective)
-    where = _device(next(iter(model.parameters()), torch.zeros(0)).device if device is None else device)
+    where = next(iter(model.parameters()), torch.zeros(0)).device if device is None else torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that torch can use here, got {str(device)!r} and no GPU; leave it out")
     model.to(where)
     loss = wanted.loss
     table = weigh(read_rows(model, problem.X, problem.y, loss=loss, device=where), problem.sample_weight)
@@ -273,16 +271,14 @@ def make_job(
     if schedule is not None and not callable(schedule):
         one_of("schedule", schedule, SCHEDULES)
     key = (loss, table.classes, None if problem.validation is None else tuple(id(part) for part in problem.validation))
-    evaluator = None if known is None else known.get(key)
-    if evaluator is None:
-        validation = None
+    known = {} if known is None else known
+    if key not in known:
+        rows = None
         if problem.validation is not None:
-            read = read_rows(model, *problem.validation, loss=loss, device=where, name="validation ")
-            every = torch.arange(read.n_rows)
-            validation = read if isinstance(read, Table) else Table(*read.read(every), read.classes)
-        evaluator = Evaluator(metrics, validation, table.classes)
-        if known is not None:
-            known[key] = evaluator
+            rows = read_rows(model, *problem.validation, loss=loss, device=where, name="validation ")
+            if rows.dataset is not None:
+                rows = Table(*rows.read(torch.arange(rows.n_rows)), rows.classes)
+        known[key] = Evaluator(metrics, rows, table.classes)
     return Job(
         model,
         table,
@@ -292,19 +288,12 @@ def make_job(
         count("seed", problem.seed, minimum=0),
         schedule,
         None if clip_grad is None else positive("clip_grad", clip_grad),
-        evaluator,
+        known[key],
         engine_state,
     )
 
 
-def _device(given: str | torch.device) -> torch.device:
-    device = torch.device(given)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device must be one that torch can use here, got {str(given)!r} and no GPU; leave it out")
-    return device
-
-
-def _check_meaning(objective: Objective, table: AnyTable, n_processes: int) -> None:
+def _check_meaning(objective: Objective, table: Table, n_processes: int) -> None:
     """Refuse weights and processes where the objective is no sum over rows or subsets."""
     what = ""
     if isinstance(objective, BatchLoss):

@@ -10,39 +10,31 @@ NaN would be folded away. Bits are the same in every run on one machine, however
 from __future__ import annotations
 
 import math
-import sys
-import threading
-from typing import Any
 
 import numpy as np
 
 from rlploss.training import kernel_types as kt
-from rlploss.training.compiling import cached, compiled, forget
+from rlploss.training.compiling import cached, compiled
 from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
 
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
 
 
 @compiled
-def gather(data, s, acts, target):
-    """Copy, or mix, the rows of a step and their targets."""
-    d, C = data.x.shape[1], data.y.shape[1]
-    low, high = data.spans[s, 0], data.spans[s, 1]
-    x, y = acts[: (high - low) * d].reshape(high - low, d), target[: (high - low) * C].reshape(high - low, C)
+def gather(table, data, s, out):
+    """Copy, or mix, the rows of a step from a table [N, d] to the start of out."""
+    low, high, d = data.spans[s, 0], data.spans[s, 1], table.shape[1]
+    taken = out[: (high - low) * d].reshape(high - low, d)
     for i in range(low, high):
         a = data.rows[i]
         if data.partner.size:
             b, lam = data.partner[i], data.lam[i]
             rest = data.lam.dtype.type(1) - lam
             for j in range(d):
-                x[i - low, j] = lam * data.x[a, j] + rest * data.x[b, j]
-            for j in range(C):
-                y[i - low, j] = lam * data.y[a, j] + rest * data.y[b, j]
+                taken[i - low, j] = lam * table[a, j] + rest * table[b, j]
         else:
             for j in range(d):
-                x[i - low, j] = data.x[a, j]
-            for j in range(C):
-                y[i - low, j] = data.y[a, j]
+                taken[i - low, j] = table[a, j]
 
 
 @compiled
@@ -58,21 +50,17 @@ def activate(z, bias, kind):
     zero, one = z.dtype.type(0), z.dtype.type(1)
     for i in range(z.shape[0]):
         row = z[i]
-        if bias.size:
-            for j in range(row.size):
-                row[j] += bias[j]
-        if kind == kt.RELU:
-            for j in range(row.size):
+        for j in range(bias.size):
+            row[j] += bias[j]
+        log_sum = log_sum_exp(row) if kind == kt.SOFTMAX else zero
+        for j in range(row.size):
+            if kind == kt.RELU:
                 row[j] = max(row[j], zero)
-        elif kind == kt.TANH:
-            for j in range(row.size):
+            elif kind == kt.TANH:
                 row[j] = math.tanh(row[j])
-        elif kind == kt.SIGMOID:
-            for j in range(row.size):
+            elif kind == kt.SIGMOID:
                 row[j] = one / (one + math.exp(-row[j]))
-        elif kind == kt.SOFTMAX:
-            log_sum = log_sum_exp(row)
-            for j in range(row.size):
+            elif kind == kt.SOFTMAX:
                 row[j] = math.exp(row[j] - log_sum)
 
 
@@ -82,20 +70,17 @@ def through_activation(back, out, kind):
     zero, one = out.dtype.type(0), out.dtype.type(1)
     for i in range(out.shape[0]):
         row, g = out[i], back[i]
-        if kind == kt.RELU:
-            for j in range(row.size):
+        inner = zero
+        for j in range(row.size if kind == kt.SOFTMAX else 0):
+            inner += g[j] * row[j]
+        for j in range(row.size):
+            if kind == kt.RELU:
                 g[j] = g[j] if row[j] > zero else zero
-        elif kind == kt.TANH:
-            for j in range(row.size):
+            elif kind == kt.TANH:
                 g[j] *= one - row[j] * row[j]
-        elif kind == kt.SIGMOID:
-            for j in range(row.size):
+            elif kind == kt.SIGMOID:
                 g[j] *= row[j] * (one - row[j])
-        elif kind == kt.SOFTMAX:
-            inner = zero
-            for j in range(row.size):
-                inner += g[j] * row[j]
-            for j in range(row.size):
+            elif kind == kt.SOFTMAX:
                 g[j] = row[j] * (g[j] - inner)
 
 
@@ -107,14 +92,10 @@ def forward(chain, theta, acts, B, room):
         n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
         x = acts[start : start + B * n_in].reshape(B, n_in)
         start += room * n_in
-        out = acts[start : start + B * n_out]
-        weight = theta[chain.weights[layer] : chain.weights[layer] + n_out * n_in]
-        if n_out == 1:
-            np.dot(x, weight, out)
-        else:
-            np.dot(x, weight.reshape(n_out, n_in).T, out.reshape(B, n_out))
-        at = chain.biases[layer]
-        activate(out.reshape(B, n_out), theta[at : at + n_out] if at >= 0 else theta[:0], chain.activations[layer])
+        out = acts[start : start + B * n_out].reshape(B, n_out)
+        at, bias = chain.weights[layer], chain.biases[layer]
+        np.dot(x, theta[at : at + n_out * n_in].reshape(n_out, n_in).T, out)
+        activate(out, theta[bias : bias + n_out] if bias >= 0 else theta[:0], chain.activations[layer])
 
 
 @compiled
@@ -122,30 +103,23 @@ def backward(chain, theta, acts, back, gradient, B, room, start):
     """From the gradient of the last output, which begins at back[start], to that of all parameters."""
     for layer in range(chain.activations.size - 1, -1, -1):
         n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
-        g = back[start : start + B * n_out]
-        g2 = g.reshape(B, n_out)
-        if chain.activations[layer] != kt.IDENTITY:
-            through_activation(g2, acts[start : start + B * n_out].reshape(B, n_out), chain.activations[layer])
+        g = back[start : start + B * n_out].reshape(B, n_out)
+        through_activation(g, acts[start : start + B * n_out].reshape(B, n_out), chain.activations[layer])
         start -= room * n_in
-        x = acts[start : start + B * n_in].reshape(B, n_in)
-        at = chain.weights[layer]
-        slope = gradient[at : at + n_out * n_in]
-        if n_out == 1:
-            np.dot(g, x, slope)
-        else:
-            np.dot(g2.T, x, slope.reshape(n_out, n_in))
-        if chain.biases[layer] >= 0:
-            column_sums(g2, gradient[chain.biases[layer] : chain.biases[layer] + n_out])
+        at, bias = chain.weights[layer], chain.biases[layer]
+        x, weight = acts[start : start + B * n_in].reshape(B, n_in), theta[at : at + n_out * n_in].reshape(n_out, n_in)
+        np.dot(g.T, x, gradient[at : at + n_out * n_in].reshape(n_out, n_in))
+        if bias >= 0:
+            column_sums(g, gradient[bias : bias + n_out])
         if layer > 0:
-            weight = theta[at : at + n_out * n_in]
             before = back[start : start + B * n_in].reshape(B, n_in)
-            if n_out == 1:
+            if n_out > 1:
+                np.dot(g, weight, before)
+            else:  # BLAS is slow at a product of two vectors
                 for i in range(B):
-                    row, factor = before[i], g[i]
+                    row, factor = before[i], g[i, 0]
                     for j in range(n_in):
-                        row[j] = factor * weight[j]
-            else:
-                np.dot(g2, weight.reshape(n_out, n_in), before)
+                        row[j] = factor * weight[0, j]
 
 
 @compiled
@@ -163,32 +137,21 @@ def advance(update, s, state, gradient):
     """One step of the optimiser, as torch takes it."""
     theta, first, second = state.theta, state.first, state.second
     real = theta.dtype.type
-    lr = update.rates[s]
-    decay, tiny = real(update.decay), real(TINY)
+    lr, tiny, clip = update.rates[s], real(TINY), real(1)
     if update.clip > 0:
         square = 0.0
         for j in range(gradient.size):
             square += float(gradient[j]) * float(gradient[j])
-        ratio = update.clip / (math.sqrt(square) + 1e-6)
-        if ratio < 1:
-            for j in range(gradient.size):
-                gradient[j] *= real(ratio)
-    if update.kind == kt.ADAMW:
-        shrink = real(1 - lr * update.decay)
-        for j in range(theta.size):
-            theta[j] *= shrink
-    elif update.decay > 0:
-        for j in range(theta.size):
-            gradient[j] += decay * theta[j]
+        clip = real(min(update.clip / (math.sqrt(square) + 1e-6), 1.0))
+    apart = update.kind == kt.ADAMW  # the decay is no part of the gradient
+    decay, shrink = real(0.0 if apart else update.decay), real(1 - lr * update.decay if apart else 1.0)
     if update.kind >= kt.SGD:
         rate, momentum = real(lr), real(update.momentum)
         for j in range(theta.size):
-            g = gradient[j]
-            if update.momentum > 0:
-                m = momentum * first[j] + g
-                first[j] = m if abs(m) > tiny else real(0)
-                g = g + momentum * m if update.kind == kt.NESTEROV else m
-            theta[j] -= rate * g
+            g = clip * gradient[j] + decay * theta[j]
+            m = momentum * first[j] + g
+            first[j] = m if update.momentum > 0 and abs(m) > tiny else real(0)
+            theta[j] -= rate * (g + momentum * m if update.kind == kt.NESTEROV else m)
         return
     state.powers[0] *= update.beta1
     state.powers[1] *= update.beta2
@@ -197,14 +160,14 @@ def advance(update, s, state, gradient):
     keep1, take1, keep2, take2 = real(update.beta1), real(1 - update.beta1), real(update.beta2), real(1 - update.beta2)
     eps = real(update.eps)
     for j in range(theta.size):
-        g = gradient[j]
+        g = clip * gradient[j] + decay * theta[j]
         m = keep1 * first[j] + take1 * g
         v = keep2 * second[j] + take2 * (g * g)
         m = m if abs(m) > tiny else real(0)
         v = v if v > tiny else real(0)
         first[j] = m
         second[j] = v
-        theta[j] -= rate * m / (math.sqrt(v) * root + eps)
+        theta[j] = shrink * theta[j] - rate * m / (math.sqrt(v) * root + eps)
 
 
 @cached
@@ -214,12 +177,9 @@ def run(chain, data, loss, update, state, work, part, value):
     The loss is looked at in every step, and so are the weights after it, which are put back where they are not finite.
     `value` is that of a loss from outside, whose gradient stands in work.back.
     """
-    C = data.y.shape[1]
-    d = data.x.shape[1]
+    d, C = data.x.shape[1], data.y.shape[1]
     room = work.target.size // C
-    last = room * 0  # of the type of what is added
-    for layer in range(chain.activations.size):
-        last += room * chain.widths[layer]
+    last = room * (chain.widths.sum() - C)  # where the outputs begin
     for s in range(data.spans.shape[0]):
         B = data.y.shape[0] if data.every_row else data.spans[s, 1] - data.spans[s, 0]
         if part != kt.BACKWARD:
@@ -228,7 +188,8 @@ def run(chain, data, loss, update, state, work, part, value):
                     copy(data.x.reshape(B * d), work.acts)
                     copy(data.y.reshape(B * C), work.target)
             else:
-                gather(data, s, work.acts, work.target)
+                gather(data.x, data, s, work.acts)
+                gather(data.y, data, s, work.target)
             forward(chain, state.theta, work.acts, B, room)
             if part == kt.FORWARD:
                 return 0, kt.DONE, 0.0
@@ -253,37 +214,3 @@ def run(chain, data, loss, update, state, work, part, value):
             return s, kt.NOT_FINITE, math.inf
         state.total[0] += value
     return data.spans.shape[0], kt.DONE, value
-
-
-_TOLD_AFTER = 1.0  # seconds of compiling in silence
-_LOCK = threading.Lock()
-_READY: set[Any] = set()  # floating types that `run` is compiled for
-
-
-def get_ready(*arguments: Any) -> None:
-    """Compile `run`, or load it from disk, for the floating type of arguments that hold no steps.
-
-    After this no other types are accepted: numba would compile again for seconds, in silence.
-    """
-    dtype = arguments[4].theta.dtype
-    with _LOCK:
-        if dtype in _READY:
-            return
-        told = threading.Timer(_TOLD_AFTER, _tell)
-        told.daemon = True
-        told.start()
-        compiled_run: Any = run
-        compiled_run.disable_compile(False)
-        try:
-            compiled_run(*arguments)
-        except Exception:  # whatever a damaged file on disk leads to
-            forget()
-            compiled_run(*arguments)
-        finally:
-            told.cancel()
-        compiled_run.disable_compile(True)
-        _READY.add(dtype)
-
-
-def _tell() -> None:
-    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)

@@ -22,8 +22,7 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.feed import Block, Feed, Window
 from rlploss.training.job import SGD, Adam, AdamW, Job
-from rlploss.training.objectives import RLP, Huber, Objective
-from rlploss.training.rows import Table
+from rlploss.training.objectives import RLP, Huber
 from rlploss.training.scores import score
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
@@ -35,7 +34,6 @@ _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,9 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
         return f"{_MISSING[0]} is not installed (pip install 'rlploss[kernel]')"
     if distributed.current().world > 1:
         return "several processes train together"
-    if job.table.device.type != "cpu":
-        return f"the network is on {job.table.device}"
-    if not isinstance(job.table, Table):
+    if job.table.x.device.type != "cpu":
+        return f"the network is on {job.table.x.device}"
+    if job.table.dataset is not None:
         return "rows are read from a Dataset"
     if type(job.optimizer) not in (Adam, AdamW, SGD):
         return "the optimizer is a function"
@@ -112,7 +110,7 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     chain = read_chain(job.model)
     if isinstance(chain, str):
         return chain
-    if len(job.table.row_shape) != 1 and not chain.flattens:
+    if len(job.table.x.shape[1:]) != 1 and not chain.flattens:
         return "its rows are not vectors"
     rows = min(job.objective.rows_per_step, job.table.n_rows)
     products = 3.0 * rows * chain.n_parameters
@@ -142,18 +140,18 @@ class KernelEngine(Engine):
     name = "kernel"
 
     def __init__(self, job: Job) -> None:
-        from rlploss.training import kernel
+        from rlploss.training.compiling import get_ready
+        from rlploss.training.kernel import run
 
         chain, table = read_chain(job.model), job.table
         assert isinstance(chain, DenseChain)
-        assert isinstance(table, Table)
         self.job, self._layers = job, chain.layers
-        run: Any = kernel.run
-        self._run, self._get_ready = run, kernel.get_ready
+        self._run: Any = run
+        self._get_ready = get_ready
         self.feed = Feed(job, fits_planes=True)
-        self._x, self._y = _numbers(table.features), _numbers(table.y)
+        self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
-        self._theta = torch.zeros(chain.n_parameters, dtype=table.dtype)
+        self._theta = torch.zeros(chain.n_parameters, dtype=table.x.dtype)
         first, second = (np.zeros(chain.n_parameters, self._dtype) for _ in range(2))
         self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
         sizes = [0 if p is None else p.numel() for layer in chain.layers for p in (layer.weight, layer.bias)]
@@ -178,7 +176,6 @@ class KernelEngine(Engine):
                 start += parameter.numel()
 
     def begin(self) -> None:
-        """Let the module's parameters be views of the vector."""
         for parameter, view in self._parameters():
             view.copy_(parameter.detach())
             parameter.data = view
@@ -186,7 +183,6 @@ class KernelEngine(Engine):
             self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
-        """Give the module parameters of its own again."""
         for parameter, _ in self._parameters():
             parameter.data = parameter.data.clone()
         self._block = self._rows = self._loss = self._work = None
@@ -194,17 +190,12 @@ class KernelEngine(Engine):
 
     # Steps
 
-    def reset_total(self, total: float = 0.0) -> None:
-        """Set the running sum of losses."""
-        self.state.total[0] = total
-
     def run(self, window: Window, deadline: float) -> Outcome:
-        """Take the steps of a window in calls of about `CALL_SECONDS`."""
         self._use(window.block)
         rates = self.job.rate_factors(window.first, window.last) * self.job.optimizer.lr  # type: ignore[union-attr]  # a value
         started = time.perf_counter()
-        taken, n = 0, window.last - window.first
-        bad = None
+        taken, n, bad = 0, window.last - window.first, None
+        self.state.total[0] = self.total
         while taken < n and bad is None:
             size = n - taken if self._outside else int(min(n - taken, max(64, CALL_SECONDS / self._pace)))
             begun = time.perf_counter()
@@ -223,7 +214,8 @@ class KernelEngine(Engine):
             self._pace = max((now - begun) / max(done, 1), 1e-9)
             if self.stopping or now >= deadline:
                 break
-        return Outcome(taken, float(self.state.total[0]), time.perf_counter() - started, bad)
+        self.total = float(self.state.total[0])
+        return Outcome(taken, time.perf_counter() - started, bad)
 
     def _call(
         self, spans: Any, rates: Any, loss: Any = None, rows: Any = None, part: int = 0, value: float = 0.0
@@ -232,9 +224,8 @@ class KernelEngine(Engine):
         data = self._rows if rows is None else rows
         data = data._replace(spans=np.ascontiguousarray(spans))
         update = self._update._replace(rates=np.ascontiguousarray(rates))
-        return self._run(
-            self._net, data, self._loss if loss is None else loss, update, self.state, self._work, part, value
-        )
+        loss = self._loss if loss is None else loss
+        return self._run(self._net, data, loss, update, self.state, self._work, part, value)
 
     def _steps_outside(self, window: Window, part: slice, rates: Any, deadline: float) -> Any:
         """Steps of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
@@ -265,15 +256,10 @@ class KernelEngine(Engine):
         x, _ = window.inputs(i)
         subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
         rows = probe_rows(subsets, objective.planes)
-        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows.to(x.dtype)))
-        work = self._work
-        self._work = work._replace(seen=np.zeros(rows.shape[1] * self._y.shape[1], self._dtype))
+        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows, x.dtype))
         low, high = window.spans[i]
         parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
-        try:
-            return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
-        finally:
-            self._work = work
+        return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
 
     # From the job's values to the kernel's arguments
 
@@ -282,49 +268,39 @@ class KernelEngine(Engine):
         if block is self._block:
             return
         self._block = block
-        objective, d, C = self.job.objective, self._x.shape[1], self._y.shape[1]
-        empty = np.zeros(0, self._dtype)
-        self._rows = kt.Rows(
-            self._x,
-            self._y,
-            empty if block.weight is None else _numbers(block.weight),
-            _numbers(block.rows),
-            _NONE if block.partner is None else _numbers(block.partner),
-            empty if block.lam is None else _numbers(block.lam.to(self.job.table.dtype)),
-            _NONE.reshape(0, 2),
-            block.every_row,
-        )
-        self._loss = self._make_loss(block, objective)
+        C, spans = self._y.shape[1], np.zeros((0, 2), np.int64)
+        weight, lam = (_numbers(part, self._theta.dtype) for part in (block.weight, block.lam))
+        rows, partner = (_numbers(part, torch.int64) for part in (block.rows, block.partner))
+        self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, spans, block.every_row)
+        self._loss = self._make_loss(block)
         self._outside = self._loss.kind == kt.OUTSIDE
         self._update = self._make_update()
-        M = self._loss.subset_size
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
-        q, total = self._loss.projector.shape[1], B * int(self._net.widths.sum())
-        P = len(self.state.theta)
-        sizes = (total, total, B * C, B * C, q * C, 2 * M * C, P, P)
-        p = d if block.fits_planes else 0
-        planes = (M * p, 2 * p * p, 4 * (p + M))
-        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes), *(np.zeros(n) for n in planes))
-        self._get_ready(self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
+        total, P = B * int(self._net.widths.sum()), len(self.state.theta)
+        q = max(self._loss.projector.shape[1], self._loss.subset_size)
+        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in (total, total, B * C, B * C, q * C, P, P)))
+        arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
+        self._get_ready(self._run, self._dtype, arguments)
 
-    def _make_loss(self, block: Block, objective: Objective) -> kt.Loss:
-        dtype, M, kind = self._dtype, 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
-        projector, form = np.zeros((0, 1, 1), dtype), np.zeros((0, 0), dtype)
+    def _make_loss(self, block: Block) -> kt.Loss:
+        objective, real = self.job.objective, self._theta.dtype
+        M, kind = 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
+        projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         if isinstance(objective, RLP):
             M, kind = objective.shape()[0], kt.PROJECTED
             if block.bank is not None:
                 kind = kt.OUTSIDE
             elif block.form is not None:
-                kind, form = kt.FORM, _numbers(block.form)
+                kind, form = kt.FORM, _numbers(block.form, real)
             elif block.fits_planes:
                 kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
             elif block.projector is not None:
-                projector = _numbers(block.projector)
+                projector = _numbers(block.projector, real)
             elif block.every_row or block.weight is not None:  # the residual is seen whole
-                projector = np.zeros((len(block.rows) // M, 1, M), dtype)
+                projector = np.zeros((len(block.rows) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        offset = np.zeros(0, dtype) if block.offset is None else _numbers(block.offset)
+        offset = _numbers(block.offset, real)
         delta = objective.delta if isinstance(objective, Huber) else 1.0
         intercept = isinstance(objective, RLP) and objective.planes.intercept
         return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
@@ -341,17 +317,16 @@ class KernelEngine(Engine):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's averages and powers."""
         kept = {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
         return {"engine": self.name, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with such a state."""
         for name in ("first", "second", "powers"):
             getattr(self.state, name)[:] = state[name].numpy()
 
 
-def _numbers(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous and writable."""
-    array: NDArray[Any] = tensor.detach().contiguous().numpy()
+def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
+    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
+    given = torch.zeros(0) if tensor is None else tensor.detach()
+    array: NDArray[Any] = given.to(dtype).contiguous().numpy()
     return array

@@ -52,22 +52,19 @@ def pointwise(loss, data, s, pred, target, back):
                 log = p[j] - log_sum
                 here -= t[j] * log
                 g[j] = w * (math.exp(log) - t[j])
-        elif loss.kind == kt.MSE:
-            for j in range(p.size):
-                e = p[j] - t[j]
-                here += e * e
-                g[j] = (w + w) * e
-        elif loss.kind == kt.MAE:
-            for j in range(p.size):
-                e = p[j] - t[j]
-                here += abs(e)
-                g[j] = w if e > 0 else -w if e < 0 else w * e
         else:
             for j in range(p.size):
                 e = p[j] - t[j]
-                clipped = min(max(e, -delta), delta)
-                here += clipped * (e - clipped / 2)
-                g[j] = w * clipped
+                if loss.kind == kt.MSE:
+                    here += e * e
+                    g[j] = (w + w) * e
+                elif loss.kind == kt.MAE:
+                    here += abs(e)
+                    g[j] = w if e > 0 else -w if e < 0 else w * e
+                else:
+                    clipped = min(max(e, -delta), delta)
+                    here += clipped * (e - clipped / 2)
+                    g[j] = w * clipped
         value += w * here
     return value
 
@@ -77,14 +74,9 @@ def projected(loss, subset, residual, back, seen, scale):
     """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
     M, C = residual.shape
     W = loss.projector[subset]
-    q = W.shape[0]
-    r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: q * C]
-    if C == 1:
-        np.dot(W, r, z)
-        np.dot(z, W, g)
-    else:
-        np.dot(W, residual, z.reshape(q, C))
-        np.dot(W.T, z.reshape(q, C), back)
+    r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: W.shape[0] * C]
+    np.dot(W, residual, z.reshape(W.shape[0], C))
+    np.dot(W.T, z.reshape(W.shape[0], C), back)
     value = 0.0
     two = residual.dtype.type(2 * scale)
     if loss.residual_weight == 0:
@@ -102,17 +94,14 @@ def projected(loss, subset, residual, back, seen, scale):
 
 
 @compiled
-def factor(x, intercept, columns, triangle, plane):
-    """Centre and scale the columns of one subset x [M, d], and invert the triangle of their Gram matrix.
+def factor(x, intercept):
+    """Centred and scaled columns Z of one subset x [M, d], and L⁻¹ where ZᵀZ = LLᵀ; float64, whatever x is.
 
-    False where the columns are not certainly well conditioned. plane[:d] is left as it is.
+    The first result is False where the columns are not certainly well conditioned.
     """
     M, d = x.shape
-    Z = columns[: M * d].reshape(M, d)
-    G, inverse = triangle[: d * d].reshape(d, d), triangle[d * d : 2 * d * d].reshape(d, d)
-    mean, norm = plane[:d], plane[d : 2 * d]
-    fill(mean, 0.0)
-    fill(norm, 0.0)
+    Z, G, inverse = np.empty((M, d)), np.empty((d, d)), np.zeros((d, d))
+    mean, norm = np.zeros(d), np.zeros(d)
     if intercept:
         for i in range(M):
             for j in range(d):
@@ -126,7 +115,7 @@ def factor(x, intercept, columns, triangle, plane):
     for j in range(d):
         norm[j] = math.sqrt(norm[j])
         if not (1e-140 < norm[j] < 1e140) or norm[j] < 1e-5 * abs(mean[j]):
-            return False
+            return False, Z, inverse
         norm[j] = 1 / norm[j]
     for i in range(M):
         for j in range(d):
@@ -137,7 +126,7 @@ def factor(x, intercept, columns, triangle, plane):
         for k in range(j):
             G[j, j] -= G[j, k] * G[j, k]
         if not G[j, j] > 1e-9:
-            return False
+            return False, Z, inverse
         root = 1 / math.sqrt(G[j, j])
         for i in range(j + 1, d):
             for k in range(j):
@@ -151,69 +140,52 @@ def factor(x, intercept, columns, triangle, plane):
             size += inverse[j, k] * inverse[j, k]
         inverse[j, j] = root
         size += root * root
-    return math.sqrt(d * size) < CONDITION
+    return math.sqrt(d * size) < CONDITION, Z, inverse
 
 
 @compiled
-def fitted(r, intercept, columns, triangle, plane, out):
-    """The plane through r [M] at the rows of the subset that `factor` saw, into out [M]."""
-    M = r.size
-    d = plane.size // 4 - M
-    Z, inverse = columns[: M * d].reshape(M, d), triangle[d * d : 2 * d * d].reshape(d, d)
-    c, half, step = plane[:d], plane[d : 2 * d], plane[2 * d : 3 * d]
-    rest = plane[4 * d : 4 * d + M]
-    middle = 0.0
-    if intercept:
+def fitted(R, intercept, Z, inverse):
+    """The planes through R [M, C] at the rows of the subset that `factor` saw."""
+    M, C = R.shape
+    r, out, rest = R.reshape(M * C), np.zeros(M * C), np.empty(M * C)
+    for c in range(C if intercept else 0):
+        middle = 0.0
         for i in range(M):
-            middle += r[i] / M
-    fill(out, middle)
-    for i in range(M):
-        rest[i] = r[i]
+            middle += R[i, c]
+        for i in range(M):
+            out[i * C + c] = middle / M
     for _ in range(2):  # the second time refines: normal equations alone would lose twice the digits
-        np.dot(rest, Z, c)
-        for j in range(d):
-            half[j] = 0
-            for k in range(j + 1):
-                half[j] += inverse[j, k] * c[k]
-        for j in range(d):
-            step[j] = 0
-            for k in range(j, d):
-                step[j] += inverse[k, j] * half[k]
-        change = plane[4 * d + M : 4 * d + 2 * M]
-        np.dot(Z, step, change)
-        for i in range(M):
-            out[i] += change[i]
+        for i in range(M * C):
             rest[i] = r[i] - out[i]
+        change = np.dot(Z, np.dot(inverse.T, np.dot(inverse, np.dot(Z.T, rest.reshape(M, C))))).reshape(M * C)
+        for i in range(M * C):
+            out[i] += change[i]
+    return out.reshape(M, C)
 
 
 @compiled
-def fresh(loss, x, residual, back, scale, work):
+def fresh(loss, x, residual, back, scale):
     """As `projected`, for a subset x [M, d] whose planes were not fitted beforehand; -1 where it is doubtful."""
-    M, d = x.shape
-    C = residual.shape[1]
-    plane = work.plane[: 4 * (d + M)]
-    if not factor(x, loss.intercept, work.columns, work.triangle, plane):
+    M, C = residual.shape
+    sure, Z, inverse = factor(x, loss.intercept)
+    if not sure:
         return -1.0
-    r, out = plane[4 * d + 2 * M : 4 * d + 3 * M], plane[4 * d + 3 * M : 4 * (d + M)]
     value = 0.0
     if loss.kind == kt.FRESH_SUM:
-        fill(r, 1.0)
-        fitted(r, loss.intercept, work.columns, work.triangle, plane, out)
+        out = fitted(np.ones((M, 1)), loss.intercept, Z, inverse)
         for c in range(C):
             seen = 0.0
             for i in range(M):
-                seen += out[i] * residual[i, c]
+                seen += out[i, 0] * residual[i, c]
             value += seen * seen
             for i in range(M):
-                back[i, c] = 2 * scale * seen * out[i]
+                back[i, c] = 2 * scale * seen * out[i, 0]
         return scale * value
-    for c in range(C):
-        for i in range(M):
-            r[i] = residual[i, c]
-        fitted(r, loss.intercept, work.columns, work.triangle, plane, out)
-        for i in range(M):
-            value += out[i] * out[i]
-            back[i, c] = 2 * scale / M * out[i]
+    out = fitted(residual, loss.intercept, Z, inverse)
+    for i in range(M):
+        for c in range(C):
+            value += out[i, c] * out[i, c]
+            back[i, c] = 2 * scale / M * out[i, c]
     return scale / M * value
 
 
@@ -242,7 +214,7 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
         value /= C
     elif data.every_row:
         fill(back.reshape(B * C), pred.dtype.type(0))
-        some, gone = work.some[: M * C].reshape(M, C), work.some[M * C : 2 * M * C].reshape(M, C)
+        some, gone = np.empty_like(residual[:M]), np.empty_like(residual[:M])
         for u in range(k):
             for i in range(M):
                 for j in range(C):
@@ -258,7 +230,7 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
             if loss.kind == kt.PROJECTED:
                 value += projected(loss, low // M + u, r, g, work.seen, scale)
             else:
-                here = fresh(loss, x[u * M : (u + 1) * M], r, g, scale, work)
+                here = fresh(loss, x[u * M : (u + 1) * M], r, g, scale)
                 if here < 0:
                     return -1.0
                 value += here

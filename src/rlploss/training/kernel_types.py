@@ -76,10 +76,6 @@ class Work(NamedTuple):
     back: Any  # [B·Σ widths] gradients of the same
     target: Any  # [B·C]
     residual: Any  # [B·C]
-    seen: Any  # [q·C]
-    some: Any  # [2·M·C]
+    seen: Any  # [q·C], or [M·C] if that is more
     gradient: Any  # [P]
     before: Any  # [P] the weights before the update
-    columns: Any  # [M·d] in float64, as are the others below
-    triangle: Any  # [2·d·d]
-    plane: Any  # [4·d + 4·M]

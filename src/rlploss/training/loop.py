@@ -47,7 +47,7 @@ class Loop:
         job: Job,
         engine: Engine,
         watch: Supervision,
-        reporter: Reporter | None = None,
+        reporter: Reporter,
         *,
         reason: str = "",
         number: int | None = None,
@@ -56,18 +56,16 @@ class Loop:
         self.job, self.engine, self.watch, self.reporter, self.number = job, engine, watch, reporter, number
         self.share = distributed.current()
         self.stopper = make_stopper(watch.early_stopping, job.evaluator.names)
-        self.step, self.seconds, self.loss_count, self._total = 0, 0.0, 0, 0.0
+        self.step, self.seconds, self.loss_count = 0, 0.0, 0
         self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
-        told = {"engine": engine.name, "engine_reason": reason}
-        self.history = History({**job.settings(), **told}, model=job.model)
+        self.history = History({**job.settings(), "engine": engine.name, "engine_reason": reason}, model=job.model)
         every = watch.evaluate_every
         if every is None:  # every epoch of an epoch budget, a hundredth of a step budget
             every = Epochs(1) if isinstance(job.budget, Epochs) else Steps(-(-job.total_steps // 100))
         self._evaluate_every = job.steps("evaluate_every", every)
         self._path = path
-        self._save_every = 0  # steps; 0 goes by the clock
-        if watch.checkpoint_every is not None:
-            self._save_every = job.steps("checkpoint_every", watch.checkpoint_every)
+        saved = watch.checkpoint_every
+        self._save_every = 0 if saved is None else job.steps("checkpoint_every", saved)  # steps; 0 goes by the clock
         if path is not None and isinstance(job.objective, BatchLoss) and job.objective.has_generator:
             raise ValueError(
                 "a checkpoint cannot keep the generator of a BatchLoss; give it none, or leave checkpoint out"
@@ -89,15 +87,14 @@ class Loop:
             distributed.agree(spec)
             distributed.share_model(self.job.model)
         if self._path is not None:
-            where = files.environment(
-                self.job.table.device, torch.get_num_threads() if self.engine.name == "torch" else 1
-            )
+            threads = torch.get_num_threads() if self.engine.name == "torch" else 1
+            where = files.environment(self.job.table.x.device, threads)
             self._file = files.CheckpointFile(self._path, spec, {**where, "processes": str(self.share.world)})
             state = self._file.load() if self.share.world == 1 else distributed.by_first(self._file.load)
             if state is not None:
                 with files.refusing(self._path):
                     self._restore(state)
-        self._report(self.step, resumed=True)
+        self.reporter.add(self.step, resumed=True)
         if not self.history.stopped:
             self.job.model.train()
             if self.step == 0:
@@ -108,7 +105,7 @@ class Loop:
         if self.history.stopped:
             return None
         stop = min(self.job.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
-        deadline = math.inf if self.reporter is None else self.reporter.due
+        deadline = self.reporter.due
         if self._path is not None:
             if self._save_every:
                 stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
@@ -122,7 +119,6 @@ class Loop:
         self.step += outcome.steps
         self.loss_count += outcome.steps
         self.seconds += outcome.seconds
-        self._total = outcome.total
         if outcome.bad is not None:
             self._diverged(outcome.bad)
             return
@@ -135,11 +131,7 @@ class Loop:
             self._finish()
         if self._path is not None and (self.history.stopped or self._save_due()):
             self._save()
-        self._report(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
-
-    def _report(self, steps: int, *, resumed: bool = False) -> None:
-        if self.reporter is not None:
-            self.reporter.add(steps, resumed=resumed)
+        self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
 
     def leave(self) -> None:
         """Put back what was lent: the module owns its weights again and is in the mode it was in."""
@@ -154,29 +146,24 @@ class Loop:
     def _evaluate(self) -> None:
         """Measure, note, tell the callbacks, and see whether to stop."""
         measured = self.job.evaluator.measure(self.job.model)
-        mean = self._total / self.loss_count if self.loss_count else math.nan
-        self.loss_count = 0
-        self.engine.reset_total()
-        step, history = self.step, self.history
+        mean = self.engine.total / self.loss_count if self.loss_count else math.nan
+        self.loss_count, self.engine.total = 0, 0.0
+        step, history, found = self.step, self.history, {"loss": mean, **measured}
         epoch, samples = step / self.job.steps_per_epoch, self.job.samples(step)
-        history.add(
-            {"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, "loss": mean, **measured}
-        )
+        history.add({"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, **found})
         if self.stopper is not None:
-            if self.stopper.better(measured, step) and self.stopper.rule.restore_best:
+            rule = self.stopper.rule
+            if self.stopper.better(measured[rule.metric], step) and rule.restore_best:
                 self.best = copy.deepcopy(self.job.model.state_dict())
             if self.stopper.done:
                 history.stopped = "early stopping"
-        event = Event(
-            step, epoch, samples, self.seconds, {"loss": mean, **measured}, lambda: self.job.model, self.number or 0
-        )
-        for callback in self.watch.callbacks:
-            if callback(event) is True and not history.stopped:
-                history.stopped = "callback"
+        event = Event(step, epoch, samples, self.seconds, found, lambda: self.job.model, self.number or 0)
+        answers = [callback(event) for callback in self.watch.callbacks]
+        asked = any(answer is True for answer in answers)
         if self.watch.callbacks and self.share.world > 1:  # one process that stops stops all
-            asked = distributed.any_of(history.stopped == "callback")
-            if asked and not history.stopped:
-                history.stopped = "callback"
+            asked = distributed.any_of(asked)
+        if asked and not history.stopped:
+            history.stopped = "callback"
 
     def _finish(self) -> None:
         if self.stopper is not None:
@@ -205,7 +192,7 @@ class Loop:
             raise DivergenceError(message)
         self.history.stopped, self.history.message = "diverged", message
         self._finish()
-        self._report(job.total_steps - self.step)
+        self.reporter.add(job.total_steps - self.step)
 
     # Checkpoints
 
@@ -217,12 +204,11 @@ class Loop:
             {
                 "step": self.step,
                 "seconds": self.seconds,
-                "loss_sum": self._total if self.loss_count else 0.0,
+                "loss_sum": self.engine.total,
                 "loss_count": self.loss_count,
                 "model": self.job.model.state_dict(),
                 "best": self.best,
                 "engine": self.engine.state_dict(),
-                "stopper": None if self.stopper is None else self.stopper.state_dict(),
                 "columns": history.columns,
                 "stopped": history.stopped,
                 "best_step": history.best_step,
@@ -231,18 +217,18 @@ class Loop:
         self._saved_at = time.perf_counter()
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Put back what a checkpoint holds."""
         self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
         self.job.model.load_state_dict(state["model"])
-        self.best = state["best"]
+        self.best, self.engine.total = state["best"], state["loss_sum"]
         shapes = {name: value.shape for name, value in state["model"].items()}
         if self.best is not None and {name: value.shape for name, value in self.best.items()} != shapes:
             raise ValueError("its best weights are not those of the model")
-        self._total = state["loss_sum"]
-        self.engine.reset_total(self._total)
         self.history.columns, self.history.stopped = state["columns"], state["stopped"]
         self.history.best_step = state["best_step"]
         if self.stopper is not None:
-            self.stopper.load_state_dict(state["stopper"])
+            for step, value in zip(
+                *(state["columns"][name] for name in ("step", self.stopper.rule.metric)), strict=True
+            ):
+                self.stopper.better(value, int(step))
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])

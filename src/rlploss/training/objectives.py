@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -120,14 +120,9 @@ class RLP(Objective):
     @classmethod
     def paper(cls, subset_size: int | None = None, n_subsets: int | None = None, *, mixup: float | None = None) -> RLP:
         """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of one plan."""
+        probe = "draw" if mixup is None else "sum"
         return cls(
-            subset_size,
-            n_subsets,
-            subsets_per_step="all",
-            probe="draw" if mixup is None else "sum",
-            intercept=False,
-            method="paper",
-            mixup=mixup,
+            subset_size, n_subsets, subsets_per_step="all", probe=probe, intercept=False, method="paper", mixup=mixup
         )
 
     @classmethod
@@ -171,12 +166,8 @@ class RLP(Objective):
                 f"n_subsets must be at most {different}, the number of different subsets of {size} of {n_rows} rows, "
                 f"got {n_subsets}; lower it or change subset_size"
             )
-        per_step: int | str | None = self.subsets_per_step
-        if per_step is None:
-            per_step = min(n_processes, n_subsets)
-        elif per_step == "all":
-            per_step = n_subsets
-        assert isinstance(per_step, int)  # a number or "all", as checked
+        per_step = min(n_processes, n_subsets) if self.subsets_per_step is None else self.subsets_per_step
+        per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
             raise ValueError(
                 f'subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; "all" takes every subset '
@@ -196,20 +187,22 @@ class RLP(Objective):
 
     @property
     def rows_per_step(self) -> int:
-        """k·M rows of the k subsets of a step."""
         M, _, k = self.shape()
         return k * M
 
     def rows_per_epoch(self, n_rows: int) -> int:
-        """K·M rows of all subsets, whatever N is."""
         M, K, _ = self.shape()
         return K * M
 
 
-class _Batches(Objective):
+class OnBatches(Objective):
     """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
 
     batch_size: int | str | None
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        """The loss of every row [B], or of every output [B, C], for predictions and targets [B, C], if it is a mean."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size != "all":
@@ -218,44 +211,48 @@ class _Batches(Objective):
             put(self, "mixup", positive("mixup", self.mixup))
 
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
-        """Fill in the batch size."""
         size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
 
     @property
     def rows_per_step(self) -> int:
-        """The batch size."""
         if not isinstance(self.batch_size, int):
             raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
         return self.batch_size
 
     def rows_per_epoch(self, n_rows: int) -> int:
-        """All N rows, once each."""
         return n_rows
 
 
 @dataclass(frozen=True, repr=False)
-class MSE(_Batches):
+class _RowLoss(OnBatches):
+    batch_size: int | str | None = None
+    _: KW_ONLY
+    mixup: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class MSE(_RowLoss):
     """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "mse"
-    batch_size: int | str | None = None
-    _: KW_ONLY
-    mixup: float | None = None
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return (pred - target).square()
 
 
 @dataclass(frozen=True, repr=False)
-class MAE(_Batches):
+class MAE(_RowLoss):
     """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "mae"
-    batch_size: int | str | None = None
-    _: KW_ONLY
-    mixup: float | None = None
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return (pred - target).abs()
 
 
 @dataclass(frozen=True, repr=False)
-class Huber(_Batches):
+class Huber(OnBatches):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "huber"
@@ -268,15 +265,18 @@ class Huber(_Batches):
         super().__post_init__()
         put(self, "delta", positive("delta", self.delta))
 
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.huber_loss(pred, target, reduction="none", delta=self.delta)
+
 
 @dataclass(frozen=True, repr=False)
-class CrossEntropy(_Batches):
+class CrossEntropy(_RowLoss):
     """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "cross_entropy"
-    batch_size: int | str | None = None
-    _: KW_ONLY
-    mixup: float | None = None
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return -(target * pred.log_softmax(1)).sum(1)
 
 
 PointwiseFunction = Callable[[Tensor, Tensor], Tensor]
@@ -284,7 +284,7 @@ BatchFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class Pointwise(_Batches):
+class Pointwise(OnBatches):
     """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
 
     Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
@@ -299,9 +299,12 @@ class Pointwise(_Batches):
         super().__post_init__()
         _check_function(self.function, ("pred", "target"), "Pointwise")
 
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return self.function(pred, target)
+
 
 @dataclass(frozen=True, repr=False)
-class BatchLoss(_Batches):
+class BatchLoss(OnBatches):
     """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
 
     Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
@@ -343,7 +346,7 @@ def _check_function(function: object, arguments: tuple[str, ...], name: str) -> 
         return
 
 
-NAMES: dict[str, type[Objective]] = {"rlp": RLP, "mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy}
+NAMES = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
 
 
 def as_objective(value: object) -> Objective:
@@ -351,8 +354,7 @@ def as_objective(value: object) -> Objective:
     if isinstance(value, Objective):
         return value
     if isinstance(value, str):
-        made: Any = NAMES[one_of("objective", value, NAMES)]
-        return made()  # type: ignore[no-any-return]  # a subclass of Objective
+        return NAMES[one_of("objective", value, NAMES)]()
     if isinstance(value, type) and issubclass(value, Objective):
         raise TypeError(f"objective must be a value, got the class {value.__name__}; write {value.__name__}()")
     hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,29 +22,31 @@ Array = Tensor | ArrayLike
 _ITEMS = 4096  # of a dataset at once: as Python objects they take several times their size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Rows in memory: inputs x [n, ...] as the network takes them, targets y [n, C] for its flattened output."""
+    """Inputs x [n, ...] as the network takes them, and targets y [n, C] for its flattened output.
+
+    The rows of a torch `Dataset` are read when a step needs them and in no other order, because they may exceed
+    memory; x and y then are the first ones, for their shapes. Items are (input, target), or inputs alone for
+    reconstruction. `__getitems__` is used where there is one.
+    """
 
     x: Tensor
     y: Tensor
     classes: bool  # the targets are one-hot class numbers
     weight: Tensor | None = None  # [n, 1] with mean 1; None: all rows count the same
+    dataset: Dataset[Any] | None = None  # None: rows are in memory
+    loss: str = ""  # that the targets of a dataset are read for
+
+    @cached_property
+    def n_rows(self) -> int:
+        """The number of rows, n."""
+        return len(self.x) if self.dataset is None else len(self.dataset)  # type: ignore[arg-type]  # it has a length
 
     @property
     def features(self) -> Tensor:
         """Inputs as a matrix [n, d]."""
-        return self.x.unsqueeze(1) if self.x.ndim == 1 else self.x.flatten(1)
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows, n."""
-        return self.x.shape[0]
-
-    @property
-    def row_shape(self) -> torch.Size:
-        """The shape of one input."""
-        return self.x.shape[1:]
+        return flat(self.x)
 
     @property
     def n_columns(self) -> int:
@@ -55,75 +58,36 @@ class Table:
         """Numbers per target, C."""
         return self.y.shape[1]
 
-    @property
-    def device(self) -> torch.device:
-        """Where the rows are used."""
-        return self.x.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of inputs and targets."""
-        return self.x.dtype
-
     def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows."""
-        index = index.to(self.x.device)
-        return self.x[index], self.y[index]
-
-    def largest(self) -> float:
-        """The largest number in inputs and targets, without its sign."""
-        ends = [end for table in (self.x, self.y) for end in torch.aminmax(table)]
-        return max(abs(float(end)) for end in ends)
-
-    def fingerprint(self) -> str:
-        """A digest of everything."""
-        return digest(self.x, self.y, self.weight)
-
-
-@dataclass(frozen=True, eq=False)
-class DatasetTable:
-    """Table of a torch `Dataset`, read when a step needs them and in no other order: the data may exceed memory.
-
-    Items are (input, target), or inputs alone for reconstruction. `__getitems__` is used where there is one.
-    """
-
-    dataset: Dataset[Any]
-    n_rows: int
-    n_columns: int
-    n_outputs: int
-    row_shape: torch.Size
-    classes: bool
-    device: torch.device
-    dtype: torch.dtype
-    loss: str
-    weight: None = None
-
-    def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some rows."""
-        if index.numel() == 0:
-            shapes = (self.row_shape, torch.Size([self.n_outputs]))
-            x, y = (torch.zeros(0, *shape, dtype=self.dtype, device=self.device) for shape in shapes)
-            return x, y
+        if self.dataset is None or not len(index):
+            index = index.to(self.x.device)
+            return self.x[index], self.y[index]
         found = []
         for part in torch.split(index, _ITEMS):
             inputs, targets = fetch(self.dataset, part.tolist())
-            x = _input("the dataset's ", inputs, self.device, self.dtype)
+            x = _input("the dataset's ", inputs, self.x.device, self.x.dtype)
             found.append((x, _target("the dataset's ", x, targets, self.n_outputs, self.loss)[0]))
         return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
 
     def largest(self) -> float:
         """The largest number, without its sign, in the rows of `fingerprint`."""
-        return max(float(part.abs().max()) for part in self.read(self._some()))
+        return max(abs(float(end)) for part in self._some() for end in torch.aminmax(part))
 
     def fingerprint(self) -> str:
-        """A digest of 64 rows, spread evenly, and of the length."""
-        return f"{self.n_rows} rows {digest(*self.read(self._some()))}"
+        """A digest of everything; of a dataset the length, and 64 rows that are spread evenly."""
+        found = digest(*self._some(), self.weight)
+        return found if self.dataset is None else f"{self.n_rows} rows {found}"
 
-    def _some(self) -> Tensor:
-        return torch.linspace(0, self.n_rows - 1, min(64, self.n_rows), dtype=torch.float64).long()
+    def _some(self) -> tuple[Tensor, Tensor]:
+        if self.dataset is None:
+            return self.x, self.y
+        return self.read(torch.linspace(0, self.n_rows - 1, min(64, self.n_rows), dtype=torch.float64).long())
 
 
-AnyTable = Table | DatasetTable
+def flat(x: Tensor) -> Tensor:
+    """Inputs [n, ...] as a matrix [n, d]; single numbers are one column."""
+    return x.unsqueeze(-1).flatten(1)
 
 
 def digest(*tensors: Tensor | None) -> str:
@@ -168,7 +132,7 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
 
 def read_dataset(
     model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
-) -> AnyTable:
+) -> Table:
     """Look at a dataset's first rows, and leave the rest for when it is needed."""
     if y is not None:
         raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
@@ -186,13 +150,12 @@ def read_dataset(
     inputs, targets = fetch(dataset, range(min(2, n)))
     x = _input(name, inputs, device, model_dtype(model))
     y_sample, classes = _target(name, x, targets, output_width(model, x), loss)
-    shape, width = x.shape[1:], y_sample.shape[1]
-    return DatasetTable(dataset, n, x[0].numel(), width, shape, classes, x.device, x.dtype, loss)
+    return Table(x, y_sample, classes, dataset=dataset, loss=loss)
 
 
 def read_rows(
     model: nn.Module, X: Array | Dataset[Any], y: Array | None, *, loss: str, device: torch.device, name: str = ""
-) -> AnyTable:
+) -> Table:
     """Read X and y for `model`; `y=None` makes the input its own target.
 
     Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress on, or class
@@ -218,8 +181,7 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
     """Targets [n, C] for inputs x, and whether they are one-hot class numbers."""
     device, dtype = x.device, x.dtype
     if y is None:
-        target = x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)
-        return _same_width(target, width, name), False
+        return _same_width(flat(x), width, name), False
     target = _as_tensor(f"{name}y", y).to(device)
     if target.ndim == 0 or target.shape[0] != x.shape[0]:
         got = "a scalar" if target.ndim == 0 else str(target.shape[0])
@@ -234,15 +196,14 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
         )
     target = target.to(dtype)
     _checks.finite(**{f"{name}y": target})
-    target = target.unsqueeze(1) if target.ndim == 1 else target.flatten(1)
-    return _same_width(target, width, name), loss == "cross_entropy"
+    return _same_width(flat(target), width, name), loss == "cross_entropy"
 
 
-def weigh(rows: AnyTable, sample_weight: Array | None) -> AnyTable:
+def weigh(rows: Table, sample_weight: Array | None) -> Table:
     """The rows with their weights: only ratios count, and a row of weight 0 is a row that is not there."""
     if sample_weight is None:
         return rows
-    if isinstance(rows, DatasetTable):
+    if rows.dataset is not None:
         raise ValueError("sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays")
     weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
     n = rows.x.shape[0]
@@ -254,14 +215,12 @@ def weigh(rows: AnyTable, sample_weight: Array | None) -> AnyTable:
             "sample_weight must hold numbers of at least 0, one of them above 0, got values from "
             f"{float(weight.min()):g} to {float(weight.max()):g}"
         )
-    x, y = rows.x, rows.y
     keep = weight > 0
     if not bool(keep.all()):
-        x, y, weight = x[keep], y[keep], weight[keep]
+        rows, weight = replace(rows, x=rows.x[keep], y=rows.y[keep]), weight[keep]
     if float(weight.min()) == float(weight.max()):
-        return Table(x, y, rows.classes)
-    scaled = (weight / weight.mean()).to(rows.y.dtype)
-    return Table(x, y, rows.classes, scaled.unsqueeze(1))
+        return rows
+    return replace(rows, weight=(weight / weight.mean()).to(rows.y.dtype).unsqueeze(1))
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:

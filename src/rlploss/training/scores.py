@@ -13,13 +13,8 @@ from torch import Tensor
 
 from rlploss.loss.quadratic import projected, quadratic
 from rlploss.training.feed import Window
-from rlploss.training.objectives import RLP, BatchLoss, Huber, Objective, Pointwise, PointwiseFunction
-
-_FUNCTIONS: dict[str, PointwiseFunction] = {
-    "mse": lambda pred, target: (pred - target).square(),
-    "mae": lambda pred, target: (pred - target).abs(),
-    "cross_entropy": lambda pred, target: -(target * pred.log_softmax(1)).sum(1),
-}
+from rlploss.training.objectives import RLP, BatchLoss, Objective, OnBatches
+from rlploss.training.rows import flat
 
 
 def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,12 +26,11 @@ def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Te
     if block.weight is not None:
         weight = (block.weight if block.every_row else block.weight[index]).unsqueeze(1)
     if isinstance(objective, BatchLoss):
-        x = window.inputs(i)[0]
-        features = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        features = flat(window.inputs(i)[0])
         return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, features)), pred)
-    if not isinstance(objective, RLP):
-        function = row_function(objective)
-        return _by_autograd(lambda leaf: _mean(function(leaf, target), leaf, weight, total), pred)
+    if isinstance(objective, OnBatches):
+        return _by_autograd(lambda leaf: _mean(objective.values(leaf, target), leaf, weight, total), pred)
+    assert isinstance(objective, RLP)
     residual = pred - target if weight is None else (pred - target) * weight
     (M, _, _), C, bank = objective.shape(), residual.shape[1], block.bank
     if block.form is not None:
@@ -54,16 +48,6 @@ def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Te
         if block.every_row:
             back = torch.zeros_like(residual).index_add_(0, index, back)
     return value, back if weight is None else back * weight
-
-
-def row_function(objective: Objective) -> PointwiseFunction:
-    """The function (pred, target) [b, C] -> values [b] or [b, C] of a loss of single rows."""
-    if isinstance(objective, Pointwise):
-        return objective.function
-    if isinstance(objective, Huber):
-        delta = objective.delta
-        return lambda pred, target: torch.nn.functional.huber_loss(pred, target, reduction="none", delta=delta)
-    return _FUNCTIONS[objective.loss]
 
 
 def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:
