@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,40 +59,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
 
 
+def forget() -> None:
+    """Remove what is on disk, so that it is made anew."""
+    shutil.rmtree(_folder(), ignore_errors=True)
+
+
 def _folder() -> Path:
     digest = hashlib.sha256()
     for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
     return cache_folder() / f"kernel-{digest.hexdigest()[:16]}"
-
-
-_TOLD_AFTER = 1.0  # seconds of compiling in silence
-_LOCK = threading.Lock()
-_READY: set[Any] = set()  # floating types that the kernel is compiled for
-
-
-def get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
-    """Compile the kernel's `run`, or load it from disk, for a floating type and arguments that hold no steps.
-
-    After this no other types are accepted: numba would compile again for seconds, in silence.
-    """
-    with _LOCK:
-        if dtype in _READY:
-            return
-        told = threading.Timer(_TOLD_AFTER, _tell)
-        told.daemon = True
-        told.start()
-        run.disable_compile(False)
-        try:
-            run(*arguments)
-        except Exception:  # whatever a damaged file on disk leads to: make it anew
-            shutil.rmtree(_folder(), ignore_errors=True)
-            run(*arguments)
-        finally:
-            told.cancel()
-        run.disable_compile(True)
-        _READY.add(dtype)
-
-
-def _tell() -> None:
-    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)

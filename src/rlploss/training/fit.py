@@ -221,20 +221,22 @@ def train(
     one_of("on_divergence", watch.on_divergence, ("raise", "record"))
     one_of("engine", engine, ENGINES)
     paths = [None] * len(jobs) if paths is None else paths
-    reporter = Reporter(progress if distributed.current().rank == 0 else False, sum(job.total_steps for job in jobs))
+    told = progress and distributed.current().rank == 0
+    reporter = Reporter(progress, sum(job.total_steps for job in jobs)) if told else None
     loops: list[Loop] = []
 
     def make_loops() -> Iterator[Loop]:
         for number, (job, path) in enumerate(zip(jobs, paths, strict=True)):
             made, reason = _choose_engine(job, engine, path)
-            told = number if numbered else None
-            loops.append(Loop(job, made, watch, reporter, reason=reason, number=told, path=path))
+            shown = number if numbered else None
+            loops.append(Loop(job, made, watch, reporter, reason=reason, number=shown, path=path))
             yield loops[-1]
 
     generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
     with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
         _go(make_loops(), stack)
-    reporter.end()
+    if reporter is not None:
+        reporter.end()
     return loops
 
 

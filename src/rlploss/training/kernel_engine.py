@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +36,9 @@ _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
+_TOLD_AFTER = 1.0  # seconds of compiling in silence
+_LOCK = threading.Lock()
+_READY: set[Any] = set()  # floating types that the kernel is compiled for
 
 
 @dataclass(frozen=True)
@@ -140,14 +145,12 @@ class KernelEngine(Engine):
     name = "kernel"
 
     def __init__(self, job: Job) -> None:
-        from rlploss.training.compiling import get_ready
         from rlploss.training.kernel import run
 
         chain, table = read_chain(job.model), job.table
         assert isinstance(chain, DenseChain)
         self.job, self._layers = job, chain.layers
         self._run: Any = run
-        self._get_ready = get_ready
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
@@ -280,7 +283,7 @@ class KernelEngine(Engine):
         q = max(self._loss.projector.shape[1], self._loss.subset_size)
         self._work = kt.Work(*(np.zeros(n, self._dtype) for n in (total, total, B * C, B * C, q * C, P, P)))
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
-        self._get_ready(self._run, self._dtype, arguments)
+        _get_ready(self._run, self._dtype, arguments)
 
     def _make_loss(self, block: Block) -> kt.Loss:
         objective, real = self.job.objective, self._theta.dtype
@@ -330,3 +333,32 @@ def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
     given = torch.zeros(0) if tensor is None else tensor.detach()
     array: NDArray[Any] = given.to(dtype).contiguous().numpy()
     return array
+
+
+def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile the kernel, or load it from disk, for a floating type and arguments that hold no steps.
+
+    After this no other types are accepted: numba would compile again for seconds, in silence.
+    """
+    from rlploss.training.compiling import forget
+
+    with _LOCK:
+        if dtype in _READY:
+            return
+        told = threading.Timer(_TOLD_AFTER, _tell)
+        told.daemon = True
+        told.start()
+        run.disable_compile(False)
+        try:
+            run(*arguments)
+        except Exception:  # whatever a damaged file on disk leads to
+            forget()
+            run(*arguments)
+        finally:
+            told.cancel()
+        run.disable_compile(True)
+        _READY.add(dtype)
+
+
+def _tell() -> None:
+    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)

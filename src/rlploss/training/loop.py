@@ -47,7 +47,7 @@ class Loop:
         job: Job,
         engine: Engine,
         watch: Supervision,
-        reporter: Reporter,
+        reporter: Reporter | None = None,
         *,
         reason: str = "",
         number: int | None = None,
@@ -94,7 +94,7 @@ class Loop:
             if state is not None:
                 with files.refusing(self._path):
                     self._restore(state)
-        self.reporter.add(self.step, resumed=True)
+        self._report(self.step, resumed=True)
         if not self.history.stopped:
             self.job.model.train()
             if self.step == 0:
@@ -105,7 +105,7 @@ class Loop:
         if self.history.stopped:
             return None
         stop = min(self.job.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
-        deadline = self.reporter.due
+        deadline = math.inf if self.reporter is None else self.reporter.due
         if self._path is not None:
             if self._save_every:
                 stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
@@ -131,7 +131,11 @@ class Loop:
             self._finish()
         if self._path is not None and (self.history.stopped or self._save_due()):
             self._save()
-        self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
+        self._report(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
+
+    def _report(self, steps: int, *, resumed: bool = False) -> None:
+        if self.reporter is not None:
+            self.reporter.add(steps, resumed=resumed)
 
     def leave(self) -> None:
         """Put back what was lent: the module owns its weights again and is in the mode it was in."""
@@ -192,7 +196,7 @@ class Loop:
             raise DivergenceError(message)
         self.history.stopped, self.history.message = "diverged", message
         self._finish()
-        self.reporter.add(job.total_steps - self.step)
+        self._report(job.total_steps - self.step)
 
     # Checkpoints
 
