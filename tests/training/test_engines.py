@@ -197,19 +197,12 @@ def test_engines_stay_close_in_single_precision(objective: Objective) -> None:
 
 
 def test_more_than_4096_rows_in_one_step() -> None:
-    """Pointwise losses on all rows, and subsets of many."""
+    """Pointwise losses on all rows, subsets of many, and all subsets in one step, too many rows for one form."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(5000, D, generator=generator, dtype=torch.float64)
     y = torch.sin(X[:, 0])
-    for objective in (MSE("all"), RLP(100, 20, subsets_per_step=3)):
+    for objective in (MSE("all"), RLP(100, 20, subsets_per_step=3), RLP(100, 60, subsets_per_step="all")):
         assert_engines_agree(lambda: network(D, (6, 1), nn.Tanh, "linear"), X, y, objective, budget=Steps(20))
-
-
-def test_all_subsets_of_many_rows_go_to_torch() -> None:
-    X = torch.randn(4200, D, generator=torch.Generator().manual_seed(0))
-    history = fit(RegressionNet(D), X, X[:, 0], RLP(100, 50, subsets_per_step="all"), budget=Steps(2))
-    assert history.settings["engine"] == "torch"
-    assert "so many rows" in history.settings["engine_reason"]
 
 
 # Which one is taken
