@@ -394,11 +394,11 @@ def test_a_job_has_every_default_filled_in() -> None:
     made = job()
     assert made.objective == RLP(10, 1000, subsets_per_step=1, intercept=True)
     assert (made.optimizer, made.budget, made.seed, made.table.n_rows) == (Adam(), Epochs(2), 3, 20)
-    assert (made.steps_per_epoch, made.total_steps, made.samples(3)) == (1000, 2000, 30)
-    assert made.steps("evaluate_every", Epochs(1)) == 1000
+    assert (made.steps_per_epoch, made.total_steps, made.objective.samples(3, 20)) == (1000, 2000, 30)
+    assert as_budget("evaluate_every", Epochs(1)).steps(made.steps_per_epoch) == 1000
     pointwise = job(objective=MSE(8), budget=(2, "epochs"))
     assert (pointwise.steps_per_epoch, pointwise.total_steps) == (3, 6)
-    assert [pointwise.samples(step) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
+    assert [pointwise.objective.samples(step, 20) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
     many = job(n_processes=4)
     assert many.objective.subsets_per_step == 4
 
