@@ -139,7 +139,7 @@ class KernelEngine(Engine):
         self._dtype = self._x.dtype
         sizes = [0 if p is None else p.numel() for layer in layers for p in (layer.weight, layer.bias)]
         self._theta = torch.zeros(sum(sizes), dtype=table.x.dtype)
-        self._module = [p for layer in layers for p in layer.parameters()]
+        self._module: list[Tensor] = [p for layer in layers for p in layer.parameters()]
         parts = zip(self._module, torch.split(self._theta, [p.numel() for p in self._module]), strict=True)
         self._views = [part.view(p.shape[::-1]).permute(*range(p.ndim)[::-1]) for p, part in parts]
         first, second = (np.zeros(len(self._theta), self._dtype) for _ in range(2))
