@@ -71,21 +71,23 @@ def test_table1_has_published_and_our_numbers_side_by_side(sections):
     assert len(mine["cell"]) == 16
 
 
-def test_agreement_with_the_paper_is_judged_at_full_epochs_only(sections):
-    verdicts = {row[-1] for row in sections["table1"].tables[0].rows}
-    assert verdicts == {"not judged at this scale"}
-    full = world.section("table1", Request("paper", seeds=3), "gone").tables[0]
-    assert next(r for r in full.rows if r[:2] == ("Linear", "RLP"))[-1] == "same as published"
-    smoke = world.section("table2", Request("smoke"), "gone").tables[0]
-    assert {row[-1] for row in smoke.rows} == {"not judged at this scale"}
+@pytest.fixture(scope="module")
+def full():
+    """Table 1 at the paper's epochs."""
+    return world.section("table1", Request("paper", seeds=3), "gone")
 
 
-def test_ratio_tables_say_which_way_it_goes(sections):
-    table = sections["table1"].tables[1]
-    at = table.header.index("equal steps")
-    for row in table.rows:
+def test_agreement_with_the_paper_is_judged_at_full_epochs_only(sections, full):
+    assert {row[-1] for row in sections["table1"].tables[0].rows} == {"–"}
+    assert next(r for r in full.tables[0].rows if r[:2] == ("Linear", "RLP"))[-1] == "same, +0.0 sd"
+
+
+def test_ratio_tables_say_which_way_it_goes_where_that_is_judged(sections, full):
+    table, at = full.tables[1], full.tables[1].header.index("equal steps")
+    for row, quick in zip(table.rows, sections["table1"].tables[1].rows, strict=False):
         assert row[2].endswith("better")
-        assert row[at].endswith("worse")
+        assert row[at].endswith("worse") or row[at] == "–"  # Wine for 500 epochs
+        assert quick[2].endswith("]")
 
 
 def test_missing_datasets_are_told_and_the_rest_is_shown():
@@ -93,7 +95,7 @@ def test_missing_datasets_are_told_and_the_rest_is_shown():
     assert any("MNIST: not tested (dataset mnist cannot be had)" in text for text in section.lead)
     rows = {r[0]: r for r in section.tables[0].rows}
     assert rows["MNIST"][3] == "–"
-    assert rows["MNIST"][-1] == "not tested"
+    assert rows["MNIST"][-1] == "–"
     assert "±" in rows["Linear"][3]
     curves = world.section("fig-curves", REQUEST, "gone", without=IMAGES)
     mnist = next(p for p in curves.figures[0].panels if p.title == "MNIST")

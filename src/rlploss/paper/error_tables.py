@@ -14,18 +14,16 @@ from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
 from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
-from rlploss.paper.verdicts import NOT_JUDGED
+from rlploss.paper.verdicts import finding
 from rlploss.training.job import SGD, OptimizerValue
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
     *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
 )
-RATIO_DATA = (
-    *("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"),
-    *("p", "p_holm", "seeds", "word"),
-)
-TONES = {"better": "good", "worse": "bad", "level": "calm"}
+RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
+TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
+SAME = {"same": "good", "different": "warn", "undecided": "open"}
 
 
 def error_table(
@@ -77,17 +75,12 @@ def error_table(
 
 
 def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
-    """Same as published (within its standard deviation), different, or why that cannot be said."""
+    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard deviations."""
     ours = grid.final(task, "released", arm, metric)
-    if value is None:
-        return Text("nothing published", "calm")
-    if ours is None:
-        return Text("not tested", "calm")
-    if not grid.request.at.judged or grid.epochs(task, arm) < grid.full_epochs(task, arm):
-        return Text(NOT_JUDGED, "calm")
-    if stats.same_as_published(ours, value.mean, value.sd):
-        return Text("same as published", "good")
-    return Text("lower" if ours.mean() < value.mean else "higher", "warn")
+    if value is None or ours is None or not grid.request.at.judged:
+        return Text("–", "calm")
+    word, difference = stats.against_published(ours, value.mean, value.sd)
+    return Text(f"{word}, {round(difference, 1) + 0.0:+.1f} sd".replace("-", "−"), SAME[word])
 
 
 def ratio_table(
@@ -106,13 +99,14 @@ def ratio_table(
     rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
     data: list[tuple[Scalar, ...]] = []
     for protocol in protocols:
-        found = {(t, b): c for t, b in pairs if (c := grid.compare(t, protocol, ours, b, metric)) is not None}
-        corrected = dict(zip(found, stats.holm(list(found.values())), strict=True))
         for pair, row in rows.items():
-            c = corrected.get(pair)
-            row.append("–" if c is None else Text(f"{effect(c)} {c.word}", TONES[c.word]))
-            if c is not None:
-                data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.p_holm, c.n, c.word))
+            c = grid.compare(pair[0], protocol, ours, pair[1], metric)
+            if c is None:
+                row.append("–")
+                continue
+            word = finding(c) if grid.request.at.judged else ""
+            row.append(Text(f"{effect(c)} {word}".rstrip(), TONES.get(word, "")))
+            data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, word))
     words = "RLP − baseline" if metric in SCORES else "RLP / baseline; below 1 RLP is ahead"
     return Table(
         name,
@@ -123,8 +117,8 @@ def ratio_table(
         data_rows=tuple(data),
         notes=(
             *notes,
-            f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % bootstrap interval; better, worse or "
-            "level by a paired t-test over seeds (on logarithms for errors), Holm-corrected down each column.",
+            f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % t-interval, paired over seeds "
+            "(on logarithms for errors), and its word: level is within ±5 % (±1 point), undecided is neither.",
         ),
         text_columns=frozenset({1}),
     )

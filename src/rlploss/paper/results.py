@@ -204,5 +204,7 @@ def plus_minus(mean: float, sd: float) -> str:
 
 
 def effect(c: stats.Comparison) -> str:
-    """`0.12 [0.10, 0.15]`."""
+    """`0.12 [0.10, 0.15]`, or of a share `28 of 30 seeds`."""
+    if c.scale == "share":
+        return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"
     return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"

@@ -146,7 +146,7 @@ def _told(key: str, **numbers: object) -> str:
 
 def _table1_words(grid: Grid) -> list[str]:
     if not grid.request.at.judged:
-        return [_told("smoke")]
+        return [_told("unjudged")]
     words = []
     released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
     if released:
@@ -159,8 +159,8 @@ def _table1_words(grid: Grid) -> list[str]:
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
     """The word for RLP against MSE on each dataset that was run."""
-    found = [(title_of(t), c) for t in published.DATASETS if (c := grid.compare(t, protocol, "rlp", "mse")) is not None]
-    return {title: c.word for title, c in verdicts.corrected(found)}
+    found = {title_of(t): grid.compare(t, protocol, "rlp", "mse") for t in published.DATASETS}
+    return {title: verdicts.finding(c) for title, c in found.items() if c is not None}
 
 
 def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
@@ -178,10 +178,8 @@ def _steps_ratio(grid: Grid) -> str:
 
 
 def _claims_words(claims: Sequence[Claim], scale: str) -> str:
-    words = (verdicts.REPRODUCED, verdicts.GONE, verdicts.NOT_REPRODUCED)
-    counts = [sum(claim.verdict == word for claim in claims) for word in words]
-    numbers = {"n": len(claims), "scale": scale, "judged": sum(counts), "rest": len(claims) - sum(counts)}
-    reproduced, gone, not_reproduced = counts
-    if not sum(counts):
-        return _told("none-judged", **numbers)
-    return _told("judged", reproduced=reproduced, gone=gone, not_reproduced=not_reproduced, **numbers)
+    counts = {word: sum(claim.verdict == word for claim in claims) for word in verdicts.TONES}
+    told = ", ".join(f"{k} {word}" for word, k in counts.items() if k)
+    if sum(counts.values()) == sum(counts[word] for word in (verdicts.NOT_JUDGED, verdicts.NOT_TESTED)):
+        return _told("none-judged", n=len(claims), scale=scale)
+    return _told("judged", n=len(claims), scale=scale, counts=told)
