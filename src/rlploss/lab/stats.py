@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as scipy_stats
+from scipy import special
 
 Array = NDArray[np.float64]
 ALPHA = 0.05
@@ -64,7 +64,7 @@ class Comparison:
         """The t-interval at another level than 95 %, of a "ratio" or "difference"."""
         if self.n < 2 or not math.isfinite(self.high):
             return -math.inf, math.inf
-        wide, usual = (float(scipy_stats.t.ppf(1 - level / 2, self.n - 1)) for level in (alpha, ALPHA))
+        wide, usual = (float(special.stdtrit(self.n - 1, 1 - level / 2)) for level in (alpha, ALPHA))
         if self.scale == "ratio":
             half = math.log(self.high / self.effect) * wide / usual
             return self.effect * math.exp(-half), self.effect * math.exp(half)
@@ -90,7 +90,7 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
     mean = matrix.mean(axis=0)
     if n < 2:
         return mean, mean, mean
-    half = scipy_stats.t.ppf(0.975, n - 1) * scipy_stats.sem(matrix)
+    half = special.stdtrit(n - 1, 0.975) * matrix.std(axis=0, ddof=1) / math.sqrt(n)
     return mean, mean - half, mean + half
 
 
@@ -109,8 +109,8 @@ def _t_test(values: Array, overlap: float = 0.0) -> tuple[float, float, float, f
     if error <= 1e-9 * abs(mean):
         p = 2.0 * 0.5**n
         return (mean, p, mean, mean) if p < ALPHA else (mean, p, -math.inf, math.inf)
-    half = float(scipy_stats.t.ppf(0.975, n - 1)) * error
-    return mean, 2.0 * float(scipy_stats.t.sf(abs(mean) / error, n - 1)), mean - half, mean + half
+    half = float(special.stdtrit(n - 1, 0.975)) * error
+    return mean, 2.0 * float(special.stdtr(n - 1, -abs(mean) / error)), mean - half, mean + half
 
 
 def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0) -> Comparison:
@@ -149,9 +149,10 @@ def first(ours: Array, theirs: Array | float) -> Comparison:
     if not n:
         return Comparison(math.nan, 0.0, 1.0, 1.0, 0, False, "share")
     tail = min(wins, losses)
-    p = min(1.0, 2.0 * float(scipy_stats.binom.cdf(tail, n, 0.5)))
-    interval = scipy_stats.binomtest(wins, n).proportion_ci(1 - ALPHA)
-    return Comparison(wins / n, float(interval.low), float(interval.high), p, n, wins > losses, "share")
+    p = min(1.0, 2.0 * float(special.bdtr(tail, n, 0.5)))
+    low = float(special.betaincinv(wins, losses + 1, ALPHA / 2)) if wins else 0.0  # Clopper and Pearson's
+    high = float(special.betaincinv(wins + 1, losses, 1 - ALPHA / 2)) if losses else 1.0
+    return Comparison(wins / n, low, high, p, n, wins > losses, "share")
 
 
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -176,9 +177,9 @@ def against_published(ours: Array, mean: float, sd: float, n: int = 30) -> tuple
     parts = np.array([found.sd**2 / found.n, sd**2 / n])
     error = math.sqrt(parts.sum())
     freedom = parts.sum() ** 2 / (parts**2 / np.array([found.n - 1, n - 1])).sum()
-    if abs(difference) + scipy_stats.t.ppf(0.95, freedom) * error <= sd:
+    if abs(difference) + special.stdtrit(freedom, 0.95) * error <= sd:
         return "same", difference / sd
-    rejected = abs(difference) > scipy_stats.t.ppf(1 - ALPHA / 2, freedom) * error
+    rejected = abs(difference) > special.stdtrit(freedom, 1 - ALPHA / 2) * error
     return "different" if rejected else "undecided", difference / sd
 
 
