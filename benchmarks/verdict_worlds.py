@@ -2,9 +2,9 @@
 
     python -m benchmarks.verdict_worlds [--runs 1000]
 
-A claim makes 12 or 54 comparisons (Table 1, a sweep), each from 3, 5 or 30 seeds. Errors are log-normal over seeds; what
-is left between two arms of a seed has a standard deviation of 10 %, or, with heavy tails, is t with 2 degrees of freedom
-and that scale. Writes benchmarks/results/verdict_worlds.md and .csv.
+A claim makes 12 or 54 comparisons (Table 1, a sweep), each from 3, 5 or 30 seeds. Errors are log-normal over seeds;
+what is left between two arms of a seed has a standard deviation of 10 %, or, with heavy tails, is t with 2 degrees of
+freedom and that scale. Writes benchmarks/results/verdict_worlds.md and .csv.
 """
 
 from __future__ import annotations

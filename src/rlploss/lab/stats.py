@@ -66,8 +66,9 @@ class Comparison:
             return -math.inf, math.inf
         wide, usual = (float(special.stdtrit(self.n - 1, 1 - level / 2)) for level in (alpha, ALPHA))
         if self.scale == "ratio":
-            half = math.log(self.high / self.effect) * wide / usual
-            return self.effect * math.exp(-half), self.effect * math.exp(half)
+            with np.errstate(over="ignore"):
+                factor = float(np.float64(self.high / self.effect) ** (wide / usual))
+            return self.effect / factor, self.effect * factor
         half = (self.high - self.effect) * wide / usual
         return self.effect - half, self.effect + half
 

@@ -26,8 +26,7 @@ def all_claims(results: StoredResults) -> list[Claim]:
     made = []
     for claim in published.claims():
         found = RULES[claim.rule](claim, results)
-        tone, folded = verdicts.TONES[found.word], found.word == verdicts.NOT_TESTED
-        made.append(Claim(claim.id, claim.text, found.word, tone, found.scope, found.evidence, folded))
+        made.append(Claim(claim.id, claim.text, found.word, verdicts.TONES[found.word], found.scope, found.evidence))
     # Judged claims first; within a verdict the paper's order.
     return sorted(made, key=lambda claim: list(verdicts.TONES).index(claim.verdict))
 
@@ -117,10 +116,10 @@ def _counted_beside(grids: Sequence[Grid], claim: PublishedClaim, compare: Compa
 def _final(at: Place) -> Iterator[Placed]:
     """The last values, in every variant of the task; where the claim says so, who is faster too."""
     for pair in at.pairs:
-        if (found := at.both(pair)) is not None and found[0].has(at.metric):
-            cell = at.grid.cell(at.task, at.protocol, pair[0])
-            for variant in range(0 if cell is None else len(cell.task.variants)):
-                yield title_of(at.task), at.compare(*(arm.final(at.metric, variant) for arm in found))
+        cell = at.grid.cell(at.task, at.protocol, pair[0])
+        for variant in range(0 if cell is None else len(cell.task.variants)):
+            if (c := at.grid.compare(at.task, at.protocol, *pair, at.metric, variant)) is not None:
+                yield title_of(at.task), c
     for pair in at.claim.faster if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps") else ():
         if (found := at.both(pair)) is not None:
             yield f"{title_of(at.task)}, faster", _faster(at, *found)
@@ -167,9 +166,9 @@ def _early(at: Place) -> Iterator[Placed]:
             ours, theirs = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
             yield f"epoch {epoch}", at.compare(ours, theirs)
             if at.claim.above and at.protocol == "released":
-                labels = [f"{ARMS[arm].label} {at.metric}" for arm in pair]
-                yield f"{labels[0]} above {at.claim.above:g}:", stats.threshold(ours, at.claim.above, below=False)
-                yield f"{labels[1]} below {at.claim.below:g}:", stats.threshold(theirs, at.claim.below, below=True)
+                least, most = at.claim.above, at.claim.below
+                yield f"{ARMS[pair[0]].label} above {number(least)}:", stats.threshold(ours, least, below=False)
+                yield f"{ARMS[pair[1]].label} below {number(most)}:", stats.threshold(theirs, most, below=True)
 
 
 def _spread(at: Place) -> Iterator[Placed]:
@@ -186,7 +185,7 @@ def _bounds(at: Place) -> Iterator[Placed]:
     for arm, cell in at.single().items():
         ours = arm == "rlp"
         bound, word = (at.claim.below, "below") if ours else (at.claim.above, "above")
-        yield f"{ARMS[arm].label} {word} {bound:g}:", stats.threshold(cell.final(at.metric), bound, below=ours)
+        yield f"{ARMS[arm].label} {word} {number(bound)}:", stats.threshold(cell.final(at.metric), bound, below=ours)
 
 
 def _overfit(at: Place) -> Iterator[Placed]:

@@ -48,7 +48,9 @@ def error_table(
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = {p: grid.final(task, p, arm, metric) for p in protocols}
-            rows.append((title_of(task), ARMS[arm].label, shown, *map(mean_sd, ours.values()), verdict))
+            n = max((len(values) for values in ours.values() if values is not None), default=0)
+            row = [mean_sd(values) for values in ours.values()]
+            rows.append((title_of(task), ARMS[arm].label, shown, *row[:1], verdict, *row[1:], str(n)))
             for protocol, found in ours.items():
                 cell, stored = grid.entries.get((task, protocol, arm), (None, None))
                 if found is None or cell is None or stored is None:
@@ -60,7 +62,8 @@ def error_table(
                 origin = (hashes, round(stored.seconds, 3))
                 mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
                 data.append((*mine, *told, same, *origin))
-    header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")
+    titles = [PROTOCOLS[p] for p in protocols]
+    header = ("dataset", "trained with", "published", *titles[:1], "against published", *titles[1:], "n")
     return Table(
         name,
         title,
@@ -69,7 +72,7 @@ def error_table(
         data_header=DATA,
         data_rows=tuple(data),
         notes=notes,
-        text_columns=frozenset({1, len(header) - 1}),
+        text_columns=frozenset({1, 4}),
         rules=frozenset(first_of_task - {0}),
     )
 
@@ -98,12 +101,14 @@ def ratio_table(
     pairs = [(task, base) for task in grid.tasks() for base in arms if not is_rlp(base)]
     rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
     data: list[tuple[Scalar, ...]] = []
+    counts: dict[tuple[str, str], int] = {}
     for protocol in protocols:
         for pair, row in rows.items():
             c = grid.compare(pair[0], protocol, ours, pair[1], metric)
             if c is None:
                 row.append("–")
                 continue
+            counts[pair] = c.n
             word = finding(c) if grid.request.at.judged else ""
             row.append(Text(f"{effect(c)} {word}".rstrip(), TONES.get(word, "")))
             data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, word))
@@ -111,8 +116,8 @@ def ratio_table(
     return Table(
         name,
         title,
-        ("dataset", "baseline", *(PROTOCOLS[p] for p in protocols)),
-        tuple(tuple(row) for row in rows.values() if any(c != "–" for c in row[2:])),
+        ("dataset", "baseline", *(PROTOCOLS[p] for p in protocols), "n"),
+        tuple((*row, str(counts[pair])) for pair, row in rows.items() if pair in counts),
         data_header=RATIO_DATA,
         data_rows=tuple(data),
         notes=(
@@ -124,14 +129,6 @@ def ratio_table(
     )
 
 
-EXPERIMENTS = {  # title, and the studies that train it
-    "full": ("no ablations", ("table1", "fig-mixup-curves", "fig-moons", "fig-mnist-classes")),
-    "small": ("small training set", ("table2", "fig-mixup-small", "fig-moons", "fig-mnist-classes")),
-    "shift": ("distribution shift", ("fig-mixup-shift", "fig-shift")),
-    "noise": ("additive noise", ("fig-mixup-noise", "fig-noise")),
-    "mae": ("RLP against MAE", ("fig-mae",)),
-    "time": ("training time", ("fig-time",)),
-}
 CLASS = "classification"
 CLASSES = ("moons", "mnist_classes")
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
@@ -150,7 +147,7 @@ def hyperparameter_tables() -> list[Table]:
     """The two hyperparameter tables of the paper, read off the released cells that the studies train."""
     rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
     for dataset, experiment, hyper in published.hyper_rows():
-        title, studies = EXPERIMENTS[experiment]
+        title, studies = published.data("report.toml")["experiments"][experiment]
         cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
         if dataset in CLASSES:
             mine = [c for c in cells if c.task.name == (f"{dataset}-small" if experiment == "small" else dataset)]
