@@ -45,6 +45,28 @@ def copy(a, out):
 
 
 @compiled
+def tanh(row):
+    """The hyperbolic tangent of row [n], in place. In float32 by arithmetic alone, of which LLVM makes vectors.
+
+    tanh(x/4) is Lambert's fraction of degree 7 over 6, then twice tanh(2a) = 2t / (1 + t²); right to 4e-7 of the value.
+    """
+    if row.itemsize > 4:
+        for j in range(row.size):
+            row[j] = math.tanh(row[j])
+        return
+    real = row.dtype.type
+    one, two, quarter, most = real(1), real(2), real(0.25), real(2.3)  # beyond tanh(9.2) all is 1
+    for j in range(row.size):
+        a = min(max(quarter * row[j], -most), most)
+        s = a * a
+        above = real(135135) + s * (real(17325) + s * (real(378) + s))
+        below = real(135135) + s * (real(62370) + s * (real(3150) + real(28) * s))
+        t = a * above / below
+        t = two * t / (one + t * t)
+        row[j] = two * t / (one + t * t)
+
+
+@compiled
 def activate(z, bias, kind):
     """Add the bias to z [B, n] and apply the activation, in place."""
     zero, one = z.dtype.type(0), z.dtype.type(1)
@@ -52,12 +74,13 @@ def activate(z, bias, kind):
         row = z[i]
         for j in range(bias.size):
             row[j] += bias[j]
+        if kind == kt.TANH:
+            tanh(row)
+            continue
         log_sum = log_sum_exp(row) if kind == kt.SOFTMAX else zero
         for j in range(row.size):
             if kind == kt.RELU:
                 row[j] = max(row[j], zero)
-            elif kind == kt.TANH:
-                row[j] = math.tanh(row[j])
             elif kind == kt.SIGMOID:
                 row[j] = one / (one + math.exp(-row[j]))
             elif kind == kt.SOFTMAX:
