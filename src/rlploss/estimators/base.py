@@ -32,7 +32,6 @@ from rlploss.models import build_network
 
 HEADS = ("regression", "logits", "probabilities")  # what a network gives
 Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d], y, weights [n]
-FAR = 0.5  # of a column's training range: a value that lies further outside of it is far outside
 
 
 class FarRowsWarning(UserWarning):
@@ -86,13 +85,14 @@ class FittedNetwork(BaseEstimator, ABC):
         check_is_fitted(self)
         checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
         low, high = self._range
-        far = (checked < low - FAR * (high - low)) | (checked > high + FAR * (high - low))
+        width = high - low
+        far = (checked < low - width) | (checked > high + width)
         if far.any():
             where = int(far.sum(axis=0).argmax())
             name = getattr(self, "feature_names_in_", np.arange(len(low)))[where]
             warnings.warn(
-                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than half of "
-                f"a column's range, most of them in column {name!s}; their predictions are extrapolations",
+                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than the "
+                f"range of these, most of them in column {name!s}; their predictions are extrapolations",
                 FarRowsWarning,
                 stacklevel=4,
             )

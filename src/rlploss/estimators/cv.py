@@ -84,8 +84,9 @@ class CrossValidated(NetworkEstimator):
         count("max_doublings", self.max_doublings, minimum=0)
         X, y, weight = self._read(X, y, sample_weight, first=True)
         seed = self._seed()
-        splits = self._splits(X, y, weight, groups, seed)
-        X, target, weight = self._weighted(X, y, weight, first=True)
+        given = X, y, weight
+        X, target, weight = self._weighted(*given, first=True)
+        splits = self._splits(*given, target, groups, seed)
         self.scaling_ = self._scaling(X, target, weight)
         self._note_range(X)
         X, target = self.scaling_.inputs(X), target if target.ndim == 1 else self.scaling_.targets(target)
@@ -218,15 +219,17 @@ class CrossValidated(NetworkEstimator):
             budget *= 2
         return search.choice()
 
-    def _splits(self, X: Array, y: NDArray[Any], weight: Array | None, groups: Any, seed: int) -> list[Split]:
-        """Folds as places among the rows of weight above 0; the caller's own splits count all rows."""
+    def _splits(
+        self, X: Array, y: NDArray[Any], weight: Array | None, target: NDArray[Any], groups: Any, seed: int
+    ) -> list[Split]:
+        """Folds as places among the rows of weight above 0, which `target` has; the caller's own count all rows."""
         keep = np.ones(len(X), dtype=bool) if weight is None else weight > 0
         if isinstance(self.cv, int | np.integer):
             if groups is not None:
                 raise ValueError(
                     f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
                 )
-            splits = self._folds(X[keep], y[keep], min(count("cv", self.cv, minimum=2), int(keep.sum())), seed)
+            splits = self._folds(target, min(count("cv", self.cv, minimum=2), len(target)), seed)
         else:
             place, given = np.cumsum(keep) - 1, check_cv(self.cv).split(X, y, groups)
             splits = [(place[train][keep[train]], place[test][keep[test]]) for train, test in given]
@@ -239,8 +242,8 @@ class CrossValidated(NetworkEstimator):
         self.n_splits_ = len(splits)
         return splits
 
-    def _folds(self, X: Array, y: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
-        return list(KFold(n_folds, shuffle=True, random_state=seed).split(X))
+    def _folds(self, target: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
+        return list(KFold(n_folds, shuffle=True, random_state=seed).split(target))
 
     def _note(
         self,
@@ -351,8 +354,9 @@ class RLPRegressorCV(RegressionEstimator, CrossValidated):
 class RLPClassifierCV(ClassificationEstimator, CrossValidated):
     """Multilayer perceptrons for classes, their settings, stopping step and mixture cross-validated.
 
-    The subset size M is a dial as in `RLPRegressorCV`; its pointwise end is cross entropy, and `subset_sizes=()` leaves
-    it alone. Candidates are judged by the squared error of their probabilities (the Brier score).
+    The subset size M is a dial: at all rows probabilities need only match the least-squares plane of the classes, up to
+    the number of columns it is pointwise, which is cross entropy here; `subset_sizes=()` leaves that end alone. The
+    mixture is chosen as by `RLPRegressorCV`, on the squared error of probabilities (the Brier score).
 
     Parameters
     ----------
@@ -379,9 +383,9 @@ class RLPClassifierCV(ClassificationEstimator, CrossValidated):
     def _pointwise(self, batch_size: int) -> Objective:
         return CrossEntropy(batch_size)
 
-    def _folds(self, X: Array, y: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
+    def _folds(self, target: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
         """Every class in every fold, where that is possible."""
-        smallest = int(np.unique(y, return_counts=True)[1].min())
+        smallest = int(np.unique(target, return_counts=True)[1].min())
         if smallest < 2:
-            return super()._folds(X, y, n_folds, seed)
-        return list(StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed).split(X, y))
+            return super()._folds(target, n_folds, seed)
+        return list(StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed).split(target, target))

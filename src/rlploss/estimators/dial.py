@@ -73,6 +73,11 @@ def n_columns(n_features: int, form: RLP) -> int:
     return form.planes.n_columns(n_features)
 
 
+def relative(weight: Array | None) -> Array | None:
+    """Weights [n] with mean 1, as only their ratios count; None where all are the same."""
+    return None if weight is None or np.ptp(weight) == 0 else weight / weight.mean()
+
+
 def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bool = True) -> int | None:
     """The subset size M that `subset_size="auto"` takes for rows X (n, d) and targets y (n,) or (n, C); None is MSE.
 
@@ -91,7 +96,7 @@ def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bo
         return None
     rng = np.random.default_rng(0)
     some = rng.permutation(n_rows)[:RULE_ROWS]
-    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)[some]
+    weight = None if sample_weight is None else relative(np.asarray(sample_weight, dtype=np.float64)[some])
     scaling = Scaling.of(X[some], Y[some], weight)
     Z, target = scaling.inputs(X[some]), scaling.targets(Y[some])
     directions = rng.normal(size=(X.shape[1], RULE_FEATURES)) / np.sqrt(X.shape[1])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rlploss import Adam, CrossEntropy, Event, Problem, Steps
 from rlploss._scaling import Array
-from rlploss.estimators.dial import Choice, Index, choose
+from rlploss.estimators.dial import Choice, Index, choose, relative
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
 from rlploss.training.loop import Supervision
@@ -126,7 +126,7 @@ class Replica:
         return out.numpy() if self.plane is None else out.numpy() + on_plane(self.plane, X)
 
     def module(self, evaluation: int) -> nn.Module:
-        """The network as it was at one evaluation, with its plane, or its soft-max, in float64; it is trained no more."""
+        """The network as it was at one evaluation, with its plane or its soft-max, in float64; its training is over."""
         nn.utils.vector_to_parameters(self.kept[evaluation], self.network.parameters())
         network = copy.deepcopy(self.network).cpu().double()
         if self.plane is not None:
@@ -243,7 +243,7 @@ def greedy(residuals: Array, weight: Array, most: int) -> Array:
 
 def fit_plane(X: Array, Y: Array, weight: Array | None) -> nn.Linear:
     """The plane of a ridge regression of Y [n, C] on X [n, d], its penalty by leave-one-out."""
-    ridge = RidgeCV(PENALTIES).fit(X, Y, weight)
+    ridge = RidgeCV(PENALTIES).fit(X, Y, relative(weight))
     plane = nn.Linear(X.shape[1], Y.shape[1], dtype=torch.float64)
     with torch.no_grad():
         plane.weight.copy_(torch.tensor(ridge.coef_).view_as(plane.weight))
