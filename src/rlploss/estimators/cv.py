@@ -93,7 +93,7 @@ class CrossValidated(NetworkEstimator):
 
         n_fold = min(len(train) for train, _ in splits)
         distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}
-        settings = [Setting(*chosen) for chosen in itertools.product(reversed(distinct.values()), *others)]
+        settings = [*itertools.starmap(Setting, itertools.product(reversed(distinct.values()), *others))]
         rows = np.concatenate([test for _, test in splits])
         truth = target[rows] if target.ndim > 1 else np.eye(self._n_outputs())[target[rows]]
         counts = np.ones(len(rows)) if weight is None else weight[rows]

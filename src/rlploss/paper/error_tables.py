@@ -29,7 +29,14 @@ TONES = {"better": "good", "worse": "bad", "level": "calm"}
 
 
 def error_table(
-    grid: Grid, name: str, title: str, *, arms: Sequence[str], metric: str = "mse", notes: tuple[str, ...] = ()
+    grid: Grid,
+    name: str,
+    title: str,
+    *,
+    arms: Sequence[str],
+    metric: str = "mse",
+    values: str = "",
+    notes: tuple[str, ...] = (),
 ) -> Table:
     """Test error of every arm under every protocol, with the published number beside it."""
     protocols = grid.protocols()
@@ -39,19 +46,20 @@ def error_table(
     for task in grid.tasks():
         first_of_task.add(len(rows))
         for arm in [a for a in arms if any((task, p, a) in grid.entries for p in protocols)]:
-            value = published.value(grid.name, task.removesuffix("-500"), arm, metric)
+            value = published.value(values or grid.name, task.removesuffix("-500"), arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = {p: grid.final(task, p, arm, metric) for p in protocols}
             rows.append((title_of(task), ARMS[arm].label, shown, *map(mean_sd, ours.values()), verdict))
-            for protocol, values in ours.items():
+            for protocol, found in ours.items():
                 cell, stored = grid.entries.get((task, protocol, arm), (None, None))
-                if values is None or cell is None or stored is None:
+                if found is None or cell is None or stored is None:
                     continue
-                s, budget = stats.summary(values), budget_words(cell.budget).replace(",", "")
+                s, budget = stats.summary(found), budget_words(cell.budget).replace(",", "")
                 told = (None, None) if value is None else (value.mean, value.sd)
                 same = verdict if protocol == "released" else None
-                origin = (cell.hash[:16], round(stored.seconds, 3))
+                hashes = " ".join(part.hash[:16] for part in grid.parts[task, protocol, arm])
+                origin = (hashes, round(stored.seconds, 3))
                 mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
                 data.append((*mine, *told, same, *origin))
     header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")

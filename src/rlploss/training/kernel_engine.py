@@ -175,7 +175,8 @@ class KernelEngine(Engine):
         start = 0
         for layer in self._layers:
             for parameter in layer.parameters():
-                yield parameter, self._theta[start : start + parameter.numel()].view(parameter.shape)
+                part = self._theta[start : start + parameter.numel()]
+                yield parameter, part.view(parameter.shape[::-1]).permute(*range(parameter.ndim)[::-1])
                 start += parameter.numel()
 
     def begin(self) -> None:
@@ -281,7 +282,8 @@ class KernelEngine(Engine):
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
         total, P = B * int(self._net.widths.sum()), len(self.state.theta)
         q = max(self._loss.projector.shape[1], self._loss.subset_size)
-        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in (total, total, B * C, B * C, q * C, P, P)))
+        sizes = (total, total, B * C, B * C, q * C, P, P, int(self._net.widths.max()))
+        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
         _get_ready(self._run, self._dtype, arguments)
 

@@ -75,8 +75,12 @@ def projected(loss, subset, residual, back, seen, scale):
     M, C = residual.shape
     W = loss.projector[subset]
     r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: W.shape[0] * C]
-    np.dot(W, residual, z.reshape(W.shape[0], C))
-    np.dot(W.T, z.reshape(W.shape[0], C), back)
+    if C == 1:
+        np.dot(W, r, z)
+        np.dot(W.T, z, g)
+    else:
+        np.dot(W, residual, z.reshape(W.shape[0], C))
+        np.dot(W.T, z.reshape(W.shape[0], C), back)
     value = 0.0
     two = residual.dtype.type(2 * scale)
     if loss.residual_weight == 0:
@@ -196,12 +200,13 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
     M = loss.subset_size
     low, high = data.spans[s, 0], data.spans[s, 1]
     residual = work.residual[: B * C].reshape(B, C)
-    for i in range(B):
-        w = pred.dtype.type(1)
-        if data.weight.size:
-            w = data.weight[i if data.every_row else data.rows[low + i]]
+    r, p, t = residual.reshape(B * C), pred.reshape(B * C), target.reshape(B * C)
+    for i in range(B * C):
+        r[i] = p[i] - t[i]
+    for i in range(B if data.weight.size else 0):
+        w = data.weight[i if data.every_row else data.rows[low + i]]
         for j in range(C):
-            residual[i, j] = w * (pred[i, j] - target[i, j])
+            residual[i, j] *= w
     value = 0.0
     k = (high - low) // M
     scale = 1.0 / (k * C)

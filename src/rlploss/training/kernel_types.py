@@ -16,7 +16,7 @@ class Chain(NamedTuple):
 
     widths: Any
     activations: Any
-    weights: Any  # offset of weight [n_out, n_in]
+    weights: Any  # offset of weight [n_in, n_out]: torch's the other way round, so that products read it in order
     biases: Any  # offset of bias [n_out]; -1: none
 
 
@@ -79,3 +79,4 @@ class Work(NamedTuple):
     seen: Any  # [q·C], or [M·C] if that is more
     gradient: Any  # [P]
     before: Any  # [P] the weights before the update
+    zeros: Any  # [widest layer] a bias that is not there

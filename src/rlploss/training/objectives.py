@@ -279,6 +279,16 @@ class CrossEntropy(_RowLoss):
         return -(target * pred.log_softmax(1)).sum(1)
 
 
+@dataclass(frozen=True, repr=False)
+class BinaryCrossEntropy(_RowLoss):
+    """Cross entropy of each output on its own, a probability (after a sigmoid), against 0 and 1."""
+
+    loss: ClassVar[str] = "binary_cross_entropy"
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy(pred, target, reduction="none")
+
+
 PointwiseFunction = Callable[[Tensor, Tensor], Tensor]
 BatchFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
