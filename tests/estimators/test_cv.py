@@ -15,7 +15,8 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import MSE, RLP, Adam, Steps, fit
 from rlploss.estimators import RLPClassifierCV, RLPRegressor, RLPRegressorCV
-from rlploss.estimators.replicas import PENALTIES, WeightedMean, greedy
+from rlploss.estimators.replicas import PENALTIES, greedy
+from rlploss.models import WeightedMean
 
 SMALL = {"hidden_layer_sizes": (12,), "max_iter": 8, "max_doublings": 0, "random_state": SEED}
 FEW = {"alphas": (0.1,), "activations": ("relu",), "linear_skip": False, **SMALL}  # one setting per subset size
@@ -365,6 +366,7 @@ def test_plot():
         ({"linear_skip": "yes"}, 'linear_skip must be one of "auto"'),
         ({"cv": 1}, "cv must be at least 2, got 1"),
         ({"max_iter": 0}, "max_iter must be at least 1"),
+        ({"learning_rates": [1e30]}, r"every network diverged with learning_rates=\[1e\+30\]; lower them"),
         ({"max_doublings": -1}, "max_doublings must be at least 0"),
     ],
 )

@@ -483,3 +483,12 @@ def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
     assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
     assert state["powers"].tolist() == [0.9, 0.999]
     assert state["powers"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 4e-7), (np.float64, 0.0)])
+def test_tanh_to_the_last_digits(dtype, tolerance):
+    z = np.concatenate([[0.0, -0.0, np.inf, -np.inf, 1e-30], np.linspace(-12, 12, 999)]).astype(dtype)
+    exact, found = np.tanh(z.astype(np.float64)), z.copy()
+    kernel.tanh.py_func(found)
+    assert (np.abs(found - exact) <= np.maximum(tolerance, np.finfo(dtype).eps) * np.abs(exact)).all()
+    assert np.isnan(kernel.tanh.py_func(spoilt := np.array([np.nan], dtype)) or spoilt[0])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from rlploss import MSE, RLP, Adam, CrossEntropy
+from rlploss import MSE, RLP, Adam, CrossEntropy, Problem
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._scaling import Array
@@ -25,8 +24,8 @@ from rlploss.estimators import dial
 from rlploss.estimators.base import ClassificationEstimator, FarRowsWarning, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.dial import Choice, Index, Split
 from rlploss.estimators.parameters import CV_ATTRIBUTES, CV_PARAMETERS, documented
-from rlploss.estimators.replicas import Replica, Search, WeightedMean, fit_plane, train_further
-from rlploss.models import ACTIVATIONS
+from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
+from rlploss.models import ACTIVATIONS, WeightedMean
 from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
@@ -66,13 +65,7 @@ class CrossValidated(NetworkEstimator):
     max_iter: int = 60
     max_doublings: int = 3
 
-    @abstractmethod
-    def _pointwise(self, batch_size: int) -> Objective:
-        """What the pointwise end of the dial makes small."""
-
-    def _linear(self) -> list[bool]:
-        """Whether networks add to a plane, to choose from."""
-        return [False]
+    _end: ClassVar[type[MSE] | type[CrossEntropy]]  # what the pointwise end of the dial makes small
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Cross-validate on rows X (n, d) and targets y, weighted if asked, and keep the best.
@@ -100,10 +93,9 @@ class CrossValidated(NetworkEstimator):
         replicas = self._replicas(settings, X, target, weight, [train for train, _ in splits], seed)
         search = Search(replicas, [X[test] for _, test in splits], truth, counts)
         choice = self._grow(search, n_fold)
-        if not np.isfinite(choice.errors).any():
+        if not np.isfinite(choice.curves[:, 1:]).any():
             raise ValueError(f"every network diverged with learning_rates={self.learning_rates}; lower them")
-        shares, error = search.mixture(DRAWS if self.ensemble else 1)
-        self._note(settings, choice, search.steps, shares, error, n_fold, len(X))
+        shares = self._note(settings, search, choice, n_fold, len(X))
         if self.ensemble:
             # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
             seen = np.array([len(train) for train, _ in splits], dtype=np.float64)
@@ -142,7 +134,7 @@ class CrossValidated(NetworkEstimator):
             s, e = np.nonzero(np.where((sizes == size)[:, None], self._shares, 0.0))
             ax.scatter(steps[e], self._curves[s, e], 400 * self._shares[s, e], color=line.get_color())
         ax.set(xscale="symlog", yscale="log", xlabel="optimiser steps", ylabel="cross-validated squared error")
-        ax.legend(title=f"subset size M ({self._least_columns()}: {self._end_name})")
+        ax.legend(title=f"subset size M ({self._least_columns()}: {self._end.__name__})")
         return ax
 
     def _candidates(self) -> tuple[list[dial.Dial], list[float], list[float], list[str], list[bool]]:
@@ -156,7 +148,10 @@ class CrossValidated(NetworkEstimator):
         else:
             own = listed("subset_sizes", self.subset_sizes, fewest=0)
             places = [dial.MSE_END, *(dial.Dial.of("subset_sizes", size) for size in own)]
-        return places, alphas, rates, kinds, self._linear()
+        skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
+        if not isinstance(skip, bool):
+            one_of("linear_skip", skip, ("auto",))
+        return places, alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
 
     def _form(self) -> RLP:
         return RLP(probe=self.probe, intercept=self.intercept, ridge=self.ridge)
@@ -181,26 +176,18 @@ class CrossValidated(NetworkEstimator):
         """Untrained networks for the rows of every fold, setting by setting."""
         parts = [(X[rows], target[rows], None if weight is None else weight[rows]) for rows in folds]
         planes = [fit_plane(*part) if any(setting.linear for setting in settings) else None for part in parts]
-        made = []
-        for setting, (fold, part) in itertools.product(settings, enumerate(parts)):
-            own, n_rows = (seed + fold) % 2**31, len(part[0])
-            batch, size = self._batch(n_rows), self._subset_size(setting.place, n_rows)
-            objective = self._pointwise(batch)
-            if size > self._least_columns():
-                objective = dial.with_subsets(
-                    self._form(), size, n_rows, self.n_features_in_, most_subsets=FLEET_SUBSETS
-                )
+        p, d, made = self._least_columns(), self.n_features_in_, []
+        for setting, (fold, (x, y, w)) in itertools.product(settings, enumerate(parts)):
+            own, plane = (seed + fold) % 2**31, planes[fold] if setting.linear else None
+            size = self._subset_size(setting.place, len(x))
+            objective: Objective = self._end(self._batch(len(x)))
+            if size > p:
+                objective = dial.with_subsets(self._form(), size, len(x), d, most_subsets=FLEET_SUBSETS)
+            rest = y if plane is None else y - on_plane(plane, x)
+            adam = Adam(setting.learning_rate, setting.alpha)
+            problem = Problem(x, rest, seed=own, sample_weight=w, objective=objective, optimizer=adam)
             softmax = target.ndim == 1 and isinstance(objective, RLP)
-            made.append(
-                Replica.of(
-                    self._build(own, setting.activation, softmax=softmax),
-                    *part,
-                    objective=objective,
-                    optimizer=Adam(setting.learning_rate, setting.alpha),
-                    seed=own,
-                    plane=planes[fold] if setting.linear else None,
-                )
-            )
+            made.append(Replica(self._build(own, setting.activation, softmax=softmax), problem, plane))
         return made
 
     def _grow(self, search: Search, n_fold: int) -> Choice:
@@ -229,7 +216,12 @@ class CrossValidated(NetworkEstimator):
                 raise ValueError(
                     f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
                 )
-            splits = self._folds(target, min(count("cv", self.cv, minimum=2), len(target)), seed)
+            n_folds = min(count("cv", self.cv, minimum=2), len(target))
+            smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
+            splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)
+            if smallest > 1:  # every class in every fold
+                splitter = StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed)
+            splits = list(splitter.split(target, target))
         else:
             place, given = np.cumsum(keep) - 1, check_cv(self.cv).split(X, y, groups)
             splits = [(place[train][keep[train]], place[test][keep[test]]) for train, test in given]
@@ -242,24 +234,14 @@ class CrossValidated(NetworkEstimator):
         self.n_splits_ = len(splits)
         return splits
 
-    def _folds(self, target: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
-        return list(KFold(n_folds, shuffle=True, random_state=seed).split(target))
-
-    def _note(
-        self,
-        settings: list[Setting],
-        choice: Choice,
-        steps: Index,
-        shares: Array,
-        error: float,
-        n_fold: int,
-        n_rows: int,
-    ) -> None:
-        """Set what a fitted estimator tells: every setting at its best step, the best for all rows, the mixture."""
+    def _note(self, settings: list[Setting], search: Search, choice: Choice, n_fold: int, n_rows: int) -> Array:
+        """Set what a fitted estimator tells: every setting at its best step, the best for all rows; return shares."""
+        shares, error = search.mixture(DRAWS if self.ensemble else 1)
         unit = float(np.mean(self.scaling_.y_scale**2))
-        folds, n_steps = -unit * choice.fold_errors, steps[choice.evaluations]
-        params = [{**asdict(one), "subset_size": self._subset_size(one.place, n_fold)} for one in settings]
-        params = [{name: value for name, value in one.items() if name != "place"} for one in params]
+        folds, n_steps = -unit * choice.fold_errors, search.steps[choice.evaluations]
+        params = [{"subset_size": self._subset_size(one.place, n_fold), **vars(one)} for one in settings]
+        for one in params:
+            del one["place"]
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
         self.cv_results_: dict[str, Any] = {
@@ -280,7 +262,8 @@ class CrossValidated(NetworkEstimator):
         self.best_params_: dict[str, Any] = {**params[best], "subset_size": size, "n_steps": int(n_steps[best])}
         per_iteration = dial.steps_per_iteration(n_fold, self._batch(n_fold))
         self.n_iter_ = max(1, round(int(n_steps[best]) / per_iteration))
-        self._steps, self._curves, self._shares = steps, unit * choice.curves, shares
+        self._steps, self._curves, self._shares = search.steps, unit * choice.curves, shares
+        return shares
 
 
 def listed(name: str, values: Any, *, fewest: int = 1) -> list[Any]:
@@ -322,7 +305,7 @@ class RLPRegressorCV(RegressionEstimator, CrossValidated):
     """
 
     linear_skip: bool | str = "auto"
-    _end_name = "MSE"
+    _end = MSE
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictions (n,), or (n, C) if y had two dimensions; with `return_std` also the spread of the ensemble."""
@@ -339,15 +322,6 @@ class RLPRegressorCV(RegressionEstimator, CrossValidated):
             variance = torch.einsum("k,kbc->bc", self.network_.weights, (each - self.network_(Z)) ** 2)
         spread = np.sqrt(variance.numpy()) * self.scaling_.y_scale
         return predicted, spread.reshape(predicted.shape)
-
-    def _pointwise(self, batch_size: int) -> Objective:
-        return MSE(batch_size)
-
-    def _linear(self) -> list[bool]:
-        if isinstance(self.linear_skip, bool):
-            return [self.linear_skip]
-        one_of("linear_skip", self.linear_skip, ("auto",))
-        return [False, True]
 
 
 @documented(CV_PARAMETERS, CV_ATTRIBUTES)
@@ -375,17 +349,7 @@ class RLPClassifierCV(ClassificationEstimator, CrossValidated):
     True
     """
 
-    _end_name = "cross entropy"
+    _end = CrossEntropy
 
     def _head(self) -> str:
         return "probabilities"
-
-    def _pointwise(self, batch_size: int) -> Objective:
-        return CrossEntropy(batch_size)
-
-    def _folds(self, target: NDArray[Any], n_folds: int, seed: int) -> list[Split]:
-        """Every class in every fold, where that is possible."""
-        smallest = int(np.unique(target, return_counts=True)[1].min())
-        if smallest < 2:
-            return super()._folds(target, n_folds, seed)
-        return list(StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed).split(target, target))

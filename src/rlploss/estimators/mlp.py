@@ -266,14 +266,6 @@ class RLPClassifier(ClassificationEstimator, MLP):
 
     _losses = ("rlp", "cross_entropy", "mse")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on rows X (n, d) and classes y (n,).
-
-        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
-        """
-        self._given_classes = None
-        return super().fit(X, y, sample_weight)
-
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one more iteration, on these rows; the first call needs all `classes` and fixes the scaling."""
         first = not hasattr(self, "network_")
@@ -287,7 +279,10 @@ class RLPClassifier(ClassificationEstimator, MLP):
                     f"{list(self.classes_)}"
                 )
             self._given_classes = given
-        return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
+        try:
+            return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
+        finally:
+            self._given_classes = None
 
     def _head(self) -> str:
         return "logits" if self.loss == "cross_entropy" else "probabilities"

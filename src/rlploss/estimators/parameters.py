@@ -100,8 +100,6 @@ ensemble_score_ : the same score of the mixture: at least `best_score_`.
 n_iter_ : iterations of the best setting.
 n_splits_ : the number of folds.
 network_ : the network, or the mixture of networks, on standardised columns; `to_torch()` is the whole model.
-scaling_ : what is subtracted from columns and targets, and what they are divided by.
-n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
 """
 ATTRIBUTES = """
 loss_curve_ : the training loss of every iteration.
@@ -109,9 +107,10 @@ loss_, best_loss_ : its last and its lowest value; the latter is None with `earl
 n_iter_ : the number of iterations.
 subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found it to be MSE).
 network_ : the network on standardised columns; `to_torch()` is the whole model.
-scaling_ : what is subtracted from columns and targets, and what they are divided by.
-n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
 """
+COMMON = """
+scaling_ : what is subtracted from columns and targets, and what they are divided by.
+n_features_in_, feature_names_in_ : the number of columns, and their names if X had some."""
 
 
 def documented(own: str, attributes: str = ATTRIBUTES) -> Callable[[C], C]:
@@ -126,7 +125,7 @@ def documented(own: str, attributes: str = ATTRIBUTES) -> Callable[[C], C]:
                 texts.setdefault(name, f"{name} : " + rest.replace("\n", f", default={defaults[name]!r}\n", 1))
         said = inspect.cleandoc(cls.__doc__ or "")  # python -OO leaves none
         said = said.replace("{parameters}", "\n".join(texts.values()))
-        cls.__doc__ = said.replace("{attributes}", attributes.strip())
+        cls.__doc__ = said.replace("{attributes}", attributes.strip() + COMMON)
         return cls
 
     return fill

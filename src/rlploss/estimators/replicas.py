@@ -11,51 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from torch import Tensor, nn
 
 from rlploss import Adam, CrossEntropy, Event, Problem, Steps
 from rlploss._scaling import Array
 from rlploss.estimators.dial import Choice, Index, choose, relative
+from rlploss.models import Skip, WeightedMean
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
 from rlploss.training.loop import Supervision
-from rlploss.training.objectives import Objective
 
 PENALTIES = np.logspace(-3, 4, 15)  # of the plane below a network, to choose from
-
-
-class Skip(nn.Module):
-    """A linear skip connection: the plane, and what the network adds to it."""
-
-    def __init__(self, plane: nn.Linear, network: nn.Module) -> None:
-        super().__init__()
-        self.plane, self.network = plane, network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
-        out: Tensor = self.plane(x) + self.network(x)
-        return out
-
-
-class WeightedMean(nn.Module):
-    """The mean of several networks, by weights [k] that sum to 1."""
-
-    weights: Tensor
-
-    def __init__(self, networks: Sequence[nn.Module], weights: Array) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
-
-    def each(self, x: Tensor) -> Tensor:
-        """The predictions of every network [k, B, C]."""
-        return torch.stack([network(x) for network in self.networks])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
-        return torch.einsum("k,kbc->bc", self.weights, self.each(x))
 
 
 @dataclass(eq=False)
@@ -66,38 +33,21 @@ class Replica:
     """
 
     network: nn.Sequential
-    problem: Problem
+    problem: Problem  # its targets are what the plane leaves
     plane: nn.Linear | None = None
     kept: list[Tensor] = field(default_factory=list)  # the weights [P] of every evaluation
     state: dict[str, Any] | None = None  # of the optimiser
 
+    def __post_init__(self) -> None:
+        head = [layer for layer in self.network if isinstance(layer, nn.Linear)][-1]
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        self.watch()
+        self.keep()
+
     def watch(self) -> None:
         """Look at the weights where they are now; training changes them in place."""
         self._live = [parameter.detach().view(-1) for parameter in self.network.parameters()]
-
-    @classmethod
-    def of(
-        cls,
-        network: nn.Sequential,
-        X: Array,
-        Y: NDArray[Any],
-        weight: Array | None,
-        *,
-        objective: Objective,
-        optimizer: Adam,
-        seed: int,
-        plane: nn.Linear | None,
-    ) -> Replica:
-        """A network for scaled rows X [n, d] with targets Y [n, C] or classes [n], which learns what `plane` leaves."""
-        head = [layer for layer in network if isinstance(layer, nn.Linear)][-1]
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        rest = Y if plane is None else Y - on_plane(plane, X)
-        problem = Problem(X, rest, seed=seed, sample_weight=weight, objective=objective, optimizer=optimizer)
-        replica = cls(network, problem, plane)
-        replica.watch()
-        replica.keep()
-        return replica
 
     def keep(self) -> None:
         """Remember the weights as they are now."""
@@ -216,7 +166,7 @@ class Search:
         """The mixture as one network; `folds` [F] weigh the networks of the folds."""
         chosen = [(s, e, f) for s, e in np.argwhere(shares > 0) for f in range(len(folds))]
         members = [self.replicas[s * len(folds) + f].module(e) for s, e, f in chosen]
-        return WeightedMean(members, np.array([shares[s, e] * folds[f] for s, e, f in chosen]))
+        return WeightedMean(members, [float(shares[s, e] * folds[f]) for s, e, f in chosen])
 
 
 def greedy(residuals: Array, weight: Array, most: int) -> Array:
