@@ -47,11 +47,11 @@ class Replica:
 
     def watch(self) -> None:
         """Look at the weights where they are now; training changes them in place."""
-        self._live = [parameter.detach().view(-1) for parameter in self.network.parameters()]
+        self._live = [parameter.detach() for parameter in self.network.parameters()]
 
     def keep(self) -> None:
         """Remember the weights as they are now."""
-        self.kept.append(torch.cat(self._live).cpu())
+        self.kept.append(torch.cat([weights.reshape(-1) for weights in self._live]).cpu())
 
     def predictions(self, X: Array, first: int, last: int) -> Array:
         """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network diverged."""

@@ -50,7 +50,7 @@ def copy(a, out):
 
 @compiled
 def tanh(z):
-    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of z, then twice 2t / (1 + t²).
+    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of it, then twice 2t/(1+t²).
 
     Arithmetic alone, of which LLVM makes vectors. In float32 it is right to 4e-7 of the value; float64 takes libm's.
     """
