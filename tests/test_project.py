@@ -51,7 +51,6 @@ FILES = {
         "evaluation",
         "job",
         "feed",
-        "scores",
         "engine",
         "kernel_types",
         "compiling",

@@ -17,6 +17,7 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import cached, compiled
 from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
 
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
 
 
@@ -207,12 +208,11 @@ def advance(update, s, state, gradient):
             first[j] = m if update.momentum > 0 and abs(m) > tiny else real(0)
             theta[j] -= rate * (g + momentum * m if update.kind == kt.NESTEROV else m)
         return
-    state.powers[0] *= update.beta1
-    state.powers[1] *= update.beta2
+    state.powers[0] *= BETA1
+    state.powers[1] *= BETA2
     rate, root = real(lr / (1 - state.powers[0])), real(1 / math.sqrt(1 - state.powers[1]))
     # 1 − β is taken in float64: in float32 it would be off by 5e-5
-    keep1, take1, keep2, take2 = real(update.beta1), real(1 - update.beta1), real(update.beta2), real(1 - update.beta2)
-    eps = real(update.eps)
+    keep1, take1, keep2, take2, eps = real(BETA1), real(1 - BETA1), real(BETA2), real(1 - BETA2), real(EPS)
     for j in range(theta.size):
         g = clip * gradient[j] + decay * theta[j]
         m = keep1 * first[j] + take1 * g
@@ -237,11 +237,7 @@ def run(chain, data, loss, update, state, work, part, value):
     for s in range(data.spans.shape[0]):
         B = data.y.shape[0] if data.every_row else data.spans[s, 1] - data.spans[s, 0]
         if part != kt.BACKWARD:
-            if data.every_row:
-                if s == 0:
-                    copy(data.x.reshape(B * d), work.acts)
-                    copy(data.y.reshape(B * C), work.target)
-            else:
+            if not data.every_row:
                 gather(data.x, data, s, work.acts)
                 gather(data.y, data, s, work.target)
             forward(chain, state.theta, work, B, room)
