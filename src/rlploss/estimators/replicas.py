@@ -114,7 +114,7 @@ def train_further(replicas: Sequence[Replica], steps: int, every: int, *, device
         replica.watch() if event.step == 0 else replica.keep()
 
     watch = Supervision(Steps(every), (keep,), on_divergence="record")
-    for one, loop in zip(going, train(jobs, watch, progress=progress, numbered=True), strict=True):
+    for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
         one.state = loop.engine.state_dict()
 
 
