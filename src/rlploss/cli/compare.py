@@ -80,21 +80,19 @@ def compare(
     from rlploss.compare import comparison, report
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-    numbers = {
-        "train_size": _numbers("train-size", train_size, int),
-        "noise": _numbers("noise", noise, float),
-        "shift": _numbers("shift", shift, float),
-    }
+    sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
+    shifts = _numbers("shift", shift, float)
     losses = dict(map(_own_loss, loss or ()))
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")) if out is None else out
     _check_place(place, design, table.name)
-    _tell_table(progress, table, design, [c for c in design.columns if c.remark], ",")
     found = comparison.compare(
         design,
         arms=_names(arms),
         losses=losses,
-        **numbers,
+        train_size=sizes,
+        noise=noises,
+        shift=shifts,
         n_splits=splits,
         steps=steps,
         max_rows=max_rows,
@@ -104,6 +102,7 @@ def compare(
         workers=workers,
         out=place,
         progress=progress,
+        on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
     )
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
     found = replace(found, source=table.name, command=command)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
@@ -113,7 +114,7 @@ class Reached:
     """What one arm reached: the measure that decides [splits], the error of every test row, and log loss for ties."""
 
     values: Array
-    rows: Sequence[Array] = ()
+    rows: Sequence[NDArray[np.floating]] = ()
     tie: float = 0.0
 
 
@@ -215,8 +216,8 @@ def answer(
     others = [one for one in contenders if one is not ours]
 
     def test(one: Contender, other: Contender) -> Paired:
-        how = {"lower_is_better": lower_is_better, "overlap": overlap, "n_rows": n_rows}
-        return paired(reached[one.name], reached[other.name], **how)
+        a, b = reached[one.name], reached[other.name]
+        return paired(a, b, lower_is_better=lower_is_better, overlap=overlap, n_rows=n_rows)
 
     made = holm([test(ours, one) for one in others])
     against = {one.name: c for one, c in zip(others, made, strict=True)}

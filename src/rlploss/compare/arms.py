@@ -108,8 +108,8 @@ class Contender(Labelled):
         for i in range(len(DIALS)):
             for j, rate in enumerate(RATES):
                 k = (i + j) % len(DIALS) if self.is_rlp else i  # the third choice of RLP goes round
-                objective, optimizer = self.objective, Adam(rate)
-                assert objective is not None
+                objective: Any = self.objective
+                optimizer = Adam(rate)
                 if self.own == "decay":
                     optimizer = Adam(rate, DECAYS[k])
                 changed: dict[str, Any] = {"mixup": SHAPES[k]} if self.own == "shape" else {}

@@ -305,13 +305,14 @@ def _date_column(name: str, found: Reading) -> Column:
     first, last = dates.min(), dates.max()
     if first == last and not dates.isna().any():
         return _left_out(name, "constant", f"always {first:%Y-%m-%d}", 0)
-    does, names, season = "days since the first date", (f"{name} days",), (last - first).days > 366
+    names: tuple[str, ...] = (f"{name} days",)
+    does, season = "days since the first date", (last - first).days > 366
     if season:
         names += (f"{name} season sin", f"{name} season cos")
         does += ", and the season as a sine and a cosine"
     does += _taken_as_missing(found.words)
-    start = {"first": first.isoformat(), "season": season, "remark": bool(found.words)}
-    return _with_missing(Column(name, "date", does, int(dates.isna().sum()), names, found.style, **start))
+    made = Column(name, "date", does, int(dates.isna().sum()), names, found.style, first=first.isoformat())
+    return _with_missing(replace(made, season=season, remark=bool(found.words)))
 
 
 def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
@@ -342,8 +343,8 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
     if n_missing:
         names.append(f"{name} is missing")
         does += f"; {n_missing} missing are a category of their own"
-    flags = {"other": other, "flag": n_missing > 0, "remark": other or n_missing > 0}
-    return Column(name, kind, does, n_missing, tuple(names), levels=tuple(kept), **flags)
+    made = Column(name, kind, does, n_missing, tuple(names), levels=tuple(kept), other=other, flag=n_missing > 0)
+    return replace(made, remark=other or n_missing > 0)
 
 
 # The target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.store import Store
 from rlploss.lab.text import number
-from rlploss.lab.workers import Workers
+from rlploss.lab.workers import Workers, parse_workers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,8 +100,8 @@ class Comparison:
             reached[one.name] = Reached(self.values(one.name, condition=condition), rows, tie)
         stays, of = self.dial_stays(condition=condition)
         overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
-        how = {"lower_is_better": self.lower_is_better, "overlap": overlap, "n_rows": len(self.rows.X)}
-        return answer(arms, reached, **how, stays=stays, of=of)
+        lower, n_rows = self.lower_is_better, len(self.rows.X)
+        return answer(arms, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of)
 
     def dial_stays(self, contender: str = "rlp", condition: str = "plain") -> tuple[int, int]:
         """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
@@ -218,6 +218,7 @@ def compare(
     workers: str | Workers = "auto",
     out: str | Path | None = None,
     progress: bool | Console = False,
+    on_start: Callable[[], object] | None = None,
 ) -> Comparison:
     """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and targets y (n,).
 
@@ -247,6 +248,7 @@ def compare(
         workers: `"auto"`, `"inline"`, `"local:N"` processes, `"dask:tcp://HOST:PORT"`, or anything with a `run` method.
         out: a directory that keeps what is trained, and from which a stopped comparison goes on.
         progress: whether to show progress on stderr, or the console to show it on.
+        on_start: called once all is checked, before anything is trained.
 
     Example:
         >>> from sklearn.datasets import load_diabetes
@@ -264,10 +266,13 @@ def compare(
     keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     conditions = (PLAIN, *ablations(train_size, noise, shift))
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
-    kept = (None if part is None else part[keep] for part in (design.time, design.group))
-    rows = Trainer(design.X[keep], design.target.y[keep], design.target.task, len(design.target.classes), *kept)
+    when = None if design.time is None else design.time[keep]
+    groups = None if design.group is None else design.group[keep]
+    target = design.target
+    rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
     check_rows(rows, conditions, seeds)
     steps = _checks.count("steps", steps)
+    team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
     chosen, notes = without_dial(chosen, rows)
     if names is None:
         chosen, more = without_mixup(chosen, rows)
@@ -280,6 +285,8 @@ def compare(
         with Store(place, code_version=provenance.code_version(ROOT)) as store:
             if store.requests():
                 raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
+            if on_start is not None:
+                on_start()
             if len(keep) < len(design.X):
                 say(console, sampled_said(len(keep), len(design.X)))
             say(console, dial_said(rows))
@@ -288,7 +295,7 @@ def compare(
                 there = tuple(one for one in chosen if ("plain", one.name) in cells)
                 return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
 
-            run = Run(rows, chosen, conditions, seeds, steps, store, workers, console, limit)
+            run = Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
             cells, left = run.all(so_far)
     there = tuple(one for one in chosen if ("plain", one.name) in cells)
     if len(there) < 2:

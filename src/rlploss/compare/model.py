@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlploss.compare.comparison import Comparison
 
 FILE, WEIGHTS, ESTIMATOR = "model.json", "weights.safetensors", "estimator.skops"
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda z: np.maximum(z, 0),
     "tanh": np.tanh,
     "sigmoid": lambda z: 1 / (1 + np.exp(-np.clip(z, -500, 500))),
@@ -102,7 +102,7 @@ class Chain:
         weights, names = [], []
         for layer in network.modules():
             if isinstance(layer, nn.Linear):
-                weights.append(tuple(part.detach().double().numpy() for part in (layer.weight, layer.bias)))
+                weights.append((layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()))
                 names.append("identity")
             elif type(layer).__name__.lower() in ACTIVATIONS:
                 names[-1] = type(layer).__name__.lower()
@@ -189,8 +189,8 @@ def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Arra
 def _members(fitted: Any) -> tuple[Chain, ...]:
     """Return the networks of `RLPRegressorCV`, with its scaling put into their first and last layers."""
     s, network = fitted.scaling_, fitted.network_
-    members = list(getattr(network, "members", [network]))
-    shares = getattr(network, "shares", None)
+    members = list(getattr(network, "networks", [network]))
+    shares = getattr(network, "weights", None)
     found = []
     for at, member in enumerate(members):
         chain = Chain.of(member, 1 / len(members) if shares is None else float(shares[at]))
@@ -246,7 +246,7 @@ def load(directory: str | Path) -> Pipeline:
         raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
     try:
         kept = json.loads((place / FILE).read_text(encoding="utf-8"))
-        columns = [Column(**{k: tuple(v) if isinstance(v, list) else v for k, v in c.items()}) for c in kept["columns"]]
+        columns = [_column(described) for described in kept["columns"]]
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
         target = None if kept["target"] is None else TargetScale(**kept["target"])
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
@@ -258,6 +258,11 @@ def load(directory: str | Path) -> Pipeline:
             f"the model in {place} cannot be read ({type(error).__name__}: {error}); make it anew"
         ) from error
     return Pipeline([("columns", ReadColumns(columns)), ("numbers", numbers), ("model", last)])
+
+
+def _column(described: dict[str, Any]) -> Column:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
+    return Column(**fields)
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:

@@ -60,7 +60,7 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
     words = found.measures
     first, *others = words
     rows = sorted(result_rows(found, condition), key=lambda row: row[first], reverse=not found.lower_is_better)
-    shown = []
+    shown: list[tuple[str, ...]] = []
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:

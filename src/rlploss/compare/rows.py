@@ -146,9 +146,9 @@ class Rows:
             return train, test
         order, n_test = rng.permutation(n), n_test_rows(n)
         if self.group is not None:
-            place = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
-            order = order[np.argsort(place[order], kind="stable")]
-            n_test = int((place <= place[order[n_test]]).sum()) if n_test < n else n_test
+            turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
+            order = order[np.argsort(turn[order], kind="stable")]
+            n_test = int((turn <= turn[order[n_test - 1]]).sum())
             return order[n_test:][: condition.train_size], order[:n_test][:MOST_TEST_ROWS]
         if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
             place = np.empty(n)

@@ -43,7 +43,7 @@ class Run:
     seeds: tuple[int, ...]
     steps: int
     store: Store
-    workers: str | Workers
+    workers: str | Workers  # "auto" decides by how much there is to do
     console: Console
     time_limit: float | None
 
@@ -89,7 +89,7 @@ class Run:
         if isinstance(team, str):
             own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
             auto = "inline" if sum(costs) < WORTH_PROCESSES or own_loss else "local"
-            team = parse_workers(auto if team == "auto" else team)
+            team = parse_workers(auto)
         threads = torch.get_num_threads() if isinstance(team, Inline) else team.count
         alone = sum(c for c, cell in zip(costs, cells, strict=True) if cell.arm.model and isinstance(team, Inline))
         left = alone + (sum(costs) - alone) / max(1, threads)

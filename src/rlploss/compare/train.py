@@ -208,7 +208,9 @@ class Watch:
     step there is.
     """
 
-    def __init__(self, rows: Sequence[tuple[Array, Callable[[Array], float]]], every: int, n: int) -> None:
+    def __init__(
+        self, rows: Sequence[tuple[NDArray[np.float32], Callable[[Array], float]]], every: int, n: int
+    ) -> None:
         self._rows, self._every = rows, every
         self._errors = np.full((len(rows), n), np.nan)
         self._layers: dict[int, list[Tensor]] = {}
@@ -230,10 +232,10 @@ class Watch:
         return stop
 
     @staticmethod
-    def _outputs(X: Array, layers: list[Tensor]) -> Array:
+    def _outputs(X: NDArray[np.float32], layers: list[Tensor]) -> Array:
         """Return what the last layer gives; numpy takes a fifth of torch's time for so few rows."""
         first, *rest = [part.detach().numpy() for part in layers]
-        out = X @ first.T + rest[0]
+        out: NDArray[Any] = X @ first.T + rest[0]
         for weight, offset in zip(rest[1::2], rest[2::2], strict=True):
             out = np.maximum(out, 0) @ weight.T + offset
         return np.asarray(out, dtype=np.float64)

@@ -206,7 +206,7 @@ def numbers_again(values: pd.Series, style: str) -> Array:
         return np.asarray(plain.values)
     known = next(one for one in STYLES if one.decimal + one.thousands == style) if style else STYLES[0]
     found = values.astype(object).map(lambda v: known.number(_bare(v)) if isinstance(v, str) else np.nan)
-    return found.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _plain_numbers(values: pd.Series) -> Reading | None:
