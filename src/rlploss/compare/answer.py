@@ -226,7 +226,7 @@ def answer(
         return (1.0 if lower_is_better else -1.0) * float(np.mean(reached[one.name].values))
 
     networks = [one for one in others if not one.model and not one.is_rlp]
-    rest = [one for one in others if one.model and one.model not in BASELINES]
+    rest = [one for one in others if one.model and one.model not in (*BASELINES, "rlp-cv")]
     rivals = tuple(min(group, key=rank) for group in (networks, rest) if group) or (min(others, key=rank),)
     trivial = [one for one in contenders if one.name in BASELINES]
     best, second = sorted(contenders, key=rank)[:2]

@@ -22,7 +22,7 @@ from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, 
 HIDDEN = (100,)
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
 LARGE = 500  # training rows beyond which boosting works on histograms
-GP_ROWS = (300, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
+GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
 FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
 STAGES = (15, 30, 60, 120)  # trees of boosting to choose from
@@ -221,7 +221,7 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
     if model == "rlp-cv":
         from rlploss.estimators import RLPRegressorCV
 
-        return [RLPRegressorCV(cv=3, random_state=seed)]
+        return [RLPRegressorCV(cv=3, alphas=(1e-3, 1e-1), max_iter=40, random_state=seed)]
     kind = "Regressor" if task == "regression" else "Classifier"
     if model == "trees":
         grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})

@@ -151,6 +151,7 @@ class Run:
             for one in self.contenders
             if one.name in found
             and one.name not in kept
+            and (not one.model or one.model == "rlp-cv")
             and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
         }
 
@@ -178,8 +179,8 @@ def without_mixup(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[C
     mixed = [one for one in chosen if one.own == "shape"]
     if len(rows.X) >= MIXUP_ROWS or not mixed:
         return chosen, ()
-    labels, names = (", ".join(getattr(one, field) for one in mixed) for field in ("label", "name"))
-    told = f"Left out on fewer than {MIXUP_ROWS} rows, where it takes long: {labels}; --arms {names} asks for it."
+    labels = ", ".join(one.label for one in mixed)
+    told = f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them."
     return tuple(one for one in chosen if one not in mixed), (told,)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import optimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from rlploss._progress import Progress
@@ -67,8 +68,11 @@ class Trainer(Rows):
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            train = self._models if cell.arm.model else self._networks
-            engine, networks = train(cell, data, tell)
+            if cell.arm.model:  # on one thread: for so few rows more of them wait for each other
+                with threadpool_limits(1):
+                    engine, networks = self._models(cell, data, tell)
+            else:
+                engine, networks = self._networks(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
@@ -360,14 +364,14 @@ def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     if arm.model in ("ridge", "logistic", "lasso"):
         return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
     if arm.model == "gp":
-        return splits * logs * (folds if logs > 1 else 1) * (0.1 + 2e-6 * min(n_train, GP_ROWS[0]) ** 2)
+        return splits * logs * (folds if logs > 1 else 1) * (0.1 + 8e-6 * min(n_train, GP_ROWS[0]) ** 2)
     if arm.model == "rlp-cv":
-        return splits * logs * (0.5 + 1e-3 * n_train)
+        return splits * (0.6 + 5e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
     if arm.model == "trees":
-        return splits * (0.1 + 1.5e-5 * n_train * d) * (1 + 6 * logs * folds * VALIDATION_TREES / TREES)
+        return splits * (0.06 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
     if arm.model == "boosting":
-        one = 0.06 + (2e-5 * n_train * min(d, 30) ** 0.5 if n_train > LARGE else 1.2e-5 * n_train * d)
-        return splits * one * (1 + 4 * logs * folds)
-    taken = min(cell.budget.n, 1200) * (20.0 if isinstance(arm.objective, Pointwise | BatchLoss) else 1.0)
-    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.55 if arm.is_rlp else min(n_train, 100.0)
-    return splits * (N_SETTINGS * folds * logs + 1) * taken * (8e-6 + 1.2e-9 * rows * (d + 10) * 10)
+        one, tried = (0.06 + 8e-6 * n_train * d**0.5, 4) if n_train > LARGE else (0.05 + 2.5e-5 * n_train * d, 2)
+        return splits * one * (1 + tried * logs * folds)
+    taken = min(cell.budget.n, 300 + n_train) * (20.0 if isinstance(arm.objective, Pointwise | BatchLoss) else 1.0)
+    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.4 if arm.is_rlp else min(n_train, 90.0)
+    return splits * (N_SETTINGS * folds * logs + 1) * (2e-3 + taken * (5e-6 + 8e-10 * rows * (d + 10) * 10))
