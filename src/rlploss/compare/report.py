@@ -118,7 +118,9 @@ def build(found: Comparison) -> Report:
     drawn = [Figure("arms", "", told, (contenders_drawing(found),), 1)]
     dial = dial_panel(found)
     if dial is not None:
-        drawn.append(Figure("dial", "", f"{errors}; the MSE end is 1. {dial_said(found.rows)}", (dial,), 1))
+        stays, of = found.dial_stays()
+        told = f"{errors}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
+        drawn.append(Figure("dial", "", told, (dial,), 1))
     sections = [
         Section(
             "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found, PLAIN),),
@@ -320,9 +322,8 @@ def dial_panel(found: Comparison) -> Panel | None:
     n_columns = found.design.X.shape[1] + 1
     x = np.where(np.unique(places) == 0, n_columns, np.unique(places))
     named = ", ".join(f"{size:,.0f}" + (" (MSE)" if size == n_columns else "") for size in x)
-    stays, of = found.dial_stays()
     return Panel(
-        f"The dial: RLP chose its MSE end in {stays} of {of} splits",
+        "The dial: RLP's subset size",
         f"rows in a subset: {named}",
         "validation error, MSE end = 1",
         (Line("RLP", "vermillion", x, mean, low, high),),
@@ -339,7 +340,7 @@ def curve_panels(found: Comparison) -> list[Panel]:
             cell = found.cells["plain", one.name]
             second = one.name in ("mae", "huber") or one.own == "shape" or one.family in ("Pointwise", "BatchLoss")
             x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
-            last = max(2, int(np.searchsorted(x, 1.5 * cell.final("best_step").max())))
+            last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
             lines = groups["Robust losses, mixup and your own" if second else "Plain, and with L2"]
             lines.append(Line(one.label, one.style, x[:last], mean[:last], low[:last], high[:last]))
     return [
