@@ -22,6 +22,7 @@ def test_skewed_features_are_mostly_small_and_positive():
     x = theory.draw_features("skewed", 10_000, 1, rare=0.01, generator=generator())
     assert (x > 0).double().mean() > 0.98
     assert x.min() < -9
+    assert len(x.unique()) > 9_990  # continuous: no two columns are ever collinear
 
 
 @pytest.mark.parametrize(("d", "M"), [(1, 6), (2, 9), (5, 16), (4, 40)])
@@ -50,20 +51,40 @@ def test_the_regression_function_minimises_and_the_excess_is_quadratic():
     def bend(scale):
         return lambda x: scale * (x[:, 0] + x[:, 1] ** 2)
 
-    one = theory.measure_excess(bend(1.0), 2, 12, generator=generator(3))
-    two = theory.measure_excess(bend(2.0), 2, 12, generator=generator(3))
+    one, two = (
+        theory.measure_valley(bend(scale), 2, 12, at=(1.0,), generator=generator(3)).rises[1.0] for scale in (1.0, 2.0)
+    )
     assert one.mean > 10 * one.error
     assert two.mean == pytest.approx(4.0 * one.mean)
-    none = theory.measure_excess(lambda x: 0.0 * x[:, 0], 2, 12, generator=generator(3))
-    assert none.mean == 0.0
+    none = theory.measure_valley(lambda x: 0.0 * x[:, 0], 2, 12, generator=generator(3))
+    assert none.rises[1.0].mean == 0.0
+    assert math.isnan(none.lowest.mean)
+
+
+def test_with_noisy_labels_the_valley_is_lowest_at_the_regression_function_and_nowhere_else():
+    def noise(x):
+        return 0.5 + x[:, 0].abs()
+
+    def bend(x):
+        return x[:, 0] + x[:, 1] ** 2
+
+    valley = theory.measure_valley(bend, 2, 12, at=(-0.5, 0.5), noise=noise, generator=generator(4))
+    assert valley.lowest.within(0.0)
+    assert valley.lowest.error < 0.05
+    assert all(rise.mean > 4 * rise.error for rise in valley.rises.values())
+    # The scale of the noise may depend on anything, δ itself too; a minimum elsewhere would be found.
+    tied = theory.measure_valley(bend, 2, 12, noise=bend, generator=generator(4))
+    assert tied.lowest.within(0.0)
 
 
 def test_a_deviation_at_the_origin_costs_nothing():
     def at_zero(x):
         return (x == 0).all(1).double()
 
-    blind = theory.measure_excess(at_zero, 2, 12, zero_share=0.2, generator=generator())
-    assert blind.mean == pytest.approx(0.0, abs=1e-20)
+    blind = theory.measure_valley(at_zero, 2, 12, zero_share=0.2, generator=generator())
+    assert blind.rises[1.0].mean == pytest.approx(0.0, abs=1e-20)
+    noisy = theory.measure_valley(at_zero, 2, 12, zero_share=0.2, noise=lambda x: x[:, 0], generator=generator())
+    assert math.isnan(noisy.lowest.mean)
 
 
 def test_condition_three_fails_for_symmetric_features():
@@ -78,9 +99,11 @@ def test_condition_three_fails_for_symmetric_features():
 
 def test_condition_three_holds_for_very_skewed_features_and_so_does_the_conclusion_for_small_steps():
     condition = theory.measure_condition_three("skewed", 1, 2, generator=generator(7))
-    p = 0.0085
-    exact = (1 - p) ** 2 * (1 - p) / (4 * p) - 2 * p * (1 - p) * (1 / ((1 - p) / p + p / (1 - p)) ** 2)
-    assert condition.different.mean == pytest.approx(exact + p * p * p / (4 * (1 - p)), rel=0.02)
+    # Both values small: E[uv/(u² + v²)²] over the uniforms, by quadrature; one of them large: next to nothing.
+    p, u = 0.0085, torch.linspace(0.5, 1.5, 2001, dtype=torch.float64) / math.sqrt(13 / 12)
+    u, v = torch.meshgrid(u, u, indexing="ij")
+    exact = (1 - p) ** 2 * (1 - p) / p * float((u * v / (u * u + v * v) ** 2).mean())
+    assert condition.different.mean == pytest.approx(exact, rel=0.02)
     assert condition.different.mean > 25
     assert condition.threshold == 1.0
     assert condition.holds

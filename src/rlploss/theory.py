@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,9 @@ def draw_features(
 ) -> Tensor:
     """Return independent features [n_rows, d] with mean 0 and variance 1.
 
-    "gaussian" and "uniform" are symmetric; "skewed" is √(p/(1−p)) with probability 1 − p and −√((1−p)/p) with
-    probability p = `rare`: mostly small and positive, seldom large and negative.
+    "gaussian" and "uniform" are symmetric; "skewed" is continuous, mostly small and positive, seldom large and
+    negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with probability p = `rare`, U uniform between 0.5
+    and 1.5 and scaled to E[U²] = 1.
     """
     _checks.one_of("distribution", distribution, DISTRIBUTIONS)
     shape = (_checks.count("n_rows", n_rows), _checks.count("n_features", n_features))
@@ -60,7 +61,8 @@ def draw_features(
         return math.sqrt(12.0) * (uniform - 0.5)
     p = _checks.number("rare", rare, 1e-12, 0.5)
     small, large = math.sqrt(p / (1.0 - p)), -math.sqrt((1.0 - p) / p)
-    return torch.where(uniform < p, large, small)
+    u = (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)) / math.sqrt(13.0 / 12.0)
+    return u * torch.where(uniform < p, large, small)
 
 
 def _planes_apart(x: Tensor, residual: Tensor, plan: Tensor, **probe: Any) -> Tensor:
@@ -105,25 +107,45 @@ def measure_noise_floor(
     return _estimate(_population_values(x, residual, subset_size, z))
 
 
-def measure_excess(
+@dataclass(frozen=True)
+class Valley:
+    """RLP along h = E[Y|X] + t·δ: how much it rises above t = 0 at each t, and the t where its parabola is lowest."""
+
+    rises: dict[float, Estimate]
+    lowest: Estimate
+
+
+def measure_valley(
     deviation: Function,
     n_features: int,
     subset_size: int,
     *,
+    at: Sequence[float] = (-1.0, 1.0),
+    noise: Function | None = None,
     distribution: str = "gaussian",
     zero_share: float = 0.0,
     n_subsets: int = 20_000,
     generator: torch.Generator,
-) -> Estimate:
-    """Return how much RLP rises above its floor at h = E[Y|X] + δ: E[(zᵀx⁺δ(x))²] for δ = `deviation`.
+) -> Valley:
+    """Return L(h* + tδ) − L(h*), h* = E[Y|X] and δ = `deviation`, on the same subsets, probes and labels for every t.
 
-    `zero_share` of the feature rows are set to 0 (an atom at the origin), where planes without an intercept
-    see nothing: δ = 1{x = 0} then costs nothing, and the minimiser is not unique.
+    Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law; `noise` is a standard deviation for every
+    row, None for none. `zero_share` of the feature rows are set to 0 (an atom at the origin), where planes without an
+    intercept see nothing: δ = 1{x = 0} then costs nothing, the minimiser is not unique, and `lowest` is NaN.
     """
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
-    return _estimate(_population_values(x, deviation(x), subset_size, z))
+    skewed = -torch.rand(len(x), generator=generator, dtype=torch.float64).log() - 1.0
+    labels = torch.zeros_like(skewed) if noise is None else noise(x) * skewed
+    delta = deviation(x)
+    values = {t: _population_values(x, t * delta - labels, subset_size, z) for t in {0.0, -1.0, 1.0, *at}}
+    floor = values[0.0]
+    bend, slope = (values[1.0] + values[-1.0]) / 2 - floor, (values[1.0] - values[-1.0]) / 2
+    costs = float(bend.mean()) > 1e-12 * float(values[1.0].mean())  # more than rounding
+    lowest = -float(slope.mean() / (2 * bend.mean())) if costs else math.nan
+    error = _estimate((slope + 2 * lowest * bend) / (2 * bend.mean())).error
+    return Valley({t: _estimate(values[t] - floor) for t in at}, Estimate(lowest, error))
 
 
 @dataclass(frozen=True)

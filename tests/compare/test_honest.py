@@ -78,7 +78,7 @@ def test_a_column_that_is_certainly_otherwise_keeps_its_own_style():
         ({"time": "when"}, "there is no column 'when' for --time"),
         ({"time": "a", "group": "a"}, "--time and --group ask for different splits"),
         ({"group": "a"}, "--group needs at least 8 groups, got 2"),
-        ({"time": "b"}, "--time needs a column of dates or numbers without gaps, but in 'b' 'x' is none"),
+        ({"time": "b"}, "--time needs dates or numbers without gaps, but in 'b' 'x' is none"),
     ],
 )
 def test_bad_options(options, message):

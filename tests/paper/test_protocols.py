@@ -7,7 +7,7 @@ from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.studies import STUDIES, cells_of, expected_seconds, steps_of
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
-from rlploss.training.objectives import MSE, RLP
+from rlploss.training.objectives import MSE, RLP, BinaryCrossEntropy, CrossEntropy
 
 TRAINED = [
     name for name in STUDIES if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
@@ -23,7 +23,7 @@ def by_key(name, request):
 def test_every_cell_is_well_formed(name, scale):
     cells = STUDIES[name](Request(scale))
     assert cells
-    labels = [(c.task.name, c.arm.protocol, c.arm.name) for c in cells]
+    labels = [(c.task.name, c.arm.protocol, c.arm.name, c.seeds) for c in cells]
     assert len(labels) == len(set(labels))
     for cell in cells:
         assert cell.arm.protocol in PROTOCOLS
@@ -87,6 +87,65 @@ def test_released_classifiers_end_in_a_soft_max_and_leave_torchs_weight_decay():
     assert (released.arm.output, released.arm.optimizer) == ("softmax", AdamW(2e-3, 0.01))
     assert (printed.arm.output, printed.arm.optimizer) == ("logits", AdamW(2e-3, published.adamw_weight_decay()))
     assert cells["mnist_classes", "paper", "rlp"].arm.output == "sigmoid"
+
+
+def test_released_moons_have_a_sigmoid_and_binary_cross_entropy_in_every_arm():
+    cells = by_key("fig-moons", Request("paper"))
+    for task, size, rows in (("moons", 50, (500, 500)), ("moons-small", 3, (25, 475))):
+        plain, ours = cells[task, "released", "ce"], cells[task, "released", "rlp"]
+        assert plain.arm.objective == BinaryCrossEntropy(size)
+        assert ours.arm.objective == RLP.released(size, 1000 if task == "moons" else 100)
+        assert {plain.arm.output, ours.arm.output} == {"sigmoid"}
+        assert plain.arm.optimizer == ours.arm.optimizer == Adam(1e-3)
+        assert (plain.task.first, plain.task.n_train, plain.task.n_test) == (True, *rows)
+        assert cells[task, "corrected", "ce"].arm.objective == CrossEntropy(size)
+        assert cells[task, "corrected", "ce"].arm.output == "logits"
+    mixed = {arm: cells["moons-small", "released", arm].arm for arm in ("ce_mixup", "rlp_mixup")}
+    assert mixed["ce_mixup"].objective == BinaryCrossEntropy("all", mixup=0.4)
+    assert {arm.optimizer for arm in mixed.values()} == {AdamW(1e-3, 0.01)}
+    assert cells["moons", "released", "ce_mixup"].arm.optimizer == Adam(1e-3)
+    assert cells["moons-small", "steps", "ce_mixup"].arm.objective == BinaryCrossEntropy(3, mixup=0.4)
+
+
+def test_released_images_are_the_first_ones():
+    for name, task, rows in (("table1", "mnist", (5000, 1000)), ("fig-mnist-classes", "mnist_classes", (5000, 5000))):
+        mine = by_key(name, Request("paper"))[task, "released", "rlp"].task
+        assert (mine.first, mine.n_train, mine.n_test) == (True, *rows)
+        assert not by_key(name, Request("paper"))[task, "paper", "rlp"].task.first
+
+
+def test_images_have_their_printed_column_with_few_examples_too():
+    for name, rows in (("table2", 50), ("fig-small-100", 100)):
+        for dataset in published.IMAGES:
+            cell = by_key(name, Request("paper"))[dataset, "paper", "rlp"]
+            assert cell.arm.objective == RLP.paper(10, 100)
+            assert (cell.task.dataset, cell.task.n_train, cell.task.first) == (dataset, rows, False)
+
+
+def test_scale_paper_has_its_seeds_and_full_epochs():
+    seeds = {
+        **dict.fromkeys(("table2", "fig-mae", "fig-moons", "fig-mixup-curves", "fig-mixup-small", "fig-time"), 30),
+        **dict.fromkeys(("fig-shift", "fig-noise", "fig-mixup-shift", "fig-mixup-noise", "fig-mnist-classes"), 10),
+    }
+    for name, n in seeds.items():
+        cells = [c for c in STUDIES[name](Request("paper")) if c.task.model != "autoencoder"]
+        assert {c.seeds for c in cells} == {tuple(range(n))}, name
+    for cell in cells_of(TRAINED, Request("paper")):
+        if cell.task.model in ("autoencoder", "lenet5"):
+            assert cell.seeds == tuple(range(10))
+    assert {c.seeds for c in cells_of(TRAINED, Request("paper", seeds=4))} == {(0, 1, 2, 3)}
+
+
+def test_claims_with_a_threshold_have_120_seeds_and_nothing_trains_twice():
+    table, more = (STUDIES[name](Request("paper")) for name in ("table1", "thresholds"))
+    by_name = {}
+    for cell in more:
+        by_name.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).extend(cell.seeds)
+    assert len(by_name) == 2 * 2 * 3
+    assert {tuple(seeds) for seeds in by_name.values()} == {tuple(range(120))}
+    stored = {c.hash for c in table}
+    assert {c.seeds for c in more if c.hash in stored} == {tuple(range(30))}
+    assert {c.seeds for c in more if c.hash not in stored} == {tuple(range(30, 120))}
 
 
 def test_sweeps_have_nine_levels_and_look_at_the_end():

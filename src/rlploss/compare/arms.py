@@ -221,7 +221,7 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
     if model == "rlp-cv":
         from rlploss.estimators import RLPRegressorCV
 
-        return [RLPRegressorCV(cv=3, alphas=(1e-3, 1e-1), max_iter=40, random_state=seed)]
+        return [RLPRegressorCV(cv=3, alphas=(1e-3, 1e-1), max_iter=40, max_doublings=1, random_state=seed)]
     kind = "Regressor" if task == "regression" else "Classifier"
     if model == "trees":
         grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})

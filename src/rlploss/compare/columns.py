@@ -122,9 +122,8 @@ def make_design(
     for option, name in asked:
         if name is not None and name not in frame.columns:
             raise TableError(_no_such_column(name, list(frame.columns), option))
-    if target in (*drop, time, group):
-        option = "drop" if target in drop else "time" if target == time else "group"
-        raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --{option}")
+        if option != "target" and name == target:
+            raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --{option}")
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
     frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
@@ -170,14 +169,13 @@ def _times(values: pd.Series, convention: Convention) -> Array:
     """Return a column of dates or numbers as numbers that order the rows."""
     dates = as_dates(values)
     found = as_numbers(values, convention=convention) if dates is None else None
+    days: Array = np.full(len(values), np.nan) if found is None else found.values
     if dates is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
-    elif found is not None:
-        days = found.values
-    if (dates is None and found is None) or np.isnan(days).any():
-        what = "some values are none" if dates is not None or found is not None else f"{values.iloc[0]!r} is none"
-        raise TableError(f"--time needs a column of dates or numbers without gaps, but in {values.name!r} {what}")
-    return np.asarray(days)
+    if np.isnan(days).any():
+        shown = values.iloc[int(np.isnan(days).argmax())]
+        raise TableError(f"--time needs dates or numbers without gaps, but in {values.name!r} {shown!r} is none")
+    return days
 
 
 def _order_or_key(column: Column, values: pd.Series) -> str:

@@ -253,7 +253,7 @@ def compare(
     Example:
         >>> from sklearn.datasets import load_diabetes
         >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
-        >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=2)
+        >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
         >>> found.summary().startswith("Use ridge regression: root mean squared error")
         True
     """

@@ -24,6 +24,7 @@ from rlploss.compare.columns import Column
 from rlploss.compare.read import TableError, frame_of
 from rlploss.compare.rows import Rows, TargetScale, filled, probabilities
 from rlploss.compare.train import fit_model, make_cell, network_problem, staged, with_stages
+from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
 if TYPE_CHECKING:
@@ -189,15 +190,18 @@ def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Arra
 def _members(fitted: Any) -> tuple[Chain, ...]:
     """Return the networks of `RLPRegressorCV`, with its scaling put into their first and last layers."""
     s, network = fitted.scaling_, fitted.network_
-    members = list(getattr(network, "networks", [network]))
-    shares = getattr(network, "weights", None)
+    members, shares = [network], [1.0]
+    if isinstance(network, WeightedMean):
+        members, shares = list(network.networks), network.weights.tolist()
     found = []
-    for at, member in enumerate(members):
-        chain = Chain.of(member, 1 / len(members) if shares is None else float(shares[at]))
-        layers = [list(layer) for layer in chain.weights]
-        layers[0] = [layers[0][0] / s.x_scale, layers[0][1] - layers[0][0] @ (s.x_mean / s.x_scale)]
-        layers[-1] = [layers[-1][0] * s.y_scale[:, None], layers[-1][1] * s.y_scale + s.y_mean]
-        found.append(replace(chain, weights=tuple((w, b) for w, b in layers)))
+    for member, share in zip(members, shares, strict=True):
+        parts = [member.plane, member.network] if isinstance(member, Skip) else [member]
+        for part, mean in zip(parts, (s.y_mean, 0 * s.y_mean), strict=False):  # the offset counts once
+            chain = Chain.of(part, share)
+            layers = [list(layer) for layer in chain.weights]
+            layers[0] = [layers[0][0] / s.x_scale, layers[0][1] - layers[0][0] @ (s.x_mean / s.x_scale)]
+            layers[-1] = [layers[-1][0] * s.y_scale[:, None], layers[-1][1] * s.y_scale + mean]
+            found.append(replace(chain, weights=tuple((w, b) for w, b in layers)))
     return tuple(found)
 
 

@@ -152,26 +152,22 @@ def build(found: Comparison) -> Report:
     marked = [column for column in found.design.columns if column.remark]
     rest = [column.name for column in found.design.columns if not column.remark and column.names]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}." if rest else ""
-    lead = (f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",)
+    lead = (
+        f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",
+        "rlploss predict DIR new.csv uses it (DIR is this directory), and so does rlploss.compare.load(DIR) in Python.",
+    )
     whole = columns_table(found.design.columns)
     some = Table(whole.name, whole.title, whole.header, columns_table(marked).rows, whole.header, whole.rows,
                  text_columns=whole.text_columns)  # fmt: skip
     sections += [
         Section("predictions", what, figures=predictions),
         Section("columns", "The columns", lead=(plain,) if plain else (), tables=(some,) if marked else ()),
-        Section("model", "The model", lead=lead, command=CODE),
+        Section("model", "The model", lead=lead),
     ]
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
     summary = (*found.lines()[:3], *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
     files = () if marked else (whole,)
     return Report(f"What to use on {found.source}", summary, tuple(sections), footer=(origin,), tables=files)
-
-
-CODE = """rlploss predict DIR new.csv --out predictions.csv        # DIR is this directory
-
-from rlploss.compare import load
-load("DIR").predict(frame)                               # a pandas frame with the columns of the table
-"""
 
 
 def rows_said(found: Comparison) -> str:

@@ -15,9 +15,9 @@ from rlploss._progress import duration, say
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
-from rlploss.compare.rows import TEST_SHARE, n_test_rows
+from rlploss.compare.rows import TEST_SHARE, filled, n_test_rows
 from rlploss.compare.train import MEASURES, ComparisonCell, Trainer, expected_seconds, make_cell
-from rlploss.estimators.dial import DIALS, Index
+from rlploss.estimators.dial import DIALS, Index, auto_subset_size
 from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
@@ -198,9 +198,17 @@ def dial_said(rows: Trainer) -> str:
             f"The dial: {d} columns and {n} training rows leave RLP no subset with more rows than columns: it is MSE."
         )
     sizes = [dial.subset_size(n, d + 1) for dial in DIALS[1:]]
+    Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
+    auto = auto_subset_size(filled(rows.X)[0], Y)
+    why = (
+        f"{auto} rows"
+        if auto
+        else "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
+    )
     return (
         f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all {n:,} training rows are "
-        f"linear regression; tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows."
+        f"linear regression; tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows. "
+        f'subset_size="auto" of the estimators is {why}.'
     )
 
 

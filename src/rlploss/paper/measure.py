@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlploss import _checks, theory
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
@@ -16,6 +17,7 @@ from rlploss.lab.train import train as train_networks
 from rlploss.loss.subsets import balanced_subsets
 
 ROOT = __name__  # the code behind a number is what this module imports
+TS = (-1.0, -0.5, -0.3, 0.3, 0.5, 1.0)  # where RLP is looked at along h* + tδ
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,27 @@ def _floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
     return {"value": floor.mean, "error": floor.error, "exact": theory.noise_floor(at.d, at.M)}
 
 
-def _excess(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """What a bent function and a bump at the origin cost more than E[Y|X]."""
-    bent, at_zero = (
-        theory.measure_excess(deviation, at.d, at.M, zero_share=at.atom, n_subsets=draws, generator=generator)
-        for deviation in (
-            lambda x: 0.3 * x[:, 0] * x[:, 1] + 0.3 * x[:, 0].square(),
-            lambda x: (x == 0).all(dim=1).to(x.dtype),
-        )
+def _valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+    """RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose variance depends on x.
+
+    δ is a bent function, or, where rows lie at the origin, a bump there.
+    """
+
+    def deviation(x: Tensor) -> Tensor:
+        return (x == 0).all(dim=1).to(x.dtype) if at.atom else 0.6 * x[:, 0] * (x[:, 0] + x[:, 1])
+
+    valley = theory.measure_valley(
+        deviation,
+        at.d,
+        at.M,
+        at=TS,
+        noise=lambda x: 0.5 + x[:, 0].abs(),
+        zero_share=at.atom,
+        n_subsets=draws,
+        generator=generator,
     )
-    return {"bent": bent.mean, "bent_error": bent.error, "at_zero": at_zero.mean, "at_zero_error": at_zero.error}
+    rises = {f"{key} {t:g}": getattr(e, key) for t, e in valley.rises.items() for key in ("mean", "error")}
+    return rises | {"lowest": valley.lowest.mean, "lowest_error": valley.lowest.error}
 
 
 def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
@@ -117,7 +130,7 @@ def _planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, fl
 
 MEASURES: dict[str, Callable[[Setting, int, torch.Generator], dict[str, float]]] = {
     "floor": _floor,
-    "excess": _excess,
+    "valley": _valley,
     "condition": _condition,
     "empirical": _empirical,
     "coverage": _coverage,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlploss import _checks
+from rlploss.paper import published
 
 MOST_SEEDS = 10_000
 BUDGETS = ("epochs", "steps", "both")
@@ -20,30 +21,15 @@ class Scale:
     most_epochs: dict[str, int]  # by family; one that is not in it has the paper's epochs
     most_subsets: int = 10_000
     most_rows: int = 10_000  # of images
-    judged: bool = True  # whether verdicts are given
+    threshold_seeds: int = 0  # of claims with a threshold, where a cell costs seconds; 0: as many as the others
+    judged: bool = False  # whether verdicts are given: below the paper's epochs a final error says nothing
 
     def epochs(self, family: str, full: int) -> int:
         """The number of epochs at this scale, from that of the paper."""
         return min(full, self.most_epochs.get(family, full))
 
 
-SCALES = {
-    "smoke": Scale(
-        seeds=dict.fromkeys(("regression", "sweep", "moons"), 2) | dict.fromkeys(("images", "classes", "time"), 1),
-        most_epochs=dict.fromkeys(("regression", "small", "mae", "moons"), 2)
-        | dict.fromkeys(("sweep", "mnist", "cifar10", "images-small", "classes", "time"), 1),
-        most_subsets=10,
-        most_rows=200,
-        judged=False,
-    ),
-    "quick": Scale(
-        seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
-        most_epochs=dict.fromkeys(("regression", "mae", "moons"), 20)
-        | dict.fromkeys(("sweep", "mnist", "classes", "time"), 10)
-        | {"cifar10": 5, "images-small": 50},
-    ),
-    "paper": Scale({"regression": 30, "sweep": 30, "images": 30, "classes": 30, "moons": 30, "time": 5}, {}),
-}
+SCALES = {name: Scale(**row) for name, row in published.data("report.toml")["scale"].items()}
 
 
 @dataclass(frozen=True)
@@ -70,6 +56,10 @@ class Request:
     def seeds_for(self, family: str) -> tuple[int, ...]:
         """The seeds of a family of experiments."""
         return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[family]))
+
+    def threshold_seeds(self) -> tuple[int, ...]:
+        """The seeds beyond a study's own that a claim with a threshold uses; fixed beforehand, for every scale."""
+        return tuple(range(self.at.seeds["regression"], self.at.threshold_seeds)) if self.seeds is None else ()
 
     def pick_datasets(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of `names` that were asked for."""

@@ -14,19 +14,12 @@ from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import STUDIES, WINE_LONGER, AnyCell
+from rlploss.paper.studies import STUDIES, AnyCell
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
 SCORES = ("accuracy", "f1")  # higher is better
-TITLES = {
-    **published.DATASETS,
-    WINE_LONGER: "Wine, 500 epochs",
-    "mnist_classes": "MNIST, 5000 examples",
-    "mnist_classes-small": "MNIST, 100 examples",
-    "moons": "Moons",
-    "moons-small": "Moons, 25 examples",
-}
+TITLES = {**published.DATASETS, **published.data("report.toml")["titles"]}
 
 
 def title_of(task: str) -> str:
@@ -42,8 +35,17 @@ def title_of(task: str) -> str:
     return TITLES.get(task, TITLES.get(dataset, dataset) + space + rest)
 
 
-def _by_key(cells: Iterable[AnyCell]) -> dict[Key, AnyCell]:
-    return {(cell.task.name, cell.arm.protocol, cell.arm.name): cell for cell in cells}
+def _by_key(cells: Iterable[AnyCell]) -> dict[Key, list[AnyCell]]:
+    """The cells of each key; several are the same with other seeds."""
+    found: dict[Key, list[AnyCell]] = {}
+    for cell in cells:
+        found.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).append(cell)
+    return found
+
+
+def _whole(parts: Sequence[AnyCell]) -> AnyCell:
+    """One cell with the seeds of all."""
+    return replace(parts[0], seeds=tuple(seed for part in parts for seed in part.seeds))
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,34 @@ class StoredResults:
         if name in self.requests and name not in self._grids:
             request = self.requests[name]
             whole = replace(request, scale="paper", budget="both", datasets=None, arms=None)
-            entries = {key: (cell, self.read(cell)) for key, cell in _by_key(STUDIES[name](request)).items()}
-            self._grids[name] = Grid(name, request, entries, _by_key(STUDIES[name](whole)), self.missing)
+            parts = _by_key(STUDIES[name](request))
+            entries = {key: (_whole(cells), self._joined(cells)) for key, cells in parts.items()}
+            full = {key: _whole(cells) for key, cells in _by_key(STUDIES[name](whole)).items()}
+            self._grids[name] = Grid(name, request, entries, full, parts, self.missing)
         return self._grids.get(name)
+
+    def _joined(self, parts: Sequence[AnyCell]) -> StoredCell | None:
+        """What is stored of cells that differ in their seeds, as one; None if one is missing."""
+        found = [stored for part in parts if (stored := self.read(part)) is not None]
+        if len(found) < len(parts):
+            return None
+        networks = tuple(network for stored in found for network in stored.networks)
+        return replace(found[0], networks=networks, seconds=sum(stored.seconds for stored in found))
 
 
 @dataclass(frozen=True)
 class Grid:
     """The cells of one table or figure by task, protocol and arm, each with its stored networks or None.
 
-    `whole` are the cells at the paper's scale, however the request was narrowed.
+    `whole` are the cells at the paper's scale, however the request was narrowed; `parts` the stored cells of an entry,
+    which differ in their seeds.
     """
 
     name: str
     request: Request
     entries: Mapping[Key, tuple[AnyCell, StoredCell | None]]
     whole: Mapping[Key, AnyCell]
+    parts: Mapping[Key, Sequence[AnyCell]]
     missing: Callable[[AnyCell], str]
 
     def cell(self, task: str, protocol: str, arm: str) -> AnyCell | None:
@@ -107,19 +121,10 @@ class Grid:
         """The protocols that were asked for, in the order of PROTOCOLS."""
         return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
 
-    def full_epochs(self, task: str, arm: str = "rlp") -> int:
-        """The paper's number of epochs."""
-        return self.whole[task, "released", arm].budget.n
-
-    def epochs(self, task: str, arm: str = "rlp") -> int:
-        """The number of epochs that were asked for, 0 if none were."""
-        cell = self.cell(task, "released", arm)
-        return 0 if cell is None else cell.budget.n
-
     def why(self, task: str) -> str:
         """Why a task has no networks, from the first missing cell; empty if all are there."""
-        missing = (cell for cell, stored in self.entries.values() if cell.task.name == task and stored is None)
-        return next((self.missing(cell) for cell in missing), "")
+        lost = (k for k, (cell, stored) in self.entries.items() if cell.task.name == task and stored is None)
+        return next((self.missing(self.parts[key][-1]) for key in lost), "")
 
     def compare(
         self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse", variant: int = 0
@@ -178,10 +183,12 @@ def mean_sd(values: Array | None) -> str:
 
 
 def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.11`."""
-    return f"{number(mean)} ± {number(sd, 2)}"
+    """`0.197 ± 0.110`."""
+    return f"{number(mean)} ±\u00a0{number(sd)}"
 
 
 def effect(c: stats.Comparison) -> str:
-    """`0.12 [0.10, 0.15]`."""
-    return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"
+    """`0.12 [0.10, 0.15]`, or of a share `28 of 30 seeds`."""
+    if c.scale == "share":
+        return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"
+    return f"{number(c.effect)} [{number(c.low)},\u00a0{number(c.high)}]"
