@@ -52,7 +52,6 @@ FILES = {
         "evaluation",
         "job",
         "feed",
-        "scores",
         "engine",
         "kernel_types",
         "compiling",

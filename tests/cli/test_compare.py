@@ -75,7 +75,7 @@ def test_inspect(capsys):
         "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task overrides.",
         "| city | category | 1 for 'Rome', 0 for 'Oslo' |",
         "The dial: p = 8 (7 columns of numbers and the intercept)",
-        'subset_size="auto" is 34 rows of 40; up to 8 rows RLP is MSE, at 40 linear regression.',
+        'subset_size="auto" is 18 rows of 40; up to 8 rows RLP is MSE, at 40 linear regression.',
     ):
         assert words in said
     assert run(["inspect", "houses.csv", "--target", "city"]) == 0

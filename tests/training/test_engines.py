@@ -341,7 +341,8 @@ def test_which_networks_are_chains(model: nn.Module, widths: list[int] | None) -
     found = read_chain(model)
     assert isinstance(found, str) == (widths is None), found
     if not isinstance(found, str):
-        assert [found.layers[0].in_features, *(layer.out_features for layer in found.layers)] == widths
+        layers, _ = found
+        assert [layers[0].in_features, *(layer.out_features for layer in layers)] == widths
 
 
 # Without numba

@@ -85,6 +85,7 @@ def inspect(
     table: TableArgument, target: Target, task: TaskOption = "auto", drop: Drop = None, encoding: Encoding = "utf-8"
 ) -> None:
     """Say what each column would become, and what RLP's dial would be; trains nothing."""
+    import numpy as np
     from rich.console import Console
 
     from rlploss.estimators.dial import auto_subset_size
@@ -96,10 +97,16 @@ def inspect(
         say(console, f"Classes: {', '.join(counts)}.")
     n, d = design.X.shape
     p = d + 1
-    dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
-    if n >= p + 2:
-        size = auto_subset_size(n, p)
-        dial = f'subset_size="auto" is {size} rows of {n:,}; up to {p} rows RLP is MSE, at {n:,} linear regression'
+    X, y, classes = (
+        np.where(np.isnan(design.X), np.nanmean(design.X, axis=0), design.X),
+        design.target.y,
+        design.target.classes,
+    )
+    size = auto_subset_size(X, np.eye(len(classes))[y] if classes else y)
+    chosen = "MSE" if size is None else f"{size} rows of {n:,}"
+    dial = f'subset_size="auto" is {chosen}; up to {p} rows RLP is MSE, at {n:,} linear regression'
+    if n < p + 3:
+        dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
     say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
 
 

@@ -25,7 +25,7 @@ from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG, summary
+from rlploss.paper.sections import CATALOG, summary, time_section
 from rlploss.paper.studies import STUDIES, AnyCell, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
@@ -149,7 +149,7 @@ def build(store: Store, out: Path) -> Report:
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
         summary(results, judged, ", ".join(scales)),
-        tuple(shown),
+        (*shown, time_section(results)),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
         claims_lead=words_of(("claims",)),

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, one_of
+from rlploss._checks import count, n_different, one_of, plan_sizes
 from rlploss._values import Value, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
@@ -100,7 +100,7 @@ class RLP(Objective):
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
                 raise ValueError(
-                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use draw_from="train"'
+                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use "train"'
                 )
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
@@ -150,29 +150,18 @@ class RLP(Objective):
         where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         K = 1000 as in the paper, capped at the number of different subsets.
         """
-        size, n_subsets, planes = self.subset_size, self.n_subsets, self.planes
+        size, planes = self.subset_size, self.planes
         if size is None:
             size = max(1, min(100, n_rows // 2))
             smallest = planes.n_columns(n_features) + 2
             if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
                 size = smallest
-        elif size > n_rows:
-            raise ValueError(f"subset_size must be at most the number of rows {n_rows}, got {size}")
-        different = n_different(n_rows, size)
-        if n_subsets is None:
-            n_subsets = min(1000, different)
-        elif n_subsets > different:
-            raise ValueError(
-                f"n_subsets must be at most {different}, the number of different subsets of {size} of {n_rows} rows, "
-                f"got {n_subsets}; lower it or change subset_size"
-            )
-        per_step = min(n_processes, n_subsets) if self.subsets_per_step is None else self.subsets_per_step
+        n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
+        plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        per_step = self.subsets_per_step or min(n_processes, n_subsets)
         per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
-            raise ValueError(
-                f'subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; "all" takes every subset '
-                "in each step"
-            )
+            raise ValueError(f"subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; lower it")
         return replace(
             self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=planes.intercept
         )
@@ -252,14 +241,12 @@ class MAE(_RowLoss):
 
 
 @dataclass(frozen=True, repr=False)
-class Huber(OnBatches):
+class Huber(_RowLoss):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "huber"
-    batch_size: int | str | None = None
     _: KW_ONLY
     delta: float = 1.0
-    mixup: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
