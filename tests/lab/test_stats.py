@@ -27,12 +27,26 @@ def test_summary_is_mean_sd_and_an_interval_around_the_mean():
         stats.summary(np.array([]))
 
 
-def test_the_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
-    covered = 0
-    for seed in range(200):
-        s = stats.summary(rng(seed).normal(0.0, 1.0, 30))
-        covered += s.low <= 0.0 <= s.high
-    assert 0.87 <= covered / 200 <= 0.99
+@pytest.mark.parametrize("n", [3, 5, 30])
+def test_intervals_cover_the_truth_as_often_as_they_say_at_every_n(n):
+    truth = [stats.summary(rng([n, seed]).normal(0.0, 1.0, n)) for seed in range(300)]
+    pairs = [stats.compare(*np.exp(rng([n, seed]).normal(0.0, 1.0, (2, n)))) for seed in range(300)]
+    for covered in (sum(s.low <= 0.0 <= s.high for s in truth), sum(c.low <= 1.0 <= c.high for c in pairs)):
+        assert 0.91 <= covered / 300 <= 0.985
+
+
+@given(st.integers(0, 10_000), st.integers(2, 12), st.floats(0.5, 2.0))
+def test_interval_and_word_come_from_one_test(seed, n, factor):
+    a, b = np.exp(rng(seed).normal(size=(2, n)))
+    for c, nothing in (
+        (stats.compare(factor * a, b), 1.0),
+        (stats.compare(a, b, lower_is_better=False), 0.0),
+        (stats.threshold(a, factor, below=True), factor),
+        (stats.first(a, b), 0.5),
+        (stats.spread(factor * a, b), 1.0),
+    ):
+        assert (c.low < nothing < c.high) == (c.word == "level"), c
+        assert c.low <= c.high
 
 
 def test_band_covers_and_degenerates():
@@ -82,7 +96,9 @@ def test_equal_arms_are_level_at_about_five_percent():
         ([1.0], [2.0], 1.0),
         ([1.0, 2.0], [1.0, 2.0], 1.0),
         ([1.0, math.nan], [2.0, 2.0], 1.0),
-        ([1.0, 2.0, 4.0], [2.0, 4.0, 8.0], 0.0),
+        ([1.0, 2.0], [2.0, 4.0], 0.5),  # two equal differences are not p = 0
+        ([1.0, 2.0, 4.0], [2.0, 4.0, 8.0], 0.25),
+        ([1.0] * 12, [2.0] * 12, 2 / 2**12),
     ],
 )
 def test_degenerate_comparisons(ours, theirs, p):
@@ -105,22 +121,90 @@ def test_holm_against_its_definition(ps):
         assert corrected >= p
 
 
-def test_same_as_published():
-    assert stats.same_as_published(np.array([0.19, 0.21]), 0.227, 0.104)
-    assert not stats.same_as_published(np.array([0.6, 0.6]), 0.542, 0.014)
+def exact(mean, sd, n):
+    """n values with exactly this mean and standard deviation."""
+    x = rng(7).normal(size=n)
+    return mean + sd * (x - x.mean()) / x.std(ddof=1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "word", "difference"),
+    [
+        (exact(0.221, 0.089, 40), "same", -0.06),
+        (exact(0.6, 0.02, 30), "different", 3.59),
+        (exact(0.2, 0.2, 4), "undecided", -0.26),  # nearby, but four seeds do not show it
+        (exact(0.24, 0.001, 30), "same", 0.13),
+    ],
+)
+def test_same_as_published_is_a_test_of_both_samples(ours, word, difference):
+    found = stats.against_published(ours, 0.227, 0.104)
+    assert (found[0], round(found[1], 2)) == (word, difference)
+
+
+def test_welch_is_that_of_scipy_and_same_wins_over_different():
+    ours, theirs = exact(0.29, 0.01, 12), exact(0.227, 0.104, 30)
+    p = scipy_stats.ttest_ind(ours, theirs, equal_var=False).pvalue
+    low, high = scipy_stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.90)
+    assert p < 0.05
+    assert -0.104 < low < high < 0.104
+    assert stats.against_published(ours, 0.227, 0.104)[0] == "same"
+    # The edges, to a hundredth: rejected exactly where scipy rejects.
+    for mean in np.linspace(0.1, 0.16, 13):
+        ours = exact(mean, 0.15, 10)
+        p = scipy_stats.ttest_ind(ours, theirs, equal_var=False).pvalue
+        assert (stats.against_published(ours, 0.227, 0.104)[0] == "different") == (p < 0.05)
+    assert stats.against_published(np.ones(1), 1.0, 1.0)[0] == "undecided"
+
+
+def test_a_number_in_a_claim_is_judged_with_its_uncertainty():
+    wide = exact(0.21, 0.09, 30)
+    assert stats.threshold(wide, 0.2, below=False).word == "level"
+    assert stats.threshold(exact(0.21, 0.02, 30), 0.2, below=False).word == "better"
+    assert stats.threshold(exact(0.19, 0.02, 30), 0.2, below=False).word == "worse"
+    assert stats.threshold(wide, 0.2, below=False).effect == pytest.approx(0.21)
+
+
+def test_who_is_first_is_counted_over_seeds():
+    never = np.full(8, np.inf)
+    assert stats.first(np.arange(8.0), never).p == pytest.approx(2 / 2**8)
+    assert stats.first(never, np.arange(8.0)).word == "worse"
+    assert stats.first(never, never).p == 1.0  # neither arrives: nobody is first
+    assert stats.first(np.arange(8.0), 4.0).n == 7  # a tie counts for nobody
 
 
 def test_spread_is_compared_by_a_paired_test():
-    wide = 1.0 + rng(0).normal(size=30)
-    narrow = 1.0 + 0.1 * rng(1).normal(size=30)
-    c = stats.variance_ratio(narrow, wide)
-    assert c.effect == pytest.approx(np.std(narrow) / np.std(wide))
-    assert c.low < c.effect < c.high
+    wide, narrow = 1.0 + rng(0).normal(size=30), 1.0 + 0.1 * rng(1).normal(size=30)
+    c = stats.spread(narrow, wide)
+    assert c.low < c.effect < c.high < 1
+    assert c.effect == pytest.approx(0.1, rel=0.6)
     assert c.word == "better"
-    assert stats.variance_ratio(wide, narrow).word == "worse"
-    assert stats.variance_ratio(np.ones(2), np.ones(2)).p == 1.0
+    back = stats.spread(wide, narrow)
+    assert back.word == "worse"
+    assert back.p == c.p
+    assert [back.low, back.high] == pytest.approx([1 / c.high, 1 / c.low])
+    assert stats.spread(np.ones(4), np.ones(4)).p == 1.0
     same = rng(2).normal(size=10)
-    assert stats.variance_ratio(same, same).word == "level"
+    assert stats.spread(same, same).word == "level"
+
+
+def test_one_wild_seed_does_not_decide_a_spread():
+    words = []
+    for seed in range(40):
+        a, b = rng([seed, 1]).normal(size=(2, 30))
+        a[3] = 1e6
+        words.append(stats.spread(a, b).word)
+    assert words.count("level") >= 33
+
+
+@pytest.mark.parametrize("law", ["normal", "t2", "lognormal"])
+def test_equal_spreads_are_told_apart_in_five_percent_whatever_the_tails(law):
+    draw = {
+        "normal": lambda r: r.normal(size=(2, 30)),
+        "t2": lambda r: r.standard_t(2, size=(2, 30)),
+        "lognormal": lambda r: np.exp(1.5 * r.normal(size=(2, 30))),
+    }[law]
+    wrong = sum(stats.spread(*draw(rng([seed, 9]))).significant for seed in range(60))
+    assert wrong <= 10  # binomial(60, 0.07) is above that in less than one of a hundred
 
 
 def test_overlapping_splits_widen_the_interval_and_the_p_value():

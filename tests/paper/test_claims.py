@@ -5,10 +5,10 @@ from rlploss.paper import claims, published
 from rlploss.paper.request import Request
 from rlploss.paper.sections import CATALOG, summary
 from rlploss.paper.studies import STUDIES
-from rlploss.paper.verdicts import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES
+from rlploss.paper.verdicts import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES, UNDECIDED
 
 # Few seeds, full epochs: what counts here is the rule.
-PAPER = Request("paper", "both", seeds=6)
+PAPER = Request("paper", "both", seeds=8)
 MEASURED = {"proposition-1", "proposition-2", "algorithm-1", "empirical-converges", "same-planes-iff-equal"}
 
 
@@ -64,9 +64,11 @@ def test_measured_claims_do_not_depend_on_training(worlds):
     }
 
 
-def test_at_smoke_scale_nothing_is_judged():
-    found = verdicts(Request("smoke"), "right")
-    assert {c.verdict for c in found.values()} <= {NOT_JUDGED, NOT_TESTED}
+@pytest.mark.parametrize("scale", ["smoke", "quick"])
+def test_below_the_papers_epochs_nothing_about_errors_is_judged(scale):
+    found = verdicts(Request(scale, seeds=2), "right", names=("table1", "thresholds", "fig-mnist-classes"))
+    assert {c.verdict for c in found.values()} == {NOT_JUDGED, NOT_TESTED}
+    assert "median ratio" in found["table1-lower-mse"].evidence  # the numbers are there, the word is not
 
 
 def test_what_was_not_asked_for_is_not_tested_and_says_which_command_would():
@@ -85,22 +87,15 @@ def test_missing_data_narrow_the_verdict_and_are_told():
     assert found["mnist-autoencoder"].verdict == NOT_TESTED
 
 
-def test_fewer_epochs_narrow_the_verdict_and_leave_claims_about_epochs_unjudged():
-    found = verdicts(Request("quick", "both", seeds=6), "right", names=("table1",))
-    assert "20 of 200 to 500 epochs" in found["table1-lower-mse"].scope
-    for name in ("linear-3e-6", "california-overfit", "california-sd", "mnist-autoencoder"):
-        assert found[name].verdict == NOT_JUDGED
-
-
 def test_without_the_step_budget_the_verdict_says_that_steps_were_not_run():
-    found = verdicts(Request("paper", "epochs", seeds=6), "gone", names=("table1",))
+    found = verdicts(Request("paper", "epochs", seeds=8), "gone", names=("table1",))
     assert found["table1-lower-mse"].verdict == REPRODUCED
     assert "Equal steps: not run" in found["table1-lower-mse"].evidence
 
 
 def test_one_seed_proves_nothing():
     found = verdicts(Request("paper", "both", seeds=1), "right", names=("table1",))
-    assert found["table1-lower-mse"].verdict == NOT_REPRODUCED
+    assert found["table1-lower-mse"].verdict == UNDECIDED
 
 
 def test_the_summary_tells_a_newcomer_both_halves():

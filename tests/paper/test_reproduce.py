@@ -48,7 +48,7 @@ def tables(out):
 def test_the_terminal_shows_plan_table_verdicts_summary_and_paths(tmp_path, stubbed):
     text = run(["table1"], NARROW, tmp_path / "out")
     assert "8 cells: 8 to train (16 networks), about" in text
-    assert "| Linear | RLP | 2.60e-6 ± 1.7e-6 |" in text
+    assert "| Linear | RLP | 2.60e-6 ± 1.70e-6 |" in text
     assert "not judged at this scale" in text
     assert "comparing planes instead of points" in text
     assert f"Report: {tmp_path / 'out' / 'report.html'}" in text
@@ -192,6 +192,7 @@ def test_the_list_shows_every_name_with_its_cost(capsys):
         assert f"| {name} |" in printed
 
 
+@pytest.mark.slow
 def test_the_real_thing_in_a_process_of_its_own(tmp_path):
     """Everything for real, with no stub: two arms of Linear at smoke scale, killed once, resumed, run again."""
     words = "reproduce table1 --scale smoke --datasets linear --arms mse,rlp --workers local:1 --out"

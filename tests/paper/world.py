@@ -30,7 +30,7 @@ def level(cell, world):
     name, arm, protocol = cell.task.name.split(" ")[0].split("-")[0], cell.arm.name, cell.arm.protocol
     ours = published.value("table1", name, "rlp", "mse")
     theirs = published.value("table1", name, "mse", "mse")
-    rlp, base = (ours.mean, theirs.mean) if ours else (0.1, 0.5)
+    rlp, base = (ours.mean, theirs.mean) if ours else (0.04, 0.5)
     if is_rlp(arm):
         return rlp
     at_steps = protocol in ("steps", "corrected-steps")

@@ -116,6 +116,7 @@ class Figure:
     caption: str
     panels: tuple[Panel | Drawing, ...]
     columns: int = 3
+    folded: bool = False  # closed in a report
 
     def legend(self) -> list[tuple[str, str, bool]]:
         """(label, style, whether it is a level) of every line, each once, curves first."""

@@ -74,7 +74,6 @@ class Claim:
     tone: str
     scope: str
     evidence: str
-    folded: bool = False  # listed below the others, closed
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Statistics over seeds: paired tests, Holm's correction, bootstrap intervals, agreement with a published number.
+"""Statistics over seeds: paired tests with their own intervals, Holm's correction, agreement with a published number.
 
 Two arms of a study share their seeds, and a seed fixes split and initial weights, so comparisons are paired.
 A p-value here speaks of other seeds on the same data, not of other data.
@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as scipy_stats
+from scipy import special
 
 Array = NDArray[np.float64]
 ALPHA = 0.05
-RESAMPLES = 4000
-SEED = 20240715  # of every bootstrap: a report is the same each time it is rendered
+FLIPS = 9_999  # of a permutation test
+SEED = 20240715  # of every permutation test: a report is the same each time it is rendered
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, standard deviation (n − 1) and a bootstrap interval of the mean, over seeds."""
+    """Mean, standard deviation (n − 1) and the 95 % t-interval of the mean, over seeds."""
 
     mean: float
     sd: float
@@ -33,11 +33,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired: is `ours` better than `theirs`?
+    """Is `ours` better than `theirs`, or than a number? One test, and the interval that belongs to it.
 
-    `effect` is the ratio of geometric means (ours / theirs) for errors, the difference of means (ours −
-    theirs) for scores; [low, high] is its bootstrap interval; `p` is two-sided, `p_holm` corrected over its
-    family.
+    `effect` is, by `scale`: "ratio", geometric means of errors (ours / theirs); "difference", means of scores (ours −
+    theirs); "mean", our mean, which is compared with a number; "share", seeds in which ours was first; "spread",
+    typical deviations from the median (ours / theirs). [low, high] is its 95 % interval: it holds no difference
+    exactly if the two-sided p is 5 % or more. `p_holm` is corrected over a family, NaN where there is none.
     """
 
     effect: float
@@ -46,12 +47,12 @@ class Comparison:
     p: float
     n: int
     better: bool  # the direction of the effect, significant or not
-    scale: str  # "ratio" or "difference"
+    scale: str
     p_holm: float = math.nan
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected test rejects equality at 5 %."""
+        """Whether the test, corrected if it belongs to a family, rejects equality at 5 %."""
         return (self.p if math.isnan(self.p_holm) else self.p_holm) < ALPHA
 
     @property
@@ -59,15 +60,17 @@ class Comparison:
         """Better, worse or level."""
         return ("better" if self.better else "worse") if self.significant else "level"
 
-
-def _picks(n: int) -> NDArray[np.int64]:
-    """[RESAMPLES, n]: the seeds of each bootstrap sample, the same for every call with the same n."""
-    return np.random.default_rng(SEED).integers(n, size=(RESAMPLES, n))
-
-
-def _interval(statistics: Array) -> tuple[float, float]:
-    low, high = np.quantile(statistics[np.isfinite(statistics)], [0.025, 0.975])
-    return float(low), float(high)
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """The t-interval at another level than 95 %, of a "ratio" or "difference"."""
+        if self.n < 2 or not math.isfinite(self.high):
+            return -math.inf, math.inf
+        wide, usual = (float(special.stdtrit(self.n - 1, 1 - level / 2)) for level in (alpha, ALPHA))
+        if self.scale == "ratio":
+            with np.errstate(over="ignore"):
+                factor = float(np.float64(self.high / self.effect) ** (wide / usual))
+            return self.effect / factor, self.effect * factor
+        half = (self.high - self.effect) * wide / usual
+        return self.effect - half, self.effect + half
 
 
 def summary(values: Array) -> Summary:
@@ -78,7 +81,8 @@ def summary(values: Array) -> Summary:
         raise ValueError("a summary needs at least one seed, got none")
     if n == 1:
         return Summary(float(values[0]), math.nan, math.nan, math.nan, 1)
-    return Summary(float(values.mean()), float(values.std(ddof=1)), *_interval(values[_picks(n)].mean(axis=1)), n)
+    mean, low, high = (float(end) for end in band(values))
+    return Summary(mean, float(values.std(ddof=1)), low, high, n)
 
 
 def band(matrix: Array) -> tuple[Array, Array, Array]:
@@ -87,37 +91,69 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
     mean = matrix.mean(axis=0)
     if n < 2:
         return mean, mean, mean
-    half = scipy_stats.t.ppf(0.975, n - 1) * scipy_stats.sem(matrix)
+    half = special.stdtrit(n - 1, 0.975) * matrix.std(axis=0, ddof=1) / math.sqrt(n)
     return mean, mean - half, mean + half
+
+
+def _t_test(values: Array, overlap: float = 0.0) -> tuple[float, float, float, float]:
+    """Mean, two-sided p of a mean of 0, and the 95 % interval of the mean.
+
+    Values that are all the same have no variance to go by: their signs are tested, and the interval is a point, or
+    everything where even that is not significant.
+    """
+    n, mean = len(values), float(values.mean())
+    if n < 2 or not math.isfinite(mean):
+        return mean, 1.0, -math.inf, math.inf
+    error = float(values.std(ddof=1)) * math.sqrt(1.0 / n + overlap)
+    if error == mean == 0.0:
+        return mean, 1.0, mean, mean
+    if error <= 1e-9 * abs(mean):
+        p = 2.0 * 0.5**n
+        return (mean, p, mean, mean) if p < ALPHA else (mean, p, -math.inf, math.inf)
+    half = float(special.stdtrit(n - 1, 0.975)) * error
+    return mean, 2.0 * float(special.stdtr(n - 1, -abs(mean) / error)), mean - half, mean + half
 
 
 def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0) -> Comparison:
     """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores.
 
     Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to
-    training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio, in the
-    test and in the interval, which becomes that of the test.
+    training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio.
     """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
         raise ValueError(f"paired arms need the same seeds, got shapes {ours.shape} and {theirs.shape}")
     ratio = lower_is_better and bool((ours > 0).all() and (theirs > 0).all())
-    differences = np.log(ours) - np.log(theirs) if ratio else ours - theirs
-    n, mean = len(differences), float(differences.mean())
-    p, low, high = 1.0, -math.inf, math.inf
-    if n > 1:
-        error = differences.std(ddof=1) * math.sqrt(1.0 / n + overlap)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = 2.0 * float(scipy_stats.t.sf(abs(mean) / error, n - 1))
-        half = float(scipy_stats.t.ppf(0.975, n - 1) * error)
-        low, high = (mean - half, mean + half) if overlap else _interval(differences[_picks(n)].mean(axis=1))
-    p = 1.0 if math.isnan(p) else p  # it says nothing: NaN, or all equal
+    mean, p, low, high = _t_test(np.log(ours) - np.log(theirs) if ratio else ours - theirs, overlap)
     better = mean < 0 if lower_is_better else mean > 0
     if not ratio:
-        return Comparison(mean, low, high, p, n, better, "difference")
+        return Comparison(mean, low, high, p, len(ours), better, "difference")
     with np.errstate(over="ignore"):
         effect, low, high = np.exp([mean, low, high]).tolist()
-    return Comparison(effect, low, high, p, n, better, "ratio")
+    return Comparison(effect, low, high, p, len(ours), better, "ratio")
+
+
+def threshold(values: Array, number: float, *, below: bool) -> Comparison:
+    """Is the mean over seeds below (or above) a number? A t-test of the mean."""
+    mean, p, low, high = _t_test(np.asarray(values, dtype=np.float64) - number)
+    better = mean < 0 if below else mean > 0
+    return Comparison(mean + number, low + number, high + number, p, len(values), better, "mean")
+
+
+def first(ours: Array, theirs: Array | float) -> Comparison:
+    """In how many seeds do we need less than they do, or than a number? A sign test: inf, never, is more than all else.
+
+    Ties count for nobody.
+    """
+    wins, losses = int(np.sum(ours < theirs)), int(np.sum(ours > theirs))
+    n = wins + losses
+    if not n:
+        return Comparison(math.nan, 0.0, 1.0, 1.0, 0, False, "share")
+    tail = min(wins, losses)
+    p = min(1.0, 2.0 * float(special.bdtr(tail, n, 0.5)))
+    low = float(special.betaincinv(wins, losses + 1, ALPHA / 2)) if wins else 0.0  # Clopper and Pearson's
+    high = float(special.betaincinv(wins + 1, losses, 1 - ALPHA / 2)) if losses else 1.0
+    return Comparison(wins / n, low, high, p, n, wins > losses, "share")
 
 
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -129,22 +165,45 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [replace(c, p_holm=float(q)) for c, q in zip(comparisons, corrected, strict=True)]
 
 
-def same_as_published(ours: Array, mean: float, sd: float) -> bool:
-    """Whether the mean of our seeds lies within one published standard deviation of the published mean."""
-    return bool(abs(float(np.mean(ours)) - mean) <= sd)
+def against_published(ours: Array, mean: float, sd: float, n: int = 30) -> tuple[str, float]:
+    """Same, different or undecided, and our difference in published standard deviations.
+
+    Same: the 90 % Welch interval of the difference lies within one published standard deviation. Different: Welch's
+    test rejects equality at 5 %, and it is not the same.
+    """
+    found = summary(np.asarray(ours, dtype=np.float64))
+    difference = found.mean - mean
+    if found.n < 2:
+        return "undecided", difference / sd
+    parts = np.array([found.sd**2 / found.n, sd**2 / n])
+    error = math.sqrt(parts.sum())
+    freedom = parts.sum() ** 2 / (parts**2 / np.array([found.n - 1, n - 1])).sum()
+    if abs(difference) + special.stdtrit(freedom, 0.95) * error <= sd:
+        return "same", difference / sd
+    rejected = abs(difference) > special.stdtrit(freedom, 1 - ALPHA / 2) * error
+    return "different" if rejected else "undecided", difference / sd
 
 
-def variance_ratio(ours: Array, theirs: Array) -> Comparison:
-    """Ratio of standard deviations (ours / theirs): Pitman-Morgan's paired test of equal variances."""
-    n = len(ours)
-    if n < 3 or not ours.std() or not theirs.std():
-        return Comparison(math.nan, math.nan, math.nan, 1.0, n, False, "ratio")
-    total, difference = ours + theirs, ours - theirs
-    if not total.std() or not difference.std():
-        return Comparison(1.0, 1.0, 1.0, 1.0, n, False, "ratio")
-    p = float(scipy_stats.pearsonr(total, difference).pvalue)
-    picks = _picks(n)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = ours[picks].std(axis=1) / theirs[picks].std(axis=1)
-    ratio = float(ours.std() / theirs.std())
-    return Comparison(ratio, *_interval(ratios), p, n, ratio < 1, "ratio")
+def spread(ours: Array, theirs: Array) -> Comparison:
+    """Do our seeds vary less? A permutation test within pairs on log |x − median|, and the interval of that test.
+
+    Under equality the two deviations of a pair may change places, so the signs of their log-ratios may be flipped. One
+    wild seed is one sign. Where a value is its own median it has no logarithm, and its pair is left out.
+    """
+    away = [np.abs(x - np.median(x)) for x in (np.asarray(ours, np.float64), np.asarray(theirs, np.float64))]
+    kept = (away[0] > 0) & (away[1] > 0)
+    n = int(kept.sum())
+    if n < 3:
+        return Comparison(math.nan, 0.0, math.inf, 1.0, n, False, "spread")
+    logs = np.log(away[0][kept] / away[1][kept])
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(FLIPS, n))
+    total, flipped, net = logs.sum(), signs @ logs, signs.sum(axis=1)
+    # A ratio θ is rejected as the flips of logs − θ are: each flip reaches the observed sum for θ between two ends.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = np.stack([(total - flipped) / (n - net), (total + flipped) / (n + net)])
+    ends[:, np.abs(net) == n] = np.array([[-np.inf], [np.inf]])  # all signs alike: reached for every θ
+    lower, upper = np.sort(ends.min(axis=0)), np.sort(ends.max(axis=0))[::-1]
+    count = math.ceil(ALPHA * (FLIPS + 1)) - 2
+    p = (1 + int(np.sum(np.abs(flipped) >= abs(total) * (1 - 1e-12)))) / (FLIPS + 1)
+    low, high = float(np.exp(lower[count])), float(np.exp(upper[count]))
+    return Comparison(float(np.exp(total / n)), low, high, p, n, total < 0, "spread")

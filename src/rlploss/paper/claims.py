@@ -1,10 +1,12 @@
-"""A verdict, or a reason why there is none, for every claim of the paper: one function for each kind of rule."""
+"""A verdict, or a reason why there is none, for every claim of the paper: which comparisons each kind makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
+
+import numpy as np
 
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
@@ -12,12 +14,11 @@ from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import propositions, published, verdicts
 from rlploss.paper.protocols import ARMS, axis_of
-from rlploss.paper.published import PublishedClaim
-from rlploss.paper.results import Grid, StoredResults, effect, mean_sd, title_of
+from rlploss.paper.published import Pairs, PublishedClaim
+from rlploss.paper.results import SCORES, Grid, StoredResults, title_of
 from rlploss.paper.verdicts import Placed, Verdict
 
 Rule = Callable[[PublishedClaim, StoredResults], Verdict]
-BOTH = ("released", "steps")
 
 
 def all_claims(results: StoredResults) -> list[Claim]:
@@ -25,262 +26,199 @@ def all_claims(results: StoredResults) -> list[Claim]:
     made = []
     for claim in published.claims():
         found = RULES[claim.rule](claim, results)
-        tone, folded = verdicts.TONES[found.word], found.word == verdicts.NOT_TESTED
-        made.append(Claim(claim.id, claim.text, found.word, tone, found.scope, found.evidence, folded))
+        made.append(Claim(claim.id, claim.text, found.word, verdicts.TONES[found.word], found.scope, found.evidence))
     # Judged claims first; within a verdict the paper's order.
     return sorted(made, key=lambda claim: list(verdicts.TONES).index(claim.verdict))
 
 
 class Place(NamedTuple):
-    """Where a claim is looked at: on a task under a protocol, by a metric, for a pair of arms."""
+    """Where a claim is looked at: on a task under a protocol, by a metric, for some pairs of arms."""
 
     grid: Grid
     claim: PublishedClaim
     task: str
     protocol: str
-    metric: str = "mse"
-    pair: tuple[str, str] = ("", "")
+    metric: str
+    pairs: Pairs
 
-    def stored(self, arm: str) -> StoredCell | None:
-        """The networks of an arm, or None."""
-        return self.grid.stored(self.task, self.protocol, arm)
+    @property
+    def axis(self) -> str:
+        """The axis on which the protocol is fair."""
+        return axis_of(self.protocol)
 
-    def final(self, arm: str, variant: int = 0) -> Array | None:
-        """[seeds]: the last values of an arm, or None."""
-        return self.grid.final(self.task, self.protocol, arm, self.metric, variant)
+    def both(self, pair: tuple[str, str]) -> tuple[StoredCell, StoredCell] | None:
+        """The networks of both arms with as many seeds, or None."""
+        ours, theirs = (self.grid.stored(self.task, self.protocol, arm) for arm in pair)
+        if ours is None or theirs is None or len(ours.of_variant()) != len(theirs.of_variant()):
+            return None
+        return ours, theirs
+
+    def single(self) -> dict[str, StoredCell]:
+        """RLP and its baselines, each once; empty if one was not run."""
+        arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
+        found = {arm: cell for arm in arms if (cell := self.grid.stored(self.task, self.protocol, arm)) is not None}
+        return found if len(found) == len(arms) else {}
+
+    def compare(self, ours: Array, theirs: Array) -> stats.Comparison:
+        """Paired over seeds, by the metric."""
+        return stats.compare(ours, theirs, lower_is_better=self.metric not in SCORES)
 
 
-def _not_run(claim: PublishedClaim) -> Verdict:
-    return Verdict(verdicts.NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
+Compare = Callable[[Place], Iterator[Placed]]  # what was run there: nothing, or one comparison and more
 
 
-# RLP is better in every comparison of a claim.
-
-Compare = Callable[[Place], Iterator[Placed]]  # what was run there: nothing, one comparison, or one for each variant
-
-
-def better(claim: PublishedClaim, results: StoredResults, compare: Compare) -> Verdict:
-    """RLP is better everywhere: reproduced by the rule of `verdicts`."""
+def verdict(claim: PublishedClaim, results: StoredResults, compare: Compare) -> Verdict:
+    """The verdict on a claim that holds if every comparison which it makes is in its favour."""
     grids = [grid for name in claim.studies if (grid := results.grid(name)) is not None]
     if not grids:
-        return _not_run(claim)
+        return Verdict(verdicts.NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
     wanted = claim.tasks or grids[0].whole_tasks()
     absent = [name for name in claim.studies if name not in results.requests]
     missing = [verdicts.missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
-    released, steps = (_compared(grids, claim, protocol, compare) for protocol in BOTH)
-    scope = verdicts.scope_of(grids[0], wanted, max(claim.epochs, default=None))
+    released, steps = (_compared(grids, claim, protocol, compare) for protocol in ("released", "steps"))
+    scope = verdicts.scope_of(grids[0], wanted)
     if not released:
         return Verdict(verdicts.NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
-    faster_by_epochs, faster_by_steps, words = verdicts.faster(grids[0], wanted, claim.faster, claim.metrics[0])
     evidence = [
+        claim.note,
         f"Equal epochs: {verdicts.tally(released)}.",
         f"Equal steps: {verdicts.tally(steps)}.",
         _counted_beside(grids, claim, compare),
-        *words,
-        claim.note,
-        _early_values(grids[0], claim, wanted),
         *missing,
     ]
-    held, at_steps = verdicts.all_better(released), verdicts.all_better(steps)
-    return verdicts.judge(
-        held and faster_by_epochs,
-        None if at_steps is None else at_steps and faster_by_steps,
-        " ".join(filter(None, evidence)),
-        scope,
-        judged=all(grid.request.at.judged for grid in grids),
-    )
+    judged = all(grid.request.at.judged for grid in grids)
+    states = verdicts.state(released), verdicts.state(steps)
+    return verdicts.judge(*states, " ".join(filter(None, evidence)), scope, judged=judged)
 
 
 def _compared(
-    grids: list[Grid], claim: PublishedClaim, protocol: str, compare: Compare, pairs: published.Pairs = ()
+    grids: Sequence[Grid], claim: PublishedClaim, protocol: str, compare: Compare, pairs: Pairs = ()
 ) -> list[Placed]:
-    """Every comparison of a claim under a protocol that was run, corrected for their number."""
-    return verdicts.corrected(
-        [
-            placed
-            for grid in grids
-            for pair in pairs or claim.pairs
-            for metric in claim.metrics
-            for task in claim.tasks or grid.whole_tasks()
-            for placed in compare(Place(grid, claim, task, protocol, metric, pair))
-        ]
-    )
+    """Every comparison of a claim under a protocol that was run."""
+    return [
+        placed
+        for grid in grids
+        for metric in claim.metrics
+        for task in claim.tasks or grid.whole_tasks()
+        for placed in compare(Place(grid, claim, task, protocol, metric, pairs or claim.pairs))
+    ]
 
 
-def _counted_beside(grids: list[Grid], claim: PublishedClaim, compare: Compare) -> str:
+def _counted_beside(grids: Sequence[Grid], claim: PublishedClaim, compare: Compare) -> str:
     """One sentence on the same comparisons under another protocol."""
     if not claim.beside:
         return ""
     found = _compared(grids, claim, claim.beside["protocol"], compare, claim.beside.get("pairs", ()))
-    count = sum(c.word == "better" for _, c in found)
+    count = verdicts.findings(found).count("better")
     return str(claim.beside["words"]).format(better=count, n=len(found)) if found else ""
 
 
 def _final(at: Place) -> Iterator[Placed]:
-    """The last values, in every variant of the task."""
-    cell = at.grid.cell(at.task, at.protocol, at.pair[0])
-    for variant in range(0 if cell is None else len(cell.task.variants)):
-        found = at.grid.compare(at.task, at.protocol, *at.pair, at.metric, variant)
-        if found is not None:
-            yield title_of(at.task), found
+    """The last values, in every variant of the task; where the claim says so, who is faster too."""
+    for pair in at.pairs:
+        cell = at.grid.cell(at.task, at.protocol, pair[0])
+        for variant in range(0 if cell is None else len(cell.task.variants)):
+            if (c := at.grid.compare(at.task, at.protocol, *pair, at.metric, variant)) is not None:
+                yield title_of(at.task), c
+    for pair in at.claim.faster if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps") else ():
+        if (found := at.both(pair)) is not None:
+            yield f"{title_of(at.task)}, faster", _faster(at, *found)
+
+
+def _faster(at: Place, ours: StoredCell, theirs: StoredCell) -> stats.Comparison:
+    """“Converges faster”: in how many seeds RLP reaches the baseline's final value before the baseline does."""
+    target = theirs.final(at.metric)
+    return stats.first(*(reached(arm, at.axis, target, at.metric) for arm in (ours, theirs)))
+
+
+def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:
+    """[seeds]: the epoch or step at which each curve first is at its target; inf if it never is."""
+    curves = stored.matrix(metric)
+    targets = np.broadcast_to(np.asarray(target, dtype=np.float64), len(curves))[:, None]
+    hit = curves >= targets if metric in SCORES else curves <= targets
+    return np.where(hit.any(axis=1), stored.axis(axis)[hit.argmax(axis=1)], np.inf)
 
 
 def _flattening(at: Place) -> Iterator[Placed]:
-    """The share of the whole rise (β from 0.1 to 0.9) that is left after β = 0.5; less is flatter."""
-    shares = []
-    for arm in at.pair:
-        first, middle, last = (at.final(arm, variant) for variant in (0, 4, 8))
-        if first is None or middle is None or last is None:
-            return
-        whole = float((last - first).mean())  # of the mean curve: a single seed's rise may be nearly nothing
-        if whole <= 0:
-            return
-        shares.append((last - middle) / whole)
-    # Negated, so that less is better on a difference scale: shares may be negative.
-    yield title_of(at.task), stats.compare(-shares[0], -shares[1], lower_is_better=False)
+    """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
+    for pair in at.pairs:
+        if (found := at.both(pair)) is not None:
+            ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
+            yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
 
 
 def _in_time(at: Place) -> Iterator[Placed]:
     """The values at the last second that both arms have reached; for equal steps, at the last step."""
-    ours, theirs = (at.grid.stored(at.task, "released", arm) for arm in at.pair)
-    if ours is not None and theirs is not None:
-        axis = "step" if at.protocol == "steps" else "seconds"
-        common = min(float(ours.axis(axis)[-1]), float(theirs.axis(axis)[-1]))
-        yield title_of(at.task), stats.compare(*(arm.at(at.metric, axis, common) for arm in (ours, theirs)))
-
-
-def _after(at: Place, epoch: int) -> list[Array]:
-    """Values of both arms after an epoch (for equal steps, after as many steps as ours has taken then), if they ran."""
-    ours, theirs = (at.stored(arm) for arm in at.pair)
-    if ours is None or theirs is None:
-        return []
-    axis = axis_of(at.protocol)
-    value = epoch if axis == "epoch" else float(ours.axis(axis)[ours.axis("epoch") <= epoch][-1])
-    return [arm.at(at.metric, axis, value) for arm in (ours, theirs)]
+    axis = "step" if at.protocol == "steps" else "seconds"
+    for pair in at.pairs:
+        if (found := at._replace(protocol="released").both(pair)) is not None:
+            common = min(float(arm.axis(axis)[-1]) for arm in found)
+            yield title_of(at.task), at.compare(*(arm.at(at.metric, axis, common) for arm in found))
 
 
 def _early(at: Place) -> Iterator[Placed]:
-    """The values after some epochs."""
-    for epoch in at.claim.epochs:
-        found = _after(at, epoch)
-        if found and at.grid.epochs(at.task) >= epoch:
-            yield f"epoch {epoch}", stats.compare(*found)
+    """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
+    for pair in at.pairs:
+        if (found := at.both(pair)) is None:
+            continue
+        for epoch in at.claim.epochs:
+            taken = found[0].axis(at.axis)[found[0].axis("epoch") <= epoch][-1]
+            ours, theirs = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
+            yield f"epoch {epoch}", at.compare(ours, theirs)
+            if at.claim.above and at.protocol == "released":
+                least, most = at.claim.above, at.claim.below
+                yield f"{ARMS[pair[0]].label} above {number(least)}:", stats.threshold(ours, least, below=False)
+                yield f"{ARMS[pair[1]].label} below {number(most)}:", stats.threshold(theirs, most, below=True)
 
 
-def _early_values(grid: Grid, claim: PublishedClaim, tasks: tuple[str, ...]) -> str:
-    """The values themselves, for a claim about some epochs."""
-    values = "; ".join(
-        f"{ARMS[arm].label} after {epoch}: {number(float(stored.at('mse', 'epoch', epoch).mean()))}"
-        for arm in claim.pairs[0]
-        for epoch in claim.epochs
-        if (stored := grid.stored(tasks[0], "released", arm)) is not None and stored.axis("epoch")[-1] >= epoch
-    )
-    return f"Test MSE: {values}." if values else ""
+def _spread(at: Place) -> Iterator[Placed]:
+    """RLP's seeds vary less."""
+    for pair in at.pairs:
+        if (found := at.both(pair)) is not None:
+            ends = [arm.final(at.metric) for arm in found]
+            sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
+            yield f"against {ARMS[pair[1]].label} (sd {sds}), typical deviation", stats.spread(*ends)
 
 
-# A statement about one task, which holds or does not under a protocol.
+def _bounds(at: Place) -> Iterator[Placed]:
+    """RLP's final error is below one number while the baselines stay above another."""
+    for arm, cell in at.single().items():
+        ours = arm == "rlp"
+        bound, word = (at.claim.below, "below") if ours else (at.claim.above, "above")
+        yield f"{ARMS[arm].label} {word} {number(bound)}:", stats.threshold(cell.final(at.metric), bound, below=ours)
 
 
-class Finding(NamedTuple):
-    """Whether a claim holds under a protocol (None: not run), the evidence, and whether more epochs cannot matter."""
-
-    holds: bool | None
-    words: str
-    decided: bool = False
-
-
-def on_one_task(claim: PublishedClaim, results: StoredResults, check: Callable[[Place], Finding]) -> Verdict:
-    """The check holds in the released loop, and at equal steps; judged if the paper's number of epochs was run."""
-    grid, (task,) = results.grid(claim.studies[0]), claim.tasks
-    if grid is None:
-        return _not_run(claim)
-    if not grid.has(task, "released", "rlp"):
-        return Verdict(verdicts.NOT_TESTED, verdicts.missing_words(grid, (task,)) or "No runs.")
-    needed = max(claim.epochs, default=grid.full_epochs(task))
-    enough = grid.epochs(task) >= needed
-    scope = "" if enough else f"needs {needed} epochs"
-    released, steps = found = [check(Place(grid, claim, task, protocol, claim.metrics[0])) for protocol in BOTH]
-    if claim.beside:
-        found.append(check(Place(grid, claim, task, claim.beside["protocol"], claim.metrics[0])))
-        scope = claim.beside["words"] if released.holds and found[-1].holds is False else scope
-    evidence = f"{claim.note} {'; '.join(f.words for f in found if f.words)}.".strip()
-    judged = grid.request.at.judged and (enough or released.decided)
-    return verdicts.judge(released.holds, steps.holds, evidence[0].upper() + evidence[1:], scope, judged=judged)
-
-
-def _spread(at: Place) -> Finding:
-    """RLP's standard deviation over seeds is the lower one."""
-    ours, ratios = at.final("rlp"), []
-    for base in at.claim.baselines:
-        theirs = at.final(base)
-        if ours is not None and theirs is not None:
-            ratios.append((ARMS[base].label, stats.variance_ratio(ours, theirs)))
-    found = verdicts.corrected(ratios)
-    words = [f"{at.protocol}, against {base}: sd ratio {effect(c)}, {c.word}" for base, c in found]
-    return Finding(verdicts.all_better(found), "; ".join(words))
-
-
-def _bounds(at: Place) -> Finding:
-    """RLP's final error is below one bound while the baselines stay above another, each up to its interval."""
-    arms = ("rlp", *at.claim.baselines)
-    finals = {arm: end for arm in arms if (end := at.final(arm)) is not None}
-    words = "; ".join(f"{at.protocol} {ARMS[arm].label} {mean_sd(end)}" for arm, end in finals.items())
-    if len(finals) < len(arms):
-        return Finding(None, words)
-    ours, *theirs = (stats.summary(finals[arm]) for arm in arms)
-    reached = (ours.mean if ours.n == 1 else ours.low) <= at.claim.below
-    return Finding(reached and all((s.mean if s.n == 1 else s.high) >= at.claim.above for s in theirs), words)
-
-
-def _overfit(at: Place) -> Finding:
+def _overfit(at: Place) -> Iterator[Placed]:
     """The baselines' test error rises from a share of the training to its end, RLP's falls."""
-    rises, axis = {}, axis_of(at.protocol)
-    for arm in (*at.claim.baselines, "rlp"):
-        stored = at.stored(arm)
-        if stored is not None:
-            early = at.claim.level * float(stored.axis(axis)[-1])
-            rises[arm] = stats.compare(stored.final("mse"), stored.at("mse", axis, early))
-    words = "; ".join(
-        f"{at.protocol} {ARMS[arm].label}: final error {number(c.effect)} times that a fifth of the way ({c.word})"
-        for arm, c in rises.items()
-    )
-    if len(rises) <= len(at.claim.baselines):
-        return Finding(None, words)
-    overfit = all(rises[base].word == "worse" for base in at.claim.baselines)
-    return Finding(overfit and rises["rlp"].word == "better", words)
+    for arm, cell in at.single().items():
+        early = cell.at(at.metric, at.axis, at.claim.level * float(cell.axis(at.axis)[-1]))
+        ends = (cell.final(at.metric), early)
+        word, sides = ("falls", ends) if arm == "rlp" else ("rises (early over final)", ends[::-1])
+        yield f"{ARMS[arm].label} {word}", stats.compare(*sides)
 
 
-def _reach(at: Place) -> Finding:
-    """RLP's mean curve reaches a level soon, the baselines' late; at equal steps, before the baselines."""
-    cells = {arm: at.stored(arm) for arm in ("rlp", *at.claim.baselines)}
-    first = {arm: verdicts.reach(cell, at.protocol, at.claim.level) for arm, cell in cells.items() if cell is not None}
-    told = ", ".join(f"{ARMS[arm].label} {verdicts.when(first.get(arm))}" for arm in cells)
-    words = f"{axis_of(at.protocol)}s until {at.claim.level:g}: {told}"
+def _reach(at: Place) -> Iterator[Placed]:
+    """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the baselines."""
+    first = {arm: reached(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()}
     ours = first.pop("rlp", None)
-    if ours is not None and at.protocol == "released" and ours > at.claim.below:
-        return Finding(False, words, decided=True)
-    if ours is None or not first:
-        return Finding(None, words)
-    return Finding(min(first.values()) > (at.claim.above if at.protocol == "released" else ours), words)
-
-
-def _ahead(at: Place) -> Finding:
-    """RLP's score after some epochs is the higher one."""
-    found = _after(at._replace(pair=at.claim.pairs[0]), at.claim.epochs[0])
-    words = [f"{at.protocol} {ARMS[arm].label} {mean_sd(v)}" for arm, v in zip(at.claim.pairs[0], found, strict=False)]
-    holds = stats.compare(*found, lower_is_better=False).word == "better" if found else None
-    return Finding(holds, "; ".join(words))
+    if ours is not None and at.protocol == "released":
+        yield f"RLP within {at.claim.below:g} epochs", stats.first(ours, at.claim.below + 1e-9)
+    for arm, theirs in first.items():
+        label = ARMS[arm].label
+        if at.protocol == "released":
+            yield f"{label} after more than {at.claim.above:g} epochs", stats.first(-theirs, -at.claim.above)
+        elif ours is not None:
+            yield f"RLP before {label}", stats.first(ours, theirs)
 
 
 RULES: dict[str, Rule] = {
-    "better": partial(better, compare=_final),
-    "better-early": partial(better, compare=_early),
-    "ahead-in-time": partial(better, compare=_in_time),
-    "flatter": partial(better, compare=_flattening),
-    "spread": partial(on_one_task, check=_spread),
-    "bounds": partial(on_one_task, check=_bounds),
-    "overfit": partial(on_one_task, check=_overfit),
-    "reach": partial(on_one_task, check=_reach),
-    "early": partial(on_one_task, check=_ahead),
+    "better": partial(verdict, compare=_final),
+    "early": partial(verdict, compare=_early),
+    "ahead-in-time": partial(verdict, compare=_in_time),
+    "flatter": partial(verdict, compare=_flattening),
+    "spread": partial(verdict, compare=_spread),
+    "bounds": partial(verdict, compare=_bounds),
+    "overfit": partial(verdict, compare=_overfit),
+    "reach": partial(verdict, compare=_reach),
     "measured": propositions.verdict,
 }

@@ -14,18 +14,16 @@ from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
 from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
-from rlploss.paper.verdicts import NOT_JUDGED
+from rlploss.paper.verdicts import finding
 from rlploss.training.job import SGD, OptimizerValue
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
     *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
 )
-RATIO_DATA = (
-    *("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"),
-    *("p", "p_holm", "seeds", "word"),
-)
-TONES = {"better": "good", "worse": "bad", "level": "calm"}
+RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
+TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
+SAME = {"same": "good", "different": "warn", "undecided": "open"}
 
 
 def error_table(
@@ -50,7 +48,9 @@ def error_table(
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = {p: grid.final(task, p, arm, metric) for p in protocols}
-            rows.append((title_of(task), ARMS[arm].label, shown, *map(mean_sd, ours.values()), verdict))
+            n = max((len(values) for values in ours.values() if values is not None), default=0)
+            row = [mean_sd(values) for values in ours.values()]
+            rows.append((title_of(task), ARMS[arm].label, shown, *row[:1], verdict, *row[1:], str(n)))
             for protocol, found in ours.items():
                 cell, stored = grid.entries.get((task, protocol, arm), (None, None))
                 if found is None or cell is None or stored is None:
@@ -62,7 +62,8 @@ def error_table(
                 origin = (hashes, round(stored.seconds, 3))
                 mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
                 data.append((*mine, *told, same, *origin))
-    header = ("dataset", "trained with", "published", *(PROTOCOLS[p] for p in protocols), "against published")
+    titles = [PROTOCOLS[p] for p in protocols]
+    header = ("dataset", "trained with", "published", *titles[:1], "against published", *titles[1:], "n")
     return Table(
         name,
         title,
@@ -71,23 +72,18 @@ def error_table(
         data_header=DATA,
         data_rows=tuple(data),
         notes=notes,
-        text_columns=frozenset({1, len(header) - 1}),
+        text_columns=frozenset({1, 4}),
         rules=frozenset(first_of_task - {0}),
     )
 
 
 def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
-    """Same as published (within its standard deviation), different, or why that cannot be said."""
+    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard deviations."""
     ours = grid.final(task, "released", arm, metric)
-    if value is None:
-        return Text("nothing published", "calm")
-    if ours is None:
-        return Text("not tested", "calm")
-    if not grid.request.at.judged or grid.epochs(task, arm) < grid.full_epochs(task, arm):
-        return Text(NOT_JUDGED, "calm")
-    if stats.same_as_published(ours, value.mean, value.sd):
-        return Text("same as published", "good")
-    return Text("lower" if ours.mean() < value.mean else "higher", "warn")
+    if value is None or ours is None or not grid.request.at.judged:
+        return Text("–", "calm")
+    word, difference = stats.against_published(ours, value.mean, value.sd)
+    return Text(f"{word}, {round(difference, 1) + 0.0:+.1f} sd".replace("-", "−"), SAME[word])
 
 
 def ratio_table(
@@ -105,39 +101,34 @@ def ratio_table(
     pairs = [(task, base) for task in grid.tasks() for base in arms if not is_rlp(base)]
     rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
     data: list[tuple[Scalar, ...]] = []
+    counts: dict[tuple[str, str], int] = {}
     for protocol in protocols:
-        found = {(t, b): c for t, b in pairs if (c := grid.compare(t, protocol, ours, b, metric)) is not None}
-        corrected = dict(zip(found, stats.holm(list(found.values())), strict=True))
         for pair, row in rows.items():
-            c = corrected.get(pair)
-            row.append("–" if c is None else Text(f"{effect(c)} {c.word}", TONES[c.word]))
-            if c is not None:
-                data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.p_holm, c.n, c.word))
+            c = grid.compare(pair[0], protocol, ours, pair[1], metric)
+            if c is None:
+                row.append("–")
+                continue
+            counts[pair] = c.n
+            word = finding(c) if grid.request.at.judged else ""
+            row.append(Text(f"{effect(c)} {word}".rstrip(), TONES.get(word, "")))
+            data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, word))
     words = "RLP − baseline" if metric in SCORES else "RLP / baseline; below 1 RLP is ahead"
     return Table(
         name,
         title,
-        ("dataset", "baseline", *(PROTOCOLS[p] for p in protocols)),
-        tuple(tuple(row) for row in rows.values() if any(c != "–" for c in row[2:])),
+        ("dataset", "baseline", *(PROTOCOLS[p] for p in protocols), "n"),
+        tuple((*row, str(counts[pair])) for pair, row in rows.items() if pair in counts),
         data_header=RATIO_DATA,
         data_rows=tuple(data),
         notes=(
             *notes,
-            f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % bootstrap interval; better, worse or "
-            "level by a paired t-test over seeds (on logarithms for errors), Holm-corrected down each column.",
+            f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. 95 % t-interval, paired over seeds "
+            "(on logarithms for errors), and its word: level is within ±5 % (±1 point), undecided is neither.",
         ),
         text_columns=frozenset({1}),
     )
 
 
-EXPERIMENTS = {  # title, and the studies that train it
-    "full": ("no ablations", ("table1", "fig-mixup-curves", "fig-moons", "fig-mnist-classes")),
-    "small": ("small training set", ("table2", "fig-mixup-small", "fig-moons", "fig-mnist-classes")),
-    "shift": ("distribution shift", ("fig-mixup-shift", "fig-shift")),
-    "noise": ("additive noise", ("fig-mixup-noise", "fig-noise")),
-    "mae": ("RLP against MAE", ("fig-mae",)),
-    "time": ("training time", ("fig-time",)),
-}
 CLASS = "classification"
 CLASSES = ("moons", "mnist_classes")
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
@@ -156,7 +147,7 @@ def hyperparameter_tables() -> list[Table]:
     """The two hyperparameter tables of the paper, read off the released cells that the studies train."""
     rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
     for dataset, experiment, hyper in published.hyper_rows():
-        title, studies = EXPERIMENTS[experiment]
+        title, studies = published.data("report.toml")["experiments"][experiment]
         cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
         if dataset in CLASSES:
             mine = [c for c in cells if c.task.name == (f"{dataset}-small" if experiment == "small" else dataset)]

@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rlploss.lab import stats
 from rlploss.lab.figures import Figure, Line, Panel
 from rlploss.lab.results import StoredCell
-from rlploss.paper.protocols import ARMS, PROTOCOLS, axis_of
-from rlploss.paper.published import value
+from rlploss.paper.protocols import ARMS
+from rlploss.paper.published import data, value
 from rlploss.paper.results import SCORES, Grid, title_of
 from rlploss.paper.studies import AnyCell
 
 METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
 AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
 BAND = "Mean over seeds with its 95 % confidence band."
-Shown = tuple[str, str, str, str]  # end of the name, protocol, axis, end of the title
+BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
+Panels = Callable[[str, str, Sequence[str]], Iterable[Panel]]  # of a protocol, an axis and some tasks
 
 
-def _by_protocol(protocols: Iterable[str], axis: str | None = None) -> list[Shown]:
-    """One figure per protocol, on the axis on which it is fair if none is given."""
-    return [(p, p, axis or axis_of(p), PROTOCOLS[p]) for p in protocols]
-
-
-SHOWN: dict[str, list[Shown]] = {
-    "budget": [
-        ("epochs", "released", "epoch", "by epoch, released loop: an RLP epoch has K steps, an MSE epoch N/100"),
-        ("steps", "steps", "step", "by optimiser step, every arm with the same number of steps"),
-        ("paper", "paper", "epoch", "as printed: one step per epoch for every arm"),
-        ("corrected", "corrected-steps", "step", "corrected baseline, by optimiser step"),
-    ],
-    "protocol": _by_protocol(("released", "steps", "paper")),
-    "classes": _by_protocol(("released", "steps", "paper", "corrected-steps")),
-    "shift": _by_protocol(PROTOCOLS, "shift"),
-    "noise": _by_protocol(PROTOCOLS, "noise"),
-    "time": [
-        ("seconds", "released", "seconds", "against elapsed training seconds"),
-        ("epochs", "released", "epoch", "against epochs"),
-        ("steps", "released", "step", "against optimiser steps"),
-    ],
-}
-
-
-def figures(
-    grid: Grid, title: str, on: str, panels: Callable[[str, str], Iterable[Panel]], *, columns: int = 3
-) -> list[Figure]:
-    """One figure for each protocol and axis that was asked for, with the panels that the function makes of them."""
-    return [
-        Figure(f"{grid.name}-{suffix}", f"{title}, {words}", BAND, tuple(panels(protocol, axis)), columns)
-        for suffix, protocol, axis, words in SHOWN[on]
-        if protocol in grid.protocols()
+def figures(grid: Grid, title: str, on: str, panels: Panels, *, columns: int = 3) -> list[Figure]:
+    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for."""
+    asked = [row for row in data("report.toml")["shown"][on] if row[1] in grid.protocols()]
+    pair = [row for row in asked if row[1] in BESIDE]
+    beside = [
+        [replace(p, title=f"{p.title}, {words}") for p in panels(protocol, axis, grid.tasks("released"))]
+        for _, protocol, axis, words in pair
+    ]
+    mixed = tuple(panel for task in zip(*beside, strict=True) for panel in task)
+    main = [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(pair) == 2 else 3)] if mixed else []
+    return main + [
+        Figure(f"{grid.name}-{end}", f"{title}, {words}", BAND, tuple(panels(p, axis, grid.tasks(p))), columns, True)
+        for end, p, axis, words in asked
+        if p not in BESIDE
     ]
 
 
@@ -60,9 +44,9 @@ def task_figures(
 ) -> list[Figure]:
     """Figures with one panel for each task; values of a published table are marked at equal epochs."""
 
-    def panels(protocol: str, axis: str) -> Iterable[Panel]:
+    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
         table = published if protocol == "released" else ""
-        for task in grid.tasks(protocol):
+        for task in tasks:
             yield panel(grid, task, protocol, arms, axis, metric=metric, published=table)
 
     return figures(grid, title, on, panels)

@@ -12,7 +12,9 @@ from rlploss.lab.text import number
 from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.published import PublishedClaim
 from rlploss.paper.results import Grid, StoredResults
-from rlploss.paper.verdicts import NOT_TESTED, Verdict, judge
+from rlploss.paper.verdicts import NOT_TESTED, State, Verdict, judge
+
+Judged = tuple[State, dict[str, object]]  # what was shown, and the numbers that its words need
 
 
 def _mean(stored: StoredCell, key: str, variant: int) -> float:
@@ -52,14 +54,11 @@ def verdict(claim: PublishedClaim, results: StoredResults) -> Verdict:
     cell, stored = grid.entries[task, "measured", "measured"]
     if stored is None:
         return Verdict(NOT_TESTED, grid.why(task))
-    holds, numbers = JUDGES[task](cell.task, stored)
-    return judge(holds, None, claim.note.format(**numbers), claim.scope, judged=grid.request.scale != "smoke")
+    shown, numbers = JUDGES[task](cell.task, stored)
+    return judge(shown, None, claim.note.format(**numbers), claim.scope, judged=grid.request.scale != "smoke")
 
 
-# Each function returns whether a statement holds, and the numbers that its words need.
-
-
-def _proposition_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+def _proposition_1(task: Measurement, stored: StoredCell) -> Judged:
     """RLP along E[Y|X] + tδ is lowest at t = 0, and every step away from it costs something; at an atom it is free."""
     generic, atom = 0, 1
     names = ["lowest", *(f"mean {t:g}" for t in TS)], ["lowest_error", *(f"error {t:g}" for t in TS)]
@@ -68,18 +67,20 @@ def _proposition_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[st
     rises = [mean > 4 * its for mean, its in zip(means, errors, strict=True)]
     free = max(abs(_mean(stored, f"mean {t:g}", atom)) for t in TS)
     words = {"lowest": number(lowest), "error": number(error), "cost": "nothing" if free < 1e-12 else number(free)}
-    return abs(lowest) < 4 * error and all(rises), words | {"rises": sum(rises), "n": len(rises)}
+    against = abs(lowest) > 4 * error or any(mean < -4 * its for mean, its in zip(means, errors, strict=True))
+    shown: State = "fails" if against else "holds" if all(rises) else "open"
+    return shown, words | {"rises": sum(rises), "n": len(rises)}
 
 
-def _proposition_2(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+def _proposition_2(task: Measurement, stored: StoredCell) -> Judged:
     """Never for every convergent step (the note has the proof); counted is where condition (iii) holds."""
     n = len(task.variants)
     where = [index for index in range(n) if _mean(stored, "holds", index) > 0.5]
     nearer = [_mean(stored, "nearer", k) > 0.5 for k in where]
-    return False, {"m": len(where), "n": n, "nearer": sum(nearer)}
+    return "fails", {"m": len(where), "n": n, "nearer": sum(nearer)}
 
 
-def _algorithm_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+def _algorithm_1(task: Measurement, stored: StoredCell) -> Judged:
     """No row is in no subset, and no two subsets are equal."""
     printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
     missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
@@ -87,24 +88,28 @@ def _algorithm_1(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str,
         f"N = {at.N}, M = {at.M}, K = {at.K}: {number(_mean(stored, 'missing', k))} rows in no subset"
         for k, at in printed.items()
     ]
-    return missing == 0 and equal == 0, {"missing": "; ".join(words), "equal": f"{equal:g}"}
+    return "holds" if missing == equal == 0 else "fails", {"missing": "; ".join(words), "equal": f"{equal:g}"}
 
 
-def _empirical(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+def _empirical(task: Measurement, stored: StoredCell) -> Judged:
     """The error falls with N, to less than half."""
     errors = [_mean(stored, "error", k) for k in range(len(task.variants))]
     falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
     words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
-    return falling, {"errors": ", ".join(words)}
+    return "holds" if falling else "fails", {"errors": ", ".join(words)}
 
 
-def _planes(task: Measurement, stored: StoredCell) -> tuple[bool, dict[str, object]]:
+def _planes(task: Measurement, stored: StoredCell) -> Judged:
     """No residual on generic points changes no plane."""
     generic, origin, single = (_mean(stored, "nullity", k) for k in range(3))
-    return generic == 0, {"generic": f"{generic:g}", "origin": f"{origin:g}", "single": f"{single:g}"}
+    return "fails" if generic else "holds", {
+        "generic": f"{generic:g}",
+        "origin": f"{origin:g}",
+        "single": f"{single:g}",
+    }
 
 
-JUDGES: dict[str, Callable[[Measurement, StoredCell], tuple[bool, dict[str, object]]]] = {
+JUDGES: dict[str, Callable[[Measurement, StoredCell], Judged]] = {
     "valley": _proposition_1,
     "condition": _proposition_2,
     "coverage": _algorithm_1,

@@ -18,9 +18,9 @@ from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import MAE, MSE, RLP, BinaryCrossEntropy, CrossEntropy, Objective
 
 PROTOCOLS = {
-    "released": "released, equal epochs",
-    "paper": "paper, as printed",
+    "released": "equal epochs",
     "steps": "equal steps",
+    "paper": "as printed",
     "corrected": "corrected, equal epochs",
     "corrected-steps": "corrected, equal steps",
 }

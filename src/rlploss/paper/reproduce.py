@@ -25,7 +25,7 @@ from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG, summary
+from rlploss.paper.sections import CATALOG, summary, time_section
 from rlploss.paper.studies import STUDIES, AnyCell, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
@@ -129,19 +129,24 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     return found
 
 
-def build(store: Store, out: Path) -> Report:
-    """The report of everything that was asked for in this directory."""
+def stored_results(store: Store) -> StoredResults:
+    """What the store holds of everything that was asked for."""
     asked = store.requests()
     requests = {name: Request.from_options(asked[name]) for name in CATALOG if name in asked}
-    results = StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+    return StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+
+
+def build(store: Store, out: Path) -> Report:
+    """The report of everything that was asked for in this directory."""
+    results = stored_results(store)
     judged = tuple(claims.all_claims(results))
     shown = []
-    for name, request in requests.items():
+    for name, request in results.requests.items():
         grid = results.grid(name)
         assert grid is not None  # the name was asked for
         command = f"rlploss reproduce {name} {request.arguments()} --out {shlex.quote(str(out))}"
         shown.append(replace(CATALOG[name].section(grid), command=command))
-    scales = sorted({request.scale for request in requests.values()}, key=list(SCALES).index)
+    scales = sorted({request.scale for request in results.requests.values()}, key=list(SCALES).index)
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
@@ -149,7 +154,7 @@ def build(store: Store, out: Path) -> Report:
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
         summary(results, judged, ", ".join(scales)),
-        tuple(shown),
+        (*shown, time_section(results)),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
         claims_lead=words_of(("claims",)),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlploss import _checks
+from rlploss.paper import published
 
 MOST_SEEDS = 10_000
 BUDGETS = ("epochs", "steps", "both")
@@ -28,27 +29,7 @@ class Scale:
         return min(full, self.most_epochs.get(family, full))
 
 
-SCALES = {
-    "smoke": Scale(
-        seeds=dict.fromkeys(("regression", "sweep", "moons"), 2) | dict.fromkeys(("images", "classes", "time"), 1),
-        most_epochs=dict.fromkeys(("regression", "small", "mae", "moons"), 2)
-        | dict.fromkeys(("sweep", "mnist", "cifar10", "images-small", "classes", "time"), 1),
-        most_subsets=10,
-        most_rows=200,
-    ),
-    "quick": Scale(
-        seeds={"regression": 10, "sweep": 5, "images": 3, "classes": 3, "moons": 10, "time": 3},
-        most_epochs=dict.fromkeys(("regression", "mae", "moons"), 20)
-        | dict.fromkeys(("sweep", "mnist", "classes", "time"), 10)
-        | {"cifar10": 5, "images-small": 50},
-    ),
-    "paper": Scale(
-        seeds=dict.fromkeys(("regression", "moons", "time"), 30) | dict.fromkeys(("sweep", "images", "classes"), 10),
-        most_epochs={},
-        threshold_seeds=120,
-        judged=True,
-    ),
-}
+SCALES = {name: Scale(**row) for name, row in published.data("report.toml")["scale"].items()}
 
 
 @dataclass(frozen=True)

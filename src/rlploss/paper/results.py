@@ -14,19 +14,12 @@ from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import STUDIES, WINE_LONGER, AnyCell
+from rlploss.paper.studies import STUDIES, AnyCell
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
 SCORES = ("accuracy", "f1")  # higher is better
-TITLES = {
-    **published.DATASETS,
-    WINE_LONGER: "Wine, 500 epochs",
-    "mnist_classes": "MNIST, 5000 examples",
-    "mnist_classes-small": "MNIST, 100 examples",
-    "moons": "Moons",
-    "moons-small": "Moons, 25 examples",
-}
+TITLES: dict[str, str] = {**published.DATASETS, **published.data("report.toml")["titles"]}
 
 
 def title_of(task: str) -> str:
@@ -125,21 +118,14 @@ class Grid:
         return tuple(dict.fromkeys(task for task, _, _ in self.whole))
 
     def protocols(self) -> list[str]:
-        """The protocols that were asked for, in the order of PROTOCOLS."""
-        return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
-
-    def full_epochs(self, task: str, arm: str = "rlp") -> int:
-        """The paper's number of epochs."""
-        return self.whole[task, "released", arm].budget.n
-
-    def epochs(self, task: str, arm: str = "rlp") -> int:
-        """The number of epochs that were asked for, 0 if none were."""
-        cell = self.cell(task, "released", arm)
-        return 0 if cell is None else cell.budget.n
+        """The protocols that were run, or if none was those that were asked for, in the order of PROTOCOLS."""
+        run = {protocol for (_, protocol, _), (_, stored) in self.entries.items() if stored is not None}
+        return [name for name in PROTOCOLS if name in (run or {protocol for _, protocol, _ in self.entries})]
 
     def why(self, task: str) -> str:
-        """Why a task has no networks, from the first missing cell; empty if all are there."""
-        lost = (k for k, (cell, stored) in self.entries.items() if cell.task.name == task and stored is None)
+        """Why a task has no networks, from the first missing cell of what is shown; empty if all are there."""
+        shown = {*self.protocols(), "measured"}
+        lost = (k for k, (_, stored) in self.entries.items() if k[0] == task and k[1] in shown and stored is None)
         return next((self.missing(self.parts[key][-1]) for key in lost), "")
 
     def compare(
@@ -199,10 +185,12 @@ def mean_sd(values: Array | None) -> str:
 
 
 def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.11`."""
-    return f"{number(mean)} ± {number(sd, 2)}"
+    """`0.197 ± 0.110`."""
+    return f"{number(mean)} ±\u00a0{number(sd)}"
 
 
 def effect(c: stats.Comparison) -> str:
-    """`0.12 [0.10, 0.15]`."""
-    return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"
+    """`0.12 [0.10, 0.15]`, or of a share `28 of 30 seeds`."""
+    if c.scale == "share":
+        return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"
+    return f"{number(c.effect)} [{number(c.low)},\u00a0{number(c.high)}]"

@@ -21,6 +21,8 @@ from rlploss.paper.results import Grid, StoredResults, title_of
 
 Content = list[Table | Figure]
 CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}
+NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
+TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
 TABLES: dict[str, Callable[..., Table]] = {"errors": error_table, "ratios": ratio_table}
 
 
@@ -44,11 +46,12 @@ def _regions(grid: Grid) -> Content:
 def _classes(grid: Grid) -> Content:
     """Accuracy and F1 of both sizes, with and without mixup."""
 
-    def panels(protocol: str, axis: str) -> Iterable[Panel]:
-        for task in grid.tasks():
+    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
+        for task in tasks:
             for words, arms in CLASSES.items():
                 for metric in ("accuracy", "f1"):
-                    yield panel(grid, task, protocol, arms, axis, metric=metric, title=title_of(task) + words)
+                    title = f"{title_of(task)}{words}, {metric}"
+                    yield panel(grid, task, protocol, arms, axis, metric=metric, title=title)
 
     return [*figures(grid, CATALOG[grid.name].title, "classes", panels, columns=2)]
 
@@ -127,6 +130,26 @@ class Artefact:
         return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=published.words_of(notes))
 
 
+def time_section(results: StoredResults) -> Section:
+    """Where the time went: seconds of one core by name and network, cells that names share under the first of them."""
+    seen: set[str] = set()
+    data: list[tuple[Any, ...]] = []
+    for name in results.requests:
+        grid = results.grid(name)
+        cells = {part.hash: part for parts in (grid.parts if grid else {}).values() for part in parts}
+        found = [(c, s) for key, c in cells.items() if key not in seen and (s := results.read(c)) is not None]
+        seen |= cells.keys()
+        seconds = [sum(s.seconds for c, s in found if getattr(c.task, "model", "measured") == n) for n in NETWORKS]
+        if found:
+            networks = sum(cell.n_replicas for cell, _ in found)
+            predicted = sum(studies.expected_seconds(cell) for cell, _ in found)
+            data.append((CATALOG[name].short, networks, *seconds, sum(seconds), predicted))
+    data.append(("all", *map(sum, zip(*(row[1:] for row in data), strict=True))))
+    rows = tuple((name, *("–" if not n else number(n) for n in numbers)) for name, *numbers in data)
+    table = Table("time", "Seconds of one core", TIMES, rows, data_header=TIMES, data_rows=tuple(data))
+    return Section("time", "Where the time goes", "Time", published.words_of(("time",)), (table,))
+
+
 CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.data("report.toml")["section"]}
 
 
@@ -146,7 +169,7 @@ def _told(key: str, **numbers: object) -> str:
 
 def _table1_words(grid: Grid) -> list[str]:
     if not grid.request.at.judged:
-        return [_told("smoke")]
+        return [_told("unjudged")]
     words = []
     released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
     if released:
@@ -159,8 +182,8 @@ def _table1_words(grid: Grid) -> list[str]:
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
     """The word for RLP against MSE on each dataset that was run."""
-    found = [(title_of(t), c) for t in published.DATASETS if (c := grid.compare(t, protocol, "rlp", "mse")) is not None]
-    return {title: c.word for title, c in verdicts.corrected(found)}
+    found = {title_of(t): grid.compare(t, protocol, "rlp", "mse") for t in published.DATASETS}
+    return {title: verdicts.finding(c) for title, c in found.items() if c is not None}
 
 
 def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
@@ -178,10 +201,8 @@ def _steps_ratio(grid: Grid) -> str:
 
 
 def _claims_words(claims: Sequence[Claim], scale: str) -> str:
-    words = (verdicts.REPRODUCED, verdicts.GONE, verdicts.NOT_REPRODUCED)
-    counts = [sum(claim.verdict == word for claim in claims) for word in words]
-    numbers = {"n": len(claims), "scale": scale, "judged": sum(counts), "rest": len(claims) - sum(counts)}
-    reproduced, gone, not_reproduced = counts
-    if not sum(counts):
-        return _told("none-judged", **numbers)
-    return _told("judged", reproduced=reproduced, gone=gone, not_reproduced=not_reproduced, **numbers)
+    counts = {word: sum(claim.verdict == word for claim in claims) for word in verdicts.TONES}
+    told = ", ".join(f"{k} {word}" for word, k in counts.items() if k)
+    if sum(counts.values()) == sum(counts[word] for word in (verdicts.NOT_JUDGED, verdicts.NOT_TESTED)):
+        return _told("none-judged", n=len(claims), scale=scale)
+    return _told("judged", n=len(claims), scale=scale, counts=told)

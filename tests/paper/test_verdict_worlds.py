@@ -1,0 +1,100 @@
+"""The rules in worlds where the truth is known; benchmarks/verdict_worlds.py has them at full size."""
+
+import pytest
+from benchmarks import verdict_worlds as worlds
+
+from rlploss.lab.stats import Comparison
+from rlploss.paper.verdicts import (
+    GONE,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    NOT_TESTED,
+    OPEN_AT_STEPS,
+    REPRODUCED,
+    UNDECIDED,
+    finding,
+    findings,
+    judge,
+    state,
+    tally,
+)
+
+LAWS = pytest.mark.parametrize("law", worlds.LAWS)
+
+
+@LAWS
+@pytest.mark.parametrize("n", [3, 5, 30])
+def test_what_is_ten_times_better_everywhere_is_never_refuted(law, n):
+    found = worlds.words("10 times better everywhere", law, n, 54, 20)
+    assert found[NOT_REPRODUCED] == 0
+    if law == "normal" and n >= 5:
+        assert found[REPRODUCED] == 20
+
+
+@LAWS
+@pytest.mark.parametrize("n", [3, 5, 30])
+@pytest.mark.parametrize("world", ["better nowhere: equal", "20 % better in half, equal in half"])
+def test_what_is_equal_somewhere_is_never_called_reproduced(law, n, world):
+    assert worlds.words(world, law, n, 12, 40)[REPRODUCED] == 0
+
+
+def test_equal_arms_are_refuted_with_enough_seeds_and_undecided_with_few():
+    enough, few = (worlds.words("better nowhere: equal", "normal", n, 12, 40) for n in (60, 3))
+    assert enough[NOT_REPRODUCED] >= 36
+    assert few[UNDECIDED] >= 34
+
+
+def test_worse_in_half_is_refuted():
+    assert worlds.words("20 % better in half, worse in half", "normal", 30, 12, 20) == {NOT_REPRODUCED: 20}
+
+
+def test_one_percent_is_reproduced_where_it_is_significant_and_says_by_how_much():
+    (placed,) = [("Wine", Comparison(0.98, 0.97, 0.99, 1e-4, 30, True, "ratio"))]
+    assert state([placed]) == "holds"
+    many = [placed] * 4
+    assert "in favour in 4 of 4, median ratio 0.980, the least by 2.0 %" in tally(many)
+    # The same size without significance is no difference worth the name.
+    level = Comparison(0.99, 0.97, 1.01, 0.3, 30, True, "ratio")
+    assert finding(level) == "level"
+    assert state([placed, ("Linear", level)]) == "fails"
+
+
+def test_refutations_are_corrected_for_their_number_and_favour_is_not():
+    against = Comparison(1.5, 1.01, 2.2, 0.04, 30, False, "ratio")
+    favour = Comparison(0.5, 0.3, 0.99, 0.04, 30, True, "ratio")
+    near = Comparison(1.0, 0.955, 1.047, 0.9, 30, True, "ratio")
+    assert [finding(c) for c in (against, favour, near)] == ["worse", "better", "level"]
+    for c, word in ((against, "undecided"), (favour, "better"), (near, "undecided")):
+        assert findings([("here", c)] * 12) == [word] * 12
+    assert state([("here", favour)] * 12) == "holds"
+    assert state([("here", against)] * 12) == "open"
+    assert state([]) is None
+
+
+def test_a_point_of_accuracy_is_no_difference():
+    assert finding(Comparison(0.001, -0.008, 0.009, 0.8, 30, True, "difference")) == "level"
+    assert finding(Comparison(0.001, -0.012, 0.014, 0.8, 30, True, "difference")) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("held", "at_steps", "word"),
+    [
+        ("holds", "holds", REPRODUCED),
+        ("holds", None, REPRODUCED),
+        ("holds", "fails", GONE),
+        ("holds", "open", OPEN_AT_STEPS),
+        ("fails", "holds", NOT_REPRODUCED),
+        ("open", "fails", UNDECIDED),
+        (None, "holds", NOT_TESTED),
+    ],
+)
+def test_the_words(held, at_steps, word):
+    assert judge(held, at_steps, "").word == word
+    assert judge(held, at_steps, "", judged=False).word == (NOT_TESTED if held is None else NOT_JUDGED)
+
+
+def test_gone_at_equal_steps_needs_evidence():
+    few, enough = (worlds.steps_words("better nowhere: equal", "normal", n, 12, 15) for n in (5, 60))
+    assert few[OPEN_AT_STEPS] > few[GONE]
+    assert enough[GONE] > enough[OPEN_AT_STEPS]
+    assert enough[REPRODUCED] == few[REPRODUCED] == 0
