@@ -137,9 +137,7 @@ def make_design(
     known = raw.notna().to_numpy()
     read = read_target(raw[known].reset_index(drop=True), task, convention)
     columns, parts, warned = [], [], list(convention.warnings)
-    for name in frame.columns:
-        if name == target or name in drop:
-            continue
+    for name in [name for name in frame.columns if name != target and name not in drop]:
         values = frame[name].reset_index(drop=True)
         column = read_column(values, convention)
         numbers = column.numbers(values)[known]
@@ -161,8 +159,8 @@ def make_design(
     keys = None if group is None else pd.factorize(_texts(frame[group][known]))[0].astype(np.int64)
     if keys is not None and keys.max() + 1 < FEWEST_GROUPS:
         raise TableError(f"--group needs at least {FEWEST_GROUPS} groups, got {keys.max() + 1} in {group!r}")
-    dropped = int((~known).sum())
-    return Design(X, read, tuple(columns), len(frame), dropped, when, keys, tuple(warned), convention.said)
+    counts = len(frame), int((~known).sum())
+    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), convention.said)
 
 
 def _times(values: pd.Series, convention: Convention) -> Array:
@@ -182,7 +180,7 @@ def _order_or_key(column: Column, values: pd.Series) -> str:
     """Return a warning about rows that are not independent: sorted by a date, or with a key that repeats."""
     n, name = len(values), column.name
     if column.kind == "date":
-        days = column.numbers(values)[:, 0]
+        days: Array = column.numbers(values)[:, 0]
         if not np.isnan(days).any() and len(np.unique(days)) > n / 10 and (np.diff(days) >= 0).all():
             return (
                 f"the rows are sorted by {name!r}: random splits let an arm see days after those it is tested on, so "
@@ -240,11 +238,9 @@ def read_column(values: pd.Series, convention: Convention = Convention()) -> Col
     name, missing = str(values.name), int(values.isna().sum())
     if missing == len(values):
         return _left_out(name, "empty", "no values", missing)
-    found = as_numbers(values, mostly=True, convention=convention)
-    if found is not None:
+    if (found := as_numbers(values, mostly=True, convention=convention)) is not None:
         return _number_column(name, found)
-    dates = as_dates(values)
-    if dates is not None:
+    if (dates := as_dates(values)) is not None:
         return _date_column(name, dates)
     return _text_column(name, _texts(values), missing)
 
@@ -272,8 +268,8 @@ def _number_column(name: str, found: Reading) -> Column:
             "or leave it out with --drop"
         )
     if len(different) > 10 and np.equal(different, np.round(different)).all():
-        low, high = different[0], different[-1]
-        counts = len(different) == n == high - low + 1 and not (YEARS[0] <= low and high <= YEARS[1])
+        years = YEARS[0] <= different[0] and different[-1] <= YEARS[1]
+        counts = len(different) == n == different[-1] - different[0] + 1 and not years
         if counts or (_IDENTIFIER.search(name) and len(different) >= 0.9 * n):
             often = "every" if len(different) == n else "almost every"
             why = "counts the rows" if counts else f"a different whole number in {often} row"
@@ -304,8 +300,8 @@ def _date_column(name: str, found: Reading) -> Column:
     if first == last and not dates.isna().any():
         return _left_out(name, "constant", f"always {first:%Y-%m-%d}", 0)
     names: tuple[str, ...] = (f"{name} days",)
-    does, season = "days since the first date", (last - first).days > 366
-    if season:
+    does = "days since the first date"
+    if season := (last - first).days > 366:
         names += (f"{name} season sin", f"{name} season cos")
         does += ", and the season as a sine and a cosine"
     does += _taken_as_missing(found.words)
@@ -315,8 +311,7 @@ def _date_column(name: str, found: Reading) -> Column:
 
 def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
     known = texts.dropna()
-    counts = Counter(known)
-    levels = sorted(counts)
+    levels = sorted(counts := Counter(known))
     if len(levels) == 1 and n_missing == 0:
         return _left_out(name, "constant", f"always {levels[0]!r}", 0)
     if len(levels) == len(known) > 10:
@@ -332,17 +327,17 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
     )
     names = [f"{name} = {level}" for level in kept]
     kind, does = "category", f"one column for each of {len(kept)} categories"
+    flag = n_missing > 0
     if two:
         kind = "yes/no" if {level.lower() for level in levels} in _YES_NO else kind
         does = f"1 for {levels[1]!r}" + (f", 0 for {levels[0]!r}" if kind == "category" else "")
     elif other:
         names.append(f"{name} = other")
         does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
-    if n_missing:
+    if flag:
         names.append(f"{name} is missing")
         does += f"; {n_missing} missing are a category of their own"
-    made = Column(name, kind, does, n_missing, tuple(names), levels=tuple(kept), other=other, flag=n_missing > 0)
-    return replace(made, remark=other or n_missing > 0)
+    return Column(name, kind, does, n_missing, tuple(names), "", tuple(kept), other, flag, remark=other or flag)
 
 
 # The target
