@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.parametrize("name", ["accelerate", "skorch", "lightning"])
+@pytest.mark.slow
 def test_rlp_learns_in(name):
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed: pip install {name}")

@@ -104,7 +104,7 @@ DIAL = """
 import numpy as np
 from rlploss.estimators import RLPRegressorCV
 X = np.random.default_rng(0).normal(size=(40, 2))
-RLPRegressorCV(max_iter=2, cv=2, subset_sizes=[5], alphas=[0.01]).fit(X, X[:, 0]).plot_dial()
+RLPRegressorCV(max_iter=2, cv=2, subset_sizes=[5], alphas=[0.01]).fit(X, X[:, 0]).plot()
 """
 TO_SKLEARN = "needs sklearn, which is not installed: pip install 'rlploss[sklearn]'"
 
@@ -119,7 +119,7 @@ TO_SKLEARN = "needs sklearn, which is not installed: pip install 'rlploss[sklear
         pytest.param("import rlploss; rlploss.datasets.load('diabetes')", EXTRAS, TO_SKLEARN, id="diabetes"),
         pytest.param("import rlploss; rlploss.datasets.load('digits')", EXTRAS, TO_SKLEARN, id="digits"),
         pytest.param("import rlploss; rlploss.datasets.moons()", EXTRAS, TO_SKLEARN, id="moons"),
-        pytest.param(DIAL, ["matplotlib"], "needs matplotlib, which is not installed: pip", id="plot_dial"),
+        pytest.param(DIAL, ["matplotlib"], "needs matplotlib, which is not installed: pip", id="plot"),
     ],
 )
 def test_a_missing_package_is_told_with_its_remedy(code, missing, sentence):

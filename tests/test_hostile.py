@@ -261,7 +261,7 @@ def test_checkpoints_with_strange_content_are_refused(tmp_path, part, value, mes
     else:
         inside[part] = value
     if inside is content["state"] and part != "state":
-        content["digest"] = checkpoints._digest(content["state"])
+        content["digest"] = checkpoints.digest(content["state"])
     torch.save(content, path)
     before = path.read_bytes()
     with pytest.raises(
@@ -300,6 +300,7 @@ SAMPLE = 1200
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS, ids=lambda target: target.name)
+@pytest.mark.slow
 def test_a_fixed_sample_of_fuzzing(target):
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # of pandas and others: a warning is no traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shutil
 import sys
@@ -37,23 +38,23 @@ class ProgressLine:
         self._stream = sys.stderr if stream is None else stream
         self.terminal = self._stream.isatty()
         self.every = 0.25 if self.terminal else every
-        self._total, self._from = total, done
-        self._started = time.perf_counter()
-        self.due = self._started + (0.0 if self.terminal else self.every)
+        self._total, self.begun = total, done  # what was done before took no time here
+        self.started = time.perf_counter()
+        self.due = self.started + (0.0 if self.terminal else self.every)
         self._open = False  # whether the cursor stands at the end of a line that may be rewritten
 
-    def remaining(self, done: float) -> float:
+    def remaining(self, done: float, now: float) -> float:
         """Seconds left as the pace so far predicts."""
-        fresh = done - self._from
-        elapsed = time.perf_counter() - self._started
-        return elapsed / fresh * (self._total - done) if fresh > 0 else math.inf
+        fresh = done - self.begun
+        return (now - self.started) / fresh * (self._total - done) if fresh > 0 else math.inf
 
     def tell(self, done: float, label: str, *, remaining: float | None = None, now: bool = False) -> None:
         """Show the state if it is time to, or `now`; `remaining` replaces the prediction from the pace."""
-        if not now and time.perf_counter() < self.due:
+        clock = time.perf_counter()
+        if not now and clock < self.due:
             return
-        self.due = time.perf_counter() + self.every
-        left = self.remaining(done) if remaining is None else remaining
+        self.due = clock + self.every
+        left = self.remaining(done, clock) if remaining is None else remaining
         share = f"{done / self._total:4.0%}" if self._total else "    "
         ending = "done" if done >= self._total else f"{duration(left)} left" if math.isfinite(left) else ""
         self._write(", ".join(part for part in (f"{share} {label}", ending) if part))
@@ -82,42 +83,40 @@ class ProgressLine:
 
 
 class Reporter:
-    """Tells how many of all steps are done: to a function, or as a line on standard error."""
+    """Tells how many of all steps are done: to a function, as a line on standard error, or (False) nobody."""
 
     def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
         self._function = progress if callable(progress) else None
-        self._line = ProgressLine(total) if progress is True else None
-        self._total, self._done, self._resumed = total, 0, 0
-        self._started = time.perf_counter()
-        self._due = self._started if self._function is not None else math.inf
+        self._shown = progress is True
+        self._line = ProgressLine(total, stream=sys.stderr if self._shown else io.StringIO())
+        self._total, self._done = total, 0
+        self._due = self._line.started if self._function is not None else math.inf
 
     @property
     def due(self) -> float:
         """When the next report is wanted."""
-        return self._line.due if self._line is not None else self._due
+        return self._line.due if self._shown else self._due
 
     def add(self, steps: int, *, resumed: bool = False) -> None:
         """So many steps more are done; steps of an earlier sitting took no time here."""
         self._done += steps
-        self._resumed += steps if resumed else 0
+        self._line.begun += steps if resumed else 0
         if time.perf_counter() >= self.due:
             self._tell()
 
     def end(self) -> None:
         """Tell the last state."""
         self._tell(last=True)
-        if self._line is not None:
-            self._line.close()
+        self._line.close()
 
     def _tell(self, *, last: bool = False) -> None:
-        elapsed = time.perf_counter() - self._started
-        fresh = self._done - self._resumed
-        remaining = 0.0 if last else elapsed / fresh * (self._total - self._done) if fresh else math.inf
-        if self._line is not None:
+        now = time.perf_counter()
+        remaining = 0.0 if last else self._line.remaining(self._done, now)
+        if self._shown:
             self._line.tell(self._done, f"step {self._done:,} of {self._total:,}", remaining=remaining, now=last)
         if self._function is not None:
-            self._due = time.perf_counter() + 0.25
-            self._function(Progress(self._done, self._total, elapsed, remaining))
+            self._due = now + 0.25
+            self._function(Progress(self._done, self._total, now - self._line.started, remaining))
 
 
 def duration(seconds: float) -> str:

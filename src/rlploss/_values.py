@@ -49,14 +49,15 @@ class Value:
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the class under "kind"; a function becomes a description of it."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]  # as above
-        return {"kind": type(self).__name__} | {name: _plain(value) for name, value in fields.items()}
+        return {"kind": type(self).__name__} | {name: plain(value) for name, value in fields.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value, or a tuple of them, as `to_json` gives it; a function by its description, others as they are."""
     if isinstance(value, Value):
         return value.to_json()
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return function_to_json(value) if callable(value) else value
 
 

@@ -129,8 +129,6 @@ def by_first(function: Callable[[], T]) -> T:
             answer[0] = function()
         except Exception as error:
             answer[1] = error
-            dist.broadcast_object_list(answer, src=0)
-            raise
     dist.broadcast_object_list(answer, src=0)
     if answer[1] is not None:
         raise answer[1]

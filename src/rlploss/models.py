@@ -1,4 +1,4 @@
-"""The four networks of section D.1 of the paper, with its layer names, and a multilayer perceptron of any size."""
+"""The four networks of section D.1 of the paper, a multilayer perceptron of any size, and what joins networks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
 
@@ -114,6 +114,38 @@ class MoonsNet(nn.Sequential):
                 **_head(output),
             )
         )
+
+
+class Skip(nn.Module):
+    """A linear skip connection: the plane, and what the network adds to it."""
+
+    def __init__(self, plane: nn.Linear, network: nn.Module) -> None:
+        super().__init__()
+        self.plane, self.network = plane, network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        out: Tensor = self.plane(x) + self.network(x)
+        return out
+
+
+class WeightedMean(nn.Module):
+    """The mean of several networks, by weights [k] that sum to 1, in float64."""
+
+    weights: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], weights: Sequence[float]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
+
+    def each(self, x: Tensor) -> Tensor:
+        """The predictions of every network [k, B, C]."""
+        return torch.stack([network(x) for network in self.networks])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict."""
+        return torch.einsum("k,kbc->bc", self.weights, self.each(x))
 
 
 def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:

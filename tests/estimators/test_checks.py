@@ -1,19 +1,19 @@
-"""scikit-learn's own checks of the three estimators."""
+"""scikit-learn's own checks of the estimators."""
 
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.seeds import SEED
 
-from rlploss.estimators import RLPClassifier, RLPRegressor, RLPRegressorCV
+from rlploss.estimators import RLPClassifier, RLPClassifierCV, RLPRegressor, RLPRegressorCV
 
 REASON = "subsets of rows are drawn at random: a row that occurs twice is not one row of twice the weight"
 EXPECTED = {"check_sample_weight_equivalence_on_dense_data": REASON}
+SMALL = {"hidden_layer_sizes": (12,), "alphas": (1e-3,), "cv": 2, "max_iter": 10, "random_state": SEED}
 ESTIMATORS = [
     RLPRegressor(random_state=SEED),
     RLPClassifier(random_state=SEED),
-    RLPRegressorCV(
-        hidden_layer_sizes=(12,), alphas=(1e-3,), cv=2, max_iter=10, learning_rate_init=0.02, random_state=SEED
-    ),
+    RLPRegressorCV(**SMALL),
+    RLPClassifierCV(**SMALL),
 ]
 
 

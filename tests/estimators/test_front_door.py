@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlploss.estimators import RLPClassifier, RLPRegressor, RLPRegressorCV
+from rlploss.estimators import RLPClassifier, RLPClassifierCV, RLPRegressor, RLPRegressorCV
 
 HIDDEN = """
 import sys
@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV])
+@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV])
 def test_help_explains_every_parameter(estimator):
     text = inspect.getdoc(estimator)
     parameters = text.split("Parameters\n----------\n")[1].split("\n\nAttributes")[0]
@@ -30,7 +30,7 @@ def test_help_explains_every_parameter(estimator):
     assert not re.search(r"\bas in\b|\bthose of `RLP|\{parameters\}|\{attributes\}", text)
 
 
-@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV])
+@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV])
 def test_help_names_every_fitted_attribute(estimator):
     settings = {"max_iter": 2, "random_state": 0, "hidden_layer_sizes": (4,)}
     X = [[float(i % 7), float(i % 5)] for i in range(40)]
@@ -57,11 +57,11 @@ def test_without_matplotlib_the_remedy_is_told():
 from rlploss.estimators import RLPRegressorCV
 rows = [[float(i % 7)] for i in range(20)]
 model = RLPRegressorCV(cv=2, max_iter=1, hidden_layer_sizes=(4,), random_state=0).fit(rows, [r[0] for r in rows])
-model.plot_dial()
+model.plot()
 """
     done = subprocess.run(
         [sys.executable, "-c", HIDDEN.format(package="matplotlib") + code], capture_output=True, text=True
     )
     last = done.stderr.strip().splitlines()[-1]
-    said = "plot_dial needs matplotlib, which is not installed: pip install 'rlploss[lab]'"
+    said = "plot needs matplotlib, which is not installed: pip install 'rlploss[lab]'"
     assert last == f"rlploss._extras.MissingExtra: {said}"

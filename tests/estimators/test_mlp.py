@@ -25,7 +25,7 @@ from tests.close import assert_close
 from tests.seeds import SEED
 
 from rlploss import DivergenceError, MSEEquivalentWarning
-from rlploss.estimators import RLPClassifier, RLPRegressor, RLPRegressorCV, auto_subset_size
+from rlploss.estimators import FarRowsWarning, RLPClassifier, RLPRegressor, RLPRegressorCV, auto_subset_size
 
 DIABETES = load_diabetes(return_X_y=True)
 IRIS = load_iris(return_X_y=True)
@@ -102,17 +102,39 @@ def test_mae_is_robust_where_mse_is_not():
 # The dial
 
 
-@pytest.mark.parametrize("n", [2, 5, 11, 12, 13, 20, 50, 100, 500, 5000, 10**6])
-@pytest.mark.parametrize("p", [2, 11, 60])
-def test_the_auto_rule_gives_a_size_that_is_possible(n, p):
-    size = auto_subset_size(n, p)
-    assert 1 <= size <= n
-    assert size == n or size >= p + 2
+@pytest.mark.parametrize("n", [2, 5, 11, 14, 60])
+@pytest.mark.parametrize("d", [1, 10, 59])
+def test_the_auto_rule_gives_a_size_that_is_possible(n, d):
+    rng = np.random.default_rng([SEED, n, d])
+    X = rng.normal(size=(n, d))
+    for y in (X[:, 0], np.zeros(n), rng.normal(size=(n, 2))):
+        size = auto_subset_size(X, y)
+        assert (size is None) == (n < d + 4) or size is None
+        assert size is None or d + 3 <= size <= n
+    size = auto_subset_size(X, rng.normal(size=n), intercept=False)
+    assert size is None or d + 2 <= size <= n
+
+
+def test_the_auto_rule_tells_a_curve_from_noise():
+    """Only a curve that the rows show clearly is MSE; a line, noise, and a curve under noise are the dial's middle."""
+    rng = np.random.default_rng(SEED)
+    X = rng.uniform(-2, 2, size=(150, 2))
+    curve, noise = X[:, 0] ** 2 + np.abs(X[:, 1]), rng.normal(size=150)
+    middle = round(math.sqrt(3 * 150))
+    assert auto_subset_size(X, curve) is None
+    assert auto_subset_size(1e6 * X + 5, 1e-9 * curve) is None  # scales mean nothing
+    for y in (X @ [1.0, 2.0], noise, X[:, 0] + noise, curve + 20 * noise):
+        assert auto_subset_size(X, y) == middle
+    weight = np.where(np.arange(150) < 60, 1.0, 1e-9)  # rows that hardly count hardly matter
+    mixed = np.where(np.arange(150) < 60, X[:, 0], 30 * noise)
+    assert auto_subset_size(X, mixed, weight) == auto_subset_size(X, X[:, 0]) == middle
+    many = rng.uniform(-2, 2, size=(5000, 2))
+    assert auto_subset_size(many, many[:, 0] ** 2) is None
 
 
 def test_subset_sizes_as_number_and_fraction():
     X, y = linear(60)
-    assert RLPRegressor(**QUICK).fit(X, y).subset_size_ == auto_subset_size(60, 5)
+    assert RLPRegressor(**QUICK).fit(X, y).subset_size_ == auto_subset_size(X, y) == round(math.sqrt(5 * 60))
     assert RLPRegressor(subset_size=0.5, **QUICK).fit(X, y).subset_size_ == 30
     assert RLPRegressor(subset_size=17, n_subsets=9, **QUICK).fit(X, y).subset_size_ == 17
     assert RLPRegressor(subset_size=17, n_subsets=9, **QUICK).fit(X, y).n_subsets_ == 9
@@ -131,6 +153,24 @@ def test_all_rows_as_one_subset_is_linear_regression():
     assert model.score(X, y) < 0.99  # ... and nothing asks for the rest
 
 
+def test_rows_far_outside_are_counted():
+    X, y = linear(60)
+    model = RLPRegressor(**QUICK).fit(X, y)
+    low, width = X.min(0), np.ptp(X, axis=0)
+    near, far = X.copy(), X.copy()
+    near[3] = low - 0.99 * width
+    far[3, 1], far[5, 1], far[5, 0] = low[1] - 1.01 * width[1], low[1] + 2.01 * width[1], low[0] + 9 * width[0]
+    model.predict(near)  # without a warning
+    with pytest.warns(FarRowsWarning, match="2 of 60 rows lie outside .* most of them in column 1; .* extrapolations"):
+        model.predict(far)
+    model.partial_fit(far, y).predict(far)  # these are training rows now
+    named = RLPRegressorCV(max_iter=1, cv=2, max_doublings=0).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    with pytest.warns(FarRowsWarning, match="in column b;") as told:
+        named.predict(pd.DataFrame(far, columns=list("abcd")), return_std=True)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
 def test_few_rows_are_mse_without_a_warning():
     X, y = linear(6)
     model = RLPRegressor(**QUICK).fit(X, y)
@@ -145,8 +185,10 @@ def test_the_intercept_follows_the_library():
         settings = {"probe": probe, "ridge": 0.1, **QUICK}
         found, same = (RLPRegressor(**settings, **extra).fit(X, y) for extra in ({}, {"intercept": intercept}))
         assert np.array_equal(found.predict(X), same.predict(X))
-        assert found.subset_size_ == auto_subset_size(60, 4 + intercept)
-        other = RLPRegressorCV(cv=2, probe=probe, alphas=(0.1,), **QUICK).fit(X, y)
+        assert (
+            found.subset_size_ == auto_subset_size(X, y, intercept=intercept) == round(math.sqrt((4 + intercept) * 60))
+        )
+        other = RLPRegressorCV(cv=2, probe=probe, alphas=(0.1,), max_iter=5, hidden_layer_sizes=(16,)).fit(X, y)
         assert other.cv_results_["param_subset_size"].min() == 4 + intercept
 
 
@@ -457,7 +499,7 @@ def test_to_torch_exports_to_onnx(kind, dtype, tmp_path):
         loss = "rlp" if kind == "classes" else "cross_entropy"
         model = RLPClassifier(loss=loss, **QUICK).fit(X, y > np.median(y))
     elif kind == "ensemble":
-        model = RLPRegressorCV(cv=2, n_best=2, **QUICK).fit(X, y)
+        model = RLPRegressorCV(cv=2, max_iter=5, hidden_layer_sizes=(16,), random_state=SEED).fit(X, y)
     else:
         model = RLPRegressor(**QUICK).fit(X, y if kind == "one" else np.column_stack([y, -y]))
     wanted = model.predict_proba(X) if kind in ("classes", "logits") else model.predict(X)

@@ -9,7 +9,10 @@ from rlploss.paper import claims
 from rlploss.paper.request import Request
 from rlploss.paper.sections import CATALOG, summary
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -471,7 +471,7 @@ def checkpoint_bytes(draw: Draw) -> bytes:
             else:
                 inside.pop(place, None)
         if how != "content":
-            made["digest"] = checkpoints._digest(made["state"])
+            made["digest"] = checkpoints.digest(made["state"])
     buffer = io.BytesIO()
     torch.save(made, buffer)
     return buffer.getvalue()

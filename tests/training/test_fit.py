@@ -555,7 +555,7 @@ def test_a_parameter_that_is_first_used_later(optimizer: Any) -> None:
     ours, twin = seeded(Late, 0), seeded(Late, 0)
     fit(ours, X, y, MSE("all"), budget=Steps(12), optimizer=optimizer)
     plain = {"fused": False}
-    made = type(optimizer.make([torch.zeros(1)]))(
+    made = type(optimizer([torch.zeros(1)]))(
         twin.parameters(), **{k: v for k, v in optimizer.to_json().items() if k != "kind"}, **plain
     )
     for _ in range(12):

@@ -413,9 +413,9 @@ def test_progress_counts_the_steps_of_all(engine: str) -> None:
         ),
         ({"build_model": 3}, "build_model must be a function of a seed .*got int"),
         ({"build_model": lambda seed: None}, r"model must be a torch\.nn\.Module, got NoneType"),
-        ({"problems": [data(0)]}, r"problems must be Problem values, got tuple; write Problem\(X, y, seed=...\)"),
+        ({"problems": [data(0)]}, r"problems must be Problem values, got tuple; write Problem\(X, y\)"),
         ({"problems": Problem(*data(0))}, "problems must be"),
-        ({"checkpoint_every": Steps(3)}, "checkpoint_every needs a folder"),
+        ({"checkpoint_every": Steps(3)}, "checkpoint_every needs a place to write to"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:

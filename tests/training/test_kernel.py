@@ -36,7 +36,7 @@ from rlploss import (
     seeded,
 )
 from rlploss.loss.mixup import mixup_lambdas
-from rlploss.training import kernel_engine
+from rlploss.training import kernel, kernel_engine
 from rlploss.training.feed import stream
 from rlploss.training.objectives import Objective
 
@@ -483,3 +483,11 @@ def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
     assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
     assert state["powers"].tolist() == [0.9, 0.999]
     assert state["powers"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 4e-7), (np.float64, 1e-15)])
+def test_tanh_to_the_last_digits(dtype, tolerance):
+    z = np.concatenate([[0.0, -0.0, np.inf, -np.inf, 1e-30], np.linspace(-12, 12, 999)]).astype(dtype)
+    exact = np.tanh(z.astype(np.float64))
+    kernel.tanh.py_func(z)
+    assert (np.abs(z - exact) <= tolerance * np.abs(exact)).all()

@@ -114,16 +114,21 @@ def test_whole_weights_on_one_subset_are_repeated_rows(probe, engine):
     assert_close(ends[0], ends[1], rtol=1e-8)
 
 
-def test_the_sum_probe_sums_weighted_rows(engine):
+@pytest.mark.parametrize(("size", "n"), [(N, 1), (12, 200)])
+def test_the_sum_probe_sums_weighted_rows(size, n, engine):
     """Repeated rows are summed as often as they are there: Σ w·(fitted residual), by weighted least squares."""
     X, y, w = table(2)
     model = net()
     with torch.no_grad():
         residual = model(torch.from_numpy(X)).squeeze(1).numpy() - y
-    history = fit(model, X, y, RLP(N, 1, probe="sum"), budget=Steps(1), sample_weight=w, engine=engine)
-    w = w / w.mean()
-    fitted = X @ np.linalg.solve(X.T @ (w[:, None] * X), X.T @ (w * residual))
-    assert_close(history.last("loss"), (w @ fitted) ** 2, rtol=1e-8)
+    objective = RLP(size, n, subsets_per_step="all", probe="sum")
+    history = fit(model, X, y, objective, budget=Steps(1), sample_weight=w, engine=engine)
+    values = []
+    for i in balanced_subsets(N, size, n, generator=stream(0, "plan")).numpy():
+        x, v = X[i], w[i] / w.mean()
+        fitted = x @ np.linalg.solve(x.T @ (v[:, None] * x), x.T @ (v * residual[i]))
+        values.append((v @ fitted) ** 2)
+    assert_close(history.last("loss"), np.mean(values), rtol=1e-8)
 
 
 def test_gradient_of_mini_batches_is_weighted(engine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import secrets
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
@@ -12,9 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _get_feature_names,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
@@ -24,6 +32,10 @@ from rlploss.models import build_network
 
 HEADS = ("regression", "logits", "probabilities")  # what a network gives
 Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d], y, weights [n]
+
+
+class FarRowsWarning(UserWarning):
+    """Rows lie far outside the training rows; their predictions are extrapolations."""
 
 
 class Predictor(nn.Module):
@@ -68,10 +80,31 @@ class FittedNetwork(BaseEstimator, ABC):
         """Raw columns to predictions, in float64; shares the network."""
         return Predictor(self.network_, self.scaling_, head=self._fitted_head, flat=self._flat).double()
 
-    def _predict_rows(self, X: Any) -> Array:
+    def _read_new(self, X: Any) -> Array:
+        """Check rows to predict for, and tell how many of them lie far outside the training rows."""
         check_is_fitted(self)
         checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
-        predictor, at_once = self._predictor(), 65_536
+        low, high = self._range
+        width = high - low
+        far = (checked < low - width) | (checked > high + width)
+        if far.any():
+            where = int(far.sum(axis=0).argmax())
+            name = getattr(self, "feature_names_in_", np.arange(len(low)))[where]
+            warnings.warn(
+                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than the "
+                f"range of these, most of them in column {name!s}; their predictions are extrapolations",
+                FarRowsWarning,
+                stacklevel=4,
+            )
+        return checked
+
+    def _note_range(self, X: Array, *, goes_on: bool = False) -> None:
+        """Remember where training rows lie, beside those of the training before if this one went on from it."""
+        seen = np.vstack([X, *self._range]) if goes_on else X
+        self._range: tuple[Array, Array] = seen.min(axis=0), seen.max(axis=0)
+
+    def _predict_rows(self, X: Any) -> Array:
+        checked, predictor, at_once = self._read_new(X), self._predictor(), 65_536
         with torch.no_grad():
             parts = [predictor(torch.tensor(checked[i : i + at_once])).numpy() for i in range(0, len(checked), at_once)]
         return np.concatenate(parts)
@@ -91,7 +124,6 @@ class NetworkEstimator(FittedNetwork):
     """The settings that all estimators have, and the reading of rows."""
 
     hidden_layer_sizes: int | Iterable[int] = (100,)
-    activation: str = "relu"
     _: KW_ONLY
     probe: str = "subset"
     intercept: bool | None = None
@@ -167,10 +199,10 @@ class NetworkEstimator(FittedNetwork):
         sizes = self.hidden_layer_sizes
         return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
-    def _build(self, seed: int) -> nn.Sequential:
+    def _build(self, seed: int, activation: str, *, softmax: bool) -> nn.Sequential:
         """An untrained network for the rows that were read."""
-        d, C, softmax = self.n_features_in_, self._n_outputs(), self._head() == "probabilities"
-        return build_network(d, self._hidden(), C, activation=self.activation, softmax=softmax, seed=seed)
+        sizes = self.n_features_in_, self._hidden(), self._n_outputs()
+        return build_network(*sizes, activation=activation, softmax=softmax, seed=seed)
 
 
 class RegressionEstimator(RegressorMixin, NetworkEstimator):
@@ -198,6 +230,39 @@ class RegressionEstimator(RegressorMixin, NetworkEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+class ClassificationEstimator(ClassifierMixin, NetworkEstimator):
+    """An estimator whose target is classes."""
+
+    classes_: NDArray[Any]
+    _given_classes: NDArray[Any] | None = None  # where they are known before the rows
+
+    def predict_proba(self, X: Any) -> Array:
+        """Class probabilities (n, n_classes)."""
+        return self._predict_rows(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        most_probable = self._predict_rows(X).argmax(axis=1)
+        chosen: NDArray[Any] = self.classes_[most_probable]
+        return chosen
+
+    def _n_outputs(self) -> int:
+        return len(self.classes_)
+
+    def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        if first:
+            given = self._given_classes
+            self.classes_ = unique_labels(y) if given is None else given
+            if len(self.classes_) < 2:
+                raise ValueError(f"{type(self).__name__} needs at least two classes, got 1 class: {self.classes_[0]!r}")
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must hold classes seen at first, {list(self.classes_)}, got {unknown[0]!r}")
+        return np.searchsorted(self.classes_, y)
 
 
 def known_frame(X: Any) -> Any:

@@ -1,223 +1,230 @@
-"""`RLPRegressorCV`: the subset size as a dial, chosen by cross-validation with all folds and settings in one fleet."""
+"""`RLPRegressorCV` and `RLPClassifierCV`: settings, stopping steps and their mixture, chosen by cross-validation."""
 
 from __future__ import annotations
 
-import math
+import itertools
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
-from rlploss import RLP, Adam, Event, Problem, Steps, fit, fit_fleet
+from rlploss import MSE, RLP, Adam, CrossEntropy, Problem
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._scaling import Array
+from rlploss._values import positive
 from rlploss.estimators import dial
-from rlploss.estimators.base import RegressionEstimator
-from rlploss.estimators.dial import Choice, Index, Split, choose
-from rlploss.estimators.parameters import documented
+from rlploss.estimators.base import ClassificationEstimator, FarRowsWarning, NetworkEstimator, RegressionEstimator
+from rlploss.estimators.dial import Choice, Index, Split
+from rlploss.estimators.parameters import CV_ATTRIBUTES, CV_PARAMETERS, documented
+from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
+from rlploss.models import ACTIVATIONS, WeightedMean
 from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
-EVALUATIONS = 40  # stopping steps to choose from
-SNAPSHOT_BYTES = 2**28  # of weights kept for them
-FLEET_SUBSETS = 200  # per network at most: they are laid out for the whole fleet
+EVALUATIONS = 10  # stopping steps to choose from in the first budget; every doubling adds half as many
+KEPT_BYTES = 2**28  # of weights, and of predictions, at all of them
+FLEET_SUBSETS = 100  # per network at most: they are laid out for the whole fleet
+LAST_PART = 0.8  # of the budget: a best step beyond it asks for more
+DRAWS = 50  # of candidates into the ensemble
+PLACES = (dial.MSE_END, dial.Dial(place=0.5))  # on the dial, unless the user says otherwise
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is chosen beside the stopping step: a place on the dial and a weight decay."""
+    """What is chosen beside the stopping step."""
 
     place: dial.Dial
     alpha: float
+    learning_rate: float
+    activation: str
+    linear: bool
 
 
-@documented("""
-subset_sizes : "auto" or sequence of int or float
-    Places on the dial, as numbers of rows or as fractions of the training rows of a fold; both ends are added. "auto"
-    is the two ends, the middle of the dial on a logarithmic scale, and 0.85 of the rows.
-alphas : sequence of float
-    Weight decays to choose from: alpha/2·‖weights‖² is added to the mean loss.
-cv : int, splitter or iterable of splits
-    The number of folds, or who makes them, or the folds themselves as pairs of training and validation rows.
-ensemble : bool
-    Whether to predict with the mean of the fold models of the `n_best` settings, which are trained already. False
-    trains one network on all rows with the best setting.
-n_best : int
-    The number of settings in the ensemble.
-max_iter : int
-    The longest training to choose from, in iterations.
-random_state : int, RandomState or None
-    Decides folds, initial weights, subsets and batches. None is different each time.
-""")
 @dataclass(eq=False, repr=False, kw_only=True)
-class RLPRegressorCV(RegressionEstimator):
-    """A multilayer perceptron whose subset size, weight decay and stopping step are chosen by cross-validation.
+class CrossValidated(NetworkEstimator):
+    """The settings and the search; subclasses read the target and say what the pointwise end of the dial is."""
 
-    The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. Both
-    ends are always among the candidates. All folds and settings train together as one fleet.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    cv_results_ : dict of arrays, one entry per setting: `param_subset_size` (rows in a fold), `param_alpha`, `params`
-        (the two as a dict), `n_steps` (the best number of steps), `split{i}_test_score`, `mean_test_score`,
-        `std_test_score` (negative mean squared error in units of y), `rank_test_score`.
-    best_params_ : dict with `subset_size` for all rows (None: MSE), `alpha` and `n_steps`.
-    best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in `cv_results_`.
-    n_iter_ : iterations of the best setting.
-    n_splits_ : the number of folds.
-    network_ : the network, or the mean of networks, on standardised columns; `to_torch()` is the whole model.
-    scaling_ : what is subtracted from columns and targets, and what they are divided by.
-    n_outputs_ : the number of targets.
-    n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
-    """
-
+    hidden_layer_sizes: int | Iterable[int] = (50,)
     subset_sizes: str | Sequence[int | float] = "auto"
     alphas: Sequence[float] = (1e-4, 1e-2, 1e-1)
+    learning_rates: Sequence[float] = (1e-2,)
+    activations: Sequence[str] = ("relu", "tanh")
     cv: Any = 5
     ensemble: bool = True
-    n_best: int = 8
-    learning_rate_init: float = 3e-3
     max_iter: int = 60
+    max_doublings: int = 3
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Cross-validate on rows X (n, d) and targets y (n,) or (n, C), weighted if asked, and keep the best."""
-        places, alphas = self._candidates()
-        n_best, _ = count("n_best", self.n_best), count("max_iter", self.max_iter)
+    _end: ClassVar[type[MSE] | type[CrossEntropy]]  # what the pointwise end of the dial makes small
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
+        """Cross-validate on rows X (n, d) and targets y, weighted if asked, and keep the best.
+
+        `groups` (n,) go to the splitter that is given as `cv`.
+        """
+        places, *others = self._candidates()
+        count("max_iter", self.max_iter)
+        count("max_doublings", self.max_doublings, minimum=0)
         X, y, weight = self._read(X, y, sample_weight, first=True)
         seed = self._seed()
-        splits = self._splits(X, y, weight, seed)
-        X, target, weight = self._weighted(X, y, weight, first=True)
-        self.scaling_, self._fitted_head = self._scaling(X, target, weight), self._head()
-        X, target = self.scaling_.inputs(X), self.scaling_.targets(target)
+        given = X, y, weight
+        X, target, weight = self._weighted(*given, first=True)
+        splits = self._splits(*given, target, groups, seed)
+        self.scaling_ = self._scaling(X, target, weight)
+        self._note_range(X)
+        X, target = self.scaling_.inputs(X), target if target.ndim == 1 else self.scaling_.targets(target)
 
         n_fold = min(len(train) for train, _ in splits)
         distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}
-        settings = [Setting(place, alpha) for place in reversed(distinct.values()) for alpha in alphas]
-        problems = [
-            Problem(
-                X[train],
-                target[train],
-                seed=(seed + fold) % 2**31,
-                sample_weight=None if weight is None else weight[train],
-                objective=self._objective(setting, len(train), FLEET_SUBSETS),
-                optimizer=Adam(self.learning_rate_init, setting.alpha),
-            )
-            for setting in settings
-            for fold, (train, _) in enumerate(splits)
-        ]
-        steps = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
-        every = self._interval(steps, len(problems))
-        evaluated = np.minimum(np.arange(every, steps + every, every), steps)
-        folds = [test for _, test in splits]
-        recorder = SnapshotRecorder(
-            X, target, weight, folds=folds, n_settings=len(settings), n_evaluations=len(evaluated)
-        )
-        fit_fleet(
-            self._build,
-            problems,
-            budget=Steps(steps),
-            evaluate_every=Steps(every),
-            callbacks=[recorder],
-            on_divergence="record",
-            progress=bool(self.verbose),
-            device=self.device,
-        )
-        choice = choose(recorder.errors, [len(f) if weight is None else weight[f].sum() for f in folds])
-        if not np.isfinite(choice.errors).any():
-            raise ValueError(f"every network diverged with learning_rate_init={self.learning_rate_init}; lower it")
-        self._note(settings, choice, evaluated[choice.evaluations], n_fold, len(X))
+        settings = [*itertools.starmap(Setting, itertools.product(reversed(distinct.values()), *others))]
+        rows = np.concatenate([test for _, test in splits])
+        truth = target[rows] if target.ndim > 1 else np.eye(self._n_outputs())[target[rows]]
+        counts = np.ones(len(rows)) if weight is None else weight[rows]
+        replicas = self._replicas(settings, X, target, weight, [train for train, _ in splits], seed)
+        search = Search(replicas, [X[test] for _, test in splits], truth, counts)
+        choice = self._grow(search, n_fold)
+        if not np.isfinite(choice.curves[:, 1:]).any():
+            raise ValueError(f"every network diverged with learning_rates={self.learning_rates}; lower them")
+        shares = self._note(settings, search, choice, n_fold, len(X))
         if self.ensemble:
-            members = [
-                recorder.network(setting, fold, choice.evaluations[setting], self._build(0))
-                for setting in choice.order[:n_best]
-                for fold in range(len(folds))
-                if math.isfinite(choice.fold_errors[setting, fold])
-            ]
-            network: nn.Module = MeanNetwork(members)
+            # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
+            seen = np.array([len(train) for train, _ in splits], dtype=np.float64)
+            self.network_: nn.Module = search.network(shares, seen / seen.sum())
         else:
-            network = self._build(seed)
-            fit(
-                network,
-                X,
-                target,
-                self._objective(settings[choice.setting], len(X), dial.MOST_SUBSETS),
-                budget=Steps(self.best_params_["n_steps"]),
-                optimizer=Adam(self.learning_rate_init, self.best_params_["alpha"]),
-                seed=seed,
-                sample_weight=weight,
-                device=self.device,
-            )
-        self.network_ = network.to("cpu").double()
+            (one,) = self._replicas([settings[choice.setting]], X, target, weight, [np.arange(len(X))], seed)
+            if steps := self.best_params_["n_steps"]:
+                train_further([one], steps, steps, device=self.device, progress=bool(self.verbose))
+            self.network_ = one.module(-1)
+        self._fitted_head = "regression" if target.ndim > 1 else "probabilities"
         return self
 
-    def plot_dial(self, ax: Axes | None = None) -> Axes:
-        """Draw the cross-validated error against the subset size, one line per weight decay; needs matplotlib."""
+    def to_frame(self) -> pd.DataFrame:
+        """`cv_results_` as a pandas frame, one row per setting, the best first."""
+        check_is_fitted(self)
+        need("lab", "to_frame", "pandas")
+        import pandas as pd
+
+        return pd.DataFrame(self.cv_results_).sort_values("rank_test_score", ignore_index=True)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the cross-validated error against the steps: a line per subset size, its other settings at their best.
+
+        Dots are the members of the ensemble, as large as their shares. Needs matplotlib.
+        """
         check_is_fitted(self)
         if ax is None:
-            need("lab", "plot_dial", "matplotlib")
+            need("lab", "plot", "matplotlib")
             from matplotlib.figure import Figure
 
             ax = Figure(layout="constrained").add_subplot()
-        results = self.cv_results_
-        sizes, alphas = results["param_subset_size"], results["param_alpha"]
-        for alpha in dict.fromkeys(alphas.tolist()):
-            mine = np.flatnonzero(alphas == alpha)
-            mine = mine[np.argsort(sizes[mine])]
-            error = results["std_test_score"][mine] / math.sqrt(self.n_splits_)
-            ax.errorbar(sizes[mine], -results["mean_test_score"][mine], error, marker="o", label=f"α = {alpha:g}")
-        ax.set_xscale("log")
-        ax.set_xlabel("subset size M (left end: MSE, right end: linear regression)")
-        ax.set_ylabel("cross-validated mean squared error")
-        ax.legend(title="weight decay")
+        sizes, steps = self.cv_results_["param_subset_size"], self._steps
+        for size in dict.fromkeys(sizes.tolist()):
+            best = self._curves[sizes == size].min(axis=0)
+            (line,) = ax.plot(steps, best, label=f"{size}")
+            s, e = np.nonzero(np.where((sizes == size)[:, None], self._shares, 0.0))
+            ax.scatter(steps[e], self._curves[s, e], 400 * self._shares[s, e], color=line.get_color())
+        ax.set(xscale="symlog", yscale="log", xlabel="optimiser steps", ylabel="cross-validated squared error")
+        ax.legend(title=f"subset size M ({self._least_columns()}: {self._end.__name__})")
         return ax
 
-    def _candidates(self) -> tuple[list[dial.Dial], list[float]]:
-        """Places on the dial, both ends among them, and weight decays."""
+    def _candidates(self) -> tuple[list[dial.Dial], list[float], list[float], list[str], list[bool]]:
+        """Places on the dial, its pointwise end first, weight decays, learning rates, activations, planes."""
         alphas = [number("alphas", alpha, minimum=0.0) for alpha in listed("alphas", self.alphas)]
-        if not alphas:
-            raise ValueError("alphas must name at least one weight decay, got none; 0 is none at all")
+        rates = [positive("learning_rates", rate) for rate in listed("learning_rates", self.learning_rates)]
+        kinds = [one_of("activations", kind, ACTIVATIONS) for kind in listed("activations", self.activations)]
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
-            return list(dial.DIALS), alphas
-        own = [dial.Dial.of("subset_sizes", size) for size in listed("subset_sizes", self.subset_sizes)]
-        return [dial.MSE_END, *own, dial.LINEAR_END], alphas
+            places = list(PLACES)
+        else:
+            own = listed("subset_sizes", self.subset_sizes, fewest=0)
+            places = [dial.MSE_END, *(dial.Dial.of("subset_sizes", size) for size in own)]
+        skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
+        if not isinstance(skip, bool):
+            one_of("linear_skip", skip, ("auto",))
+        return places, alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
 
     def _form(self) -> RLP:
         return RLP(probe=self.probe, intercept=self.intercept, ridge=self.ridge)
 
+    def _least_columns(self) -> int:
+        """p, the subset size that stands for the pointwise end."""
+        return dial.n_columns(self.n_features_in_, self._form())
+
     def _subset_size(self, place: dial.Dial, n_rows: int) -> int:
-        """M for so many rows, at least p, which stands for MSE."""
-        p = dial.n_columns(self.n_features_in_, self._form())
+        p = self._least_columns()
         return max(p, place.subset_size(n_rows, p))
 
-    def _objective(self, setting: Setting, n_rows: int, most_subsets: int) -> Objective:
-        size, d, batch = self._subset_size(setting.place, n_rows), self.n_features_in_, self._batch(n_rows)
-        return dial.objective_at(size, n_rows, d, self._form(), batch_size=batch, most_subsets=most_subsets)
+    def _replicas(
+        self,
+        settings: Sequence[Setting],
+        X: Array,
+        target: NDArray[Any],
+        weight: Array | None,
+        folds: Sequence[Index],
+        seed: int,
+    ) -> list[Replica]:
+        """Untrained networks for the rows of every fold, setting by setting."""
+        parts = [(X[rows], target[rows], None if weight is None else weight[rows]) for rows in folds]
+        planes = [fit_plane(*part) if any(setting.linear for setting in settings) else None for part in parts]
+        p, d, made = self._least_columns(), self.n_features_in_, []
+        for setting, (fold, (x, y, w)) in itertools.product(settings, enumerate(parts)):
+            own, plane = (seed + fold) % 2**31, planes[fold] if setting.linear else None
+            size = self._subset_size(setting.place, len(x))
+            objective: Objective = self._end(self._batch(len(x)))
+            if size > p:
+                objective = dial.with_subsets(self._form(), size, len(x), d, most_subsets=FLEET_SUBSETS)
+            rest = y if plane is None else y - on_plane(plane, x)
+            adam = Adam(setting.learning_rate, setting.alpha)
+            problem = Problem(x, rest, seed=own, sample_weight=w, objective=objective, optimizer=adam)
+            softmax = target.ndim == 1 and isinstance(objective, RLP)
+            made.append(Replica(self._build(own, setting.activation, softmax=softmax), problem, plane))
+        return made
 
-    def _splits(self, X: Array, y: NDArray[Any], weight: Array | None, seed: int) -> list[Split]:
-        """Folds as places among the rows of weight above 0; the caller's own splits count all rows."""
+    def _grow(self, search: Search, n_fold: int) -> Choice:
+        """Train, and twice as long again while the best step lies in the last fifth of the budget."""
+        budget = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
+        numbers = sum(one.kept[0].numel() / 2 for one in search.replicas) + search.residuals[:, 0].size
+        affordable = int(KEPT_BYTES / (8 * numbers * (1 + self.max_doublings / 2)))
+        evaluations = max(4, min(EVALUATIONS, affordable))
+        how: dict[str, Any] = {"device": self.device, "progress": bool(self.verbose)}
+        search.grow(budget, -(-budget // evaluations), **how)
+        for _ in range(self.max_doublings):
+            choice = search.choice()
+            if search.steps[choice.evaluations[choice.setting]] <= LAST_PART * budget:
+                break
+            search.grow(budget, -(-budget // (evaluations // 2)), **how)
+            budget *= 2
+        return search.choice()
+
+    def _splits(
+        self, X: Array, y: NDArray[Any], weight: Array | None, target: NDArray[Any], groups: Any, seed: int
+    ) -> list[Split]:
+        """Folds as places among the rows of weight above 0, which `target` has; the caller's own count all rows."""
         keep = np.ones(len(X), dtype=bool) if weight is None else weight > 0
         if isinstance(self.cv, int | np.integer):
-            folds = min(count("cv", self.cv, minimum=2), int(keep.sum()))
-            splits = list(KFold(folds, shuffle=True, random_state=seed).split(X[keep]))
+            if groups is not None:
+                raise ValueError(
+                    f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
+                )
+            n_folds = min(count("cv", self.cv, minimum=2), len(target))
+            smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
+            splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)
+            if smallest > 1:  # every class in every fold
+                splitter = StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed)
+            splits = list(splitter.split(target, target))
         else:
-            place = np.cumsum(keep) - 1
-            splits = [
-                (place[train][keep[train]], place[test][keep[test]]) for train, test in check_cv(self.cv).split(X, y)
-            ]
+            place, given = np.cumsum(keep) - 1, check_cv(self.cv).split(X, y, groups)
+            splits = [(place[train][keep[train]], place[test][keep[test]]) for train, test in given]
         for train, test in splits:
             if len(train) < 2 or len(test) < 1:
                 raise ValueError(
@@ -227,90 +234,122 @@ class RLPRegressorCV(RegressionEstimator):
         self.n_splits_ = len(splits)
         return splits
 
-    def _interval(self, steps: int, n_networks: int) -> int:
-        """Steps between evaluations: enough of them to choose from, few enough to keep all their weights."""
-        n_weights = sum(p.numel() for p in self._build(0).parameters())
-        affordable = SNAPSHOT_BYTES // (4 * n_weights * n_networks)
-        return -(-steps // max(4, min(EVALUATIONS, affordable)))
-
-    def _note(self, settings: list[Setting], choice: Choice, n_steps: Index, n_fold: int, n_rows: int) -> None:
-        """Set what a fitted estimator tells: every setting at its best step, the best of them for all rows."""
+    def _note(self, settings: list[Setting], search: Search, choice: Choice, n_fold: int, n_rows: int) -> Array:
+        """Set what a fitted estimator tells: every setting at its best step, the best for all rows; return shares."""
+        shares, error = search.mixture(DRAWS if self.ensemble else 1)
         unit = float(np.mean(self.scaling_.y_scale**2))
-        folds = -unit * choice.fold_errors
-        sizes = [self._subset_size(setting.place, n_fold) for setting in settings]
-        alphas = [setting.alpha for setting in settings]
+        folds, n_steps = -unit * choice.fold_errors, search.steps[choice.evaluations]
+        params = [{"subset_size": self._subset_size(one.place, n_fold), **vars(one)} for one in settings]
+        for one in params:
+            del one["place"]
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
         self.cv_results_: dict[str, Any] = {
-            "param_subset_size": np.array(sizes),
-            "param_alpha": np.array(alphas),
-            "params": [{"subset_size": m, "alpha": alpha} for m, alpha in zip(sizes, alphas, strict=True)],
+            **{f"param_{name}": np.array([one[name] for one in params]) for name in params[0]},
+            "params": params,
             "n_steps": n_steps,
+            "share": shares.sum(axis=1),
             **{f"split{i}_test_score": scores for i, scores in enumerate(folds.T)},
             "mean_test_score": -unit * choice.errors,
             "std_test_score": spread,
             "rank_test_score": np.argsort(choice.order) + 1,
         }
-        self.best_index_, self.best_score_ = choice.setting, -unit * float(choice.errors[choice.setting])
-        best, steps = settings[choice.setting], int(n_steps[choice.setting])
-        size: int | None = self._subset_size(best.place, n_rows)
-        if size == self._subset_size(dial.MSE_END, n_rows):
-            size = None
-        self.best_params_: dict[str, Any] = {"subset_size": size, "alpha": best.alpha, "n_steps": steps}
-        self.n_iter_ = max(1, round(steps / dial.steps_per_iteration(n_fold, self._batch(n_fold))))
+        best = choice.setting
+        self.best_index_, self.best_score_ = best, -unit * float(choice.errors[best])
+        self.ensemble_score_ = max(self.best_score_, -unit * error)  # one candidate alone may differ by rounding
+        size: int | None = self._subset_size(settings[best].place, n_rows)
+        size = None if size == self._least_columns() else size
+        self.best_params_: dict[str, Any] = {**params[best], "subset_size": size, "n_steps": int(n_steps[best])}
+        per_iteration = dial.steps_per_iteration(n_fold, self._batch(n_fold))
+        self.n_iter_ = max(1, round(int(n_steps[best]) / per_iteration))
+        self._steps, self._curves, self._shares = search.steps, unit * choice.curves, shares
+        return shares
 
 
-def listed(name: str, values: Any) -> list[Any]:
+def listed(name: str, values: Any, *, fewest: int = 1) -> list[Any]:
     """Several values, as a list."""
-    if not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be a list of numbers, got {values!r}; write [{values!r}]")
-    return list(values)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list, got {values!r}; write [{values!r}]")
+    found = list(values)
+    if len(found) < fewest:
+        raise ValueError(f"{name} must name at least one value, got none")
+    return found
 
 
-class SnapshotRecorder:
-    """Keeps the weights of every network of a fleet at every evaluation, and its error on its validation rows.
+@documented(CV_PARAMETERS, CV_ATTRIBUTES)
+@dataclass(eq=False, repr=False, kw_only=True)
+class RLPRegressorCV(RegressionEstimator, CrossValidated):
+    """Multilayer perceptrons whose subset size, weight decay, activation, stopping step and more are cross-validated.
 
-    A callback of `fit_fleet` for networks that go through the folds one after another, setting by setting. Errors are
-    squared, of rows X [n, d] and Y [n, C] with weights [n]; `folds` are the validation rows.
+    The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. The MSE
+    end is always among the candidates; `subset_sizes=()` leaves it alone. All folds and settings train as one fleet,
+    longer while that helps. The prediction is the mixture of candidates whose out-of-fold error is lowest; it is never
+    above that of the best single one.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+    n_outputs_ : the number of targets.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = RLPRegressorCV(random_state=0).fit(X[:100], y[:100])
+    >>> model.ensemble_score_ >= model.best_score_
+    True
     """
 
-    def __init__(
-        self, X: Array, Y: Array, weight: Array | None, *, folds: Sequence[Index], n_settings: int, n_evaluations: int
-    ) -> None:
-        self._folds = [(torch.tensor(X[r]).float(), Y[r], None if weight is None else weight[r]) for r in folds]
-        self._kept: list[list[Tensor]] = [[] for _ in range(n_settings * len(folds))]  # flat weights
-        self.errors = np.full((n_settings, len(folds), n_evaluations), np.nan)  # NaN from where a network diverged
+    linear_skip: bool | str = "auto"
+    _end = MSE
 
-    def __call__(self, event: Event) -> None:
-        """Take in one evaluation of one network."""
-        if event.step == 0:
-            return
-        setting, fold = divmod(event.replica, len(self._folds))
-        X, Y, weight = self._folds[fold]
-        network, kept = event.model(), self._kept[event.replica]
-        first = next(network.parameters())
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predictions (n,), or (n, C) if y had two dimensions; with `return_std` also the spread of the ensemble."""
+        predicted = self._predict_rows(X)
+        if not return_std:
+            return predicted
+        if not isinstance(self.network_, WeightedMean):
+            raise ValueError("return_std needs an ensemble, got ensemble=False; fit with ensemble=True")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FarRowsWarning)  # told above
+            Z = torch.tensor(self.scaling_.inputs(self._read_new(X)))
         with torch.no_grad():
-            predicted = network(X.to(first)).double().cpu().numpy()
-            flat = nn.utils.parameters_to_vector(network.parameters()).cpu()
-        with np.errstate(over="ignore"):
-            squared = ((predicted - Y) ** 2).mean(axis=1)
-        self.errors[setting, fold, len(kept)] = np.average(squared, weights=weight)
-        kept.append(flat)
-
-    def network(self, setting: int, fold: int, evaluation: int, blank: nn.Module) -> nn.Module:
-        """A network as it was at one evaluation, put into a blank one."""
-        flat = self._kept[setting * len(self._folds) + fold][evaluation]
-        nn.utils.vector_to_parameters(flat, blank.parameters())
-        return blank
+            each = self.network_.each(Z)
+            variance = torch.einsum("k,kbc->bc", self.network_.weights, (each - self.network_(Z)) ** 2)
+        spread = np.sqrt(variance.numpy()) * self.scaling_.y_scale
+        return predicted, spread.reshape(predicted.shape)
 
 
-class MeanNetwork(nn.Module):
-    """The mean of several networks."""
+@documented(CV_PARAMETERS, CV_ATTRIBUTES)
+class RLPClassifierCV(ClassificationEstimator, CrossValidated):
+    """Multilayer perceptrons for classes, their settings, stopping step and mixture cross-validated.
 
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
+    The subset size M is a dial: at all rows probabilities need only match the least-squares plane of the classes, up to
+    the number of columns it is pointwise, which is cross entropy here; `subset_sizes=()` leaves that end alone. The
+    mixture is chosen as by `RLPRegressorCV`, on the squared error of probabilities (the Brier score).
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
-        return torch.stack([network(x) for network in self.networks]).mean(0)
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+    classes_ : the classes, in the order of the columns of `predict_proba`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> RLPClassifierCV(random_state=0).fit(X, y).score(X, y) > 0.9
+    True
+    """
+
+    _end = CrossEntropy
+
+    def _head(self) -> str:
+        return "probabilities"

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import RidgeCV
 
 from rlploss._checks import count, n_different, number
-from rlploss._scaling import Array
+from rlploss._scaling import Array, Scaling
 from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber
 
 BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
 FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
 MOST_SUBSETS = 1000  # in a plan
 _PLAN_WORK = 10**9  # of K·M·p², the cost of factoring a plan
+RULE_ROWS, RULE_FEATURES = 1000, 300  # that "auto" looks at
+CURVED = 0.7  # of a plane's error: a curved fit below it tells that there is little noise
 
 Index = NDArray[np.int64]
 Split = tuple[Index, Index]  # training and validation rows
@@ -69,14 +73,37 @@ def n_columns(n_features: int, form: RLP) -> int:
     return form.planes.n_columns(n_features)
 
 
-def auto_subset_size(n_rows: int, n_columns: int) -> int:
-    """The subset size M that `subset_size="auto"` takes, for N rows and p columns (the intercept included).
+def relative(weight: Array | None) -> Array | None:
+    """Weights [n] with mean 1, as only their ratios count; None where all are the same."""
+    return None if weight is None or np.ptp(weight) == 0 else weight / weight.mean()
 
-    M = 0.85·N up to 100 rows, 8500/N beyond, at least p + 2; N where there are fewer rows (MSE then).
-    Few rows want the strong regulariser that large subsets are; many rows can afford to learn what is not linear.
+
+def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bool = True) -> int | None:
+    """The subset size M that `subset_size="auto"` takes for rows X (n, d) and targets y (n,) or (n, C); None is MSE.
+
+    M = √(p·N), the middle of the dial on a logarithmic scale, for N rows and p columns (the intercept included). MSE
+    where there are fewer than p + 3 rows, and where a curved fit, ridge regression on random features, has less than
+    0.7 of the leave-one-out error of a plane: what is not linear is no noise there, and RLP would learn it slowly.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 90).reshape(30, 3) ** [1, 2, 3]
+        >>> auto_subset_size(X, X @ [1.0, 2.0, 3.0]), auto_subset_size(X, np.cos(9 * X[:, 0]))
+        (11, None)
     """
-    size = 0.85 * min(n_rows, 10_000 / n_rows)
-    return min(n_rows, max(n_columns + 2, round(size)))
+    X, Y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64).reshape(len(X), -1)
+    n_rows, p = len(X), X.shape[1] + int(intercept)
+    if n_rows < p + 3:
+        return None
+    rng = np.random.default_rng(0)
+    some = rng.permutation(n_rows)[:RULE_ROWS]
+    weight = None if sample_weight is None else relative(np.asarray(sample_weight, dtype=np.float64)[some])
+    scaling = Scaling.of(X[some], Y[some], weight)
+    Z, target = scaling.inputs(X[some]), scaling.targets(Y[some])
+    directions = rng.normal(size=(X.shape[1], RULE_FEATURES)) / np.sqrt(X.shape[1])
+    bent = np.maximum(Z @ directions + rng.uniform(-2, 2, size=RULE_FEATURES), 0)
+    curved = np.hstack([Z, Scaling.of(bent).inputs(bent)])
+    plane, curve = (-RidgeCV(np.logspace(-4, 4, 17)).fit(part, target, weight).best_score_ for part in (Z, curved))
+    return None if curve < CURVED * plane else max(p + 2, round(float(np.sqrt(p * n_rows))))
 
 
 def with_subsets(form: RLP, size: int, n_rows: int, n_features: int, *, most_subsets: int = MOST_SUBSETS) -> RLP:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.multiclass import unique_labels
 
 from rlploss import MSE, RLP, Adam, EarlyStopping, Event, History, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._scaling import Array, Scaling
 from rlploss.estimators import dial
-from rlploss.estimators.base import Data, NetworkEstimator, RegressionEstimator
+from rlploss.estimators.base import ClassificationEstimator, Data, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.parameters import documented
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
@@ -30,6 +28,7 @@ from rlploss.training.objectives import Objective
 class MLP(NetworkEstimator):
     """The settings and the training of one network; subclasses read the target and name the losses."""
 
+    activation: str = field(default="relu", kw_only=False)
     loss: str = "rlp"
     subset_size: int | float | str = "auto"
     n_subsets: int | str = "auto"
@@ -61,15 +60,15 @@ class MLP(NetworkEstimator):
                 f"got {kind} after {self._kind}; call fit with warm_start=False to begin anew"
             )
         X, target, weight = self._weighted(*self._read(X, y, sample_weight, first=not goes_on), first=not goes_on)
-        seed = self._seed()
-        validation = None
+        seed, rows, validation = self._seed(), X, None
         if self.early_stopping and not partial:
             (X, target, weight), validation = self._hold_out(X, target, weight, seed)
         if goes_on:  # a copy: training that fails leaves the estimator as it was
             scaling, network, state = self.scaling_, copy.deepcopy(self.network_).float(), self._engine_state
         else:
-            scaling, network, state = self._scaling(X, target, weight), self._build(seed), None
-        objective = self._objective(*X.shape)
+            network = self._build(seed, self.activation, softmax=kind[-1] == "probabilities")
+            scaling, state = self._scaling(X, target, weight), None
+        objective = self._objective(X, target, weight)
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
         metric = "cross_entropy" if self._head() == "logits" else "mse"
         held = None if validation is None else scaled(scaling, *validation)
@@ -90,6 +89,7 @@ class MLP(NetworkEstimator):
         kept = None if held is None else EarlyStopping(metric, patience=self.max_iter + 1)
         (loop,) = train([job], Supervision(Steps(steps), callbacks=(rule,), early_stopping=kept))
         self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        self._note_range(rows, goes_on=goes_on)
         self._kind: tuple[tuple[int, ...], str, str] = kind
         self._engine_state: dict[str, Any] = loop.engine.state_dict()  # Adam's averages, for training that goes on
         self._fitted_head = kind[-1]
@@ -117,8 +117,9 @@ class MLP(NetworkEstimator):
         rows = X[train], target[train], None if weight is None else weight[train]
         return rows, (X[test], target[test])
 
-    def _objective(self, n_rows: int, n_features: int) -> Objective:
-        """What `fit` makes small. Too few rows for "auto" to give subsets are MSE."""
+    def _objective(self, X: Array, target: NDArray[Any], weight: Array | None) -> Objective:
+        """What `fit` makes small."""
+        n_rows, n_features = X.shape
         batch = self._batch(n_rows)
         if self.loss != "rlp":
             return dial.POINTWISE[self.loss](batch, mixup=self.mixup)
@@ -132,8 +133,9 @@ class MLP(NetworkEstimator):
         p = dial.n_columns(n_features, form)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))
-            size = dial.auto_subset_size(n_rows, p)
-            if size < p + 2 and form.ridge == 0:
+            y = target if target.ndim > 1 else np.eye(self._n_outputs())[target]
+            size = dial.auto_subset_size(X, y, weight, intercept=p > n_features)
+            if size is None:
                 return MSE(batch, mixup=self.mixup)
             return dial.with_subsets(form, size, n_rows, n_features)
         place = dial.Dial.of("subset_size", self.subset_size)
@@ -237,7 +239,7 @@ loss : {"rlp", "cross_entropy", "mse"}
     What is made small. With RLP and MSE the error is probability minus one-hot class, the probabilities from a
     soft-max; with cross entropy the network gives logits.
 """)
-class RLPClassifier(ClassifierMixin, MLP):
+class RLPClassifier(ClassificationEstimator, MLP):
     """A multilayer perceptron for classification, trained with the Random Linear Projections loss.
 
     Inputs are standardised inside. Names are those of scikit-learn's `MLPClassifier` where the meaning is the same.
@@ -263,15 +265,6 @@ class RLPClassifier(ClassifierMixin, MLP):
     """
 
     _losses = ("rlp", "cross_entropy", "mse")
-    classes_: NDArray[Any]
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on rows X (n, d) and classes y (n,).
-
-        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
-        """
-        self._given_classes = None
-        return super().fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one more iteration, on these rows; the first call needs all `classes` and fixes the scaling."""
@@ -286,33 +279,10 @@ class RLPClassifier(ClassifierMixin, MLP):
                     f"{list(self.classes_)}"
                 )
             self._given_classes = given
-        return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
-
-    def predict_proba(self, X: Any) -> Array:
-        """Class probabilities (n, n_classes)."""
-        return self._predict_rows(X)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each row."""
-        most_probable = self.predict_proba(X).argmax(axis=1)
-        chosen: NDArray[Any] = self.classes_[most_probable]
-        return chosen
+        try:
+            return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
+        finally:
+            self._given_classes = None
 
     def _head(self) -> str:
         return "logits" if self.loss == "cross_entropy" else "probabilities"
-
-    def _n_outputs(self) -> int:
-        return len(self.classes_)
-
-    def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        if first:
-            given = self._given_classes
-            self.classes_ = unique_labels(y) if given is None else given
-            if len(self.classes_) < 2:
-                raise ValueError(f"RLPClassifier needs at least two classes, got 1 class: {self.classes_[0]!r}")
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(f"y must hold classes seen at first, {list(self.classes_)}, got {unknown[0]!r}")
-        return np.searchsorted(self.classes_, y)

@@ -17,8 +17,8 @@ activation : {"relu", "tanh", "logistic", "identity"}
     What follows every hidden layer.
 subset_size : "auto", int, or float in (0, 1]
     M, the rows of one subset, as a number or as a fraction of the training rows. It is a dial: up to the number of
-    columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size(N, p)` for N rows
-    and p columns, the intercept included: 0.85·N up to 100 rows, 8500/N beyond, at least p + 2.
+    columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size(X, y)`: √(p·N) for
+    N rows and p columns, the intercept included, or MSE where the training rows show a curve without much noise.
 n_subsets : "auto" or int
     K, the subsets of the plan that training goes through. "auto" is up to 1000, fewer where their factors would take
     more than about a second.
@@ -64,18 +64,56 @@ verbose : bool
 device : str or None
     Where to train; None is the CPU. The fitted network is on the CPU in any case.
 """
+CV_PARAMETERS = """
+subset_sizes : "auto" or sequence of int or float
+    Places on the dial, as numbers of rows or as fractions of the training rows of a fold. Its pointwise end, which has
+    no subsets, is always among them, and alone with (). "auto" adds the middle of the dial on a logarithmic scale.
+alphas : sequence of float
+    Weight decays to choose from: alpha/2·‖weights‖² is added to the mean loss.
+learning_rates : sequence of float
+    Learning rates of Adam to choose from.
+activations : sequence of {"relu", "tanh", "logistic", "identity"}
+    What follows every hidden layer, to choose from.
+linear_skip : "auto" or bool
+    Whether a network adds to the plane of a ridge regression. "auto" tries both.
+cv : int, splitter or iterable of splits
+    The number of folds, or who makes them (`GroupKFold`, `TimeSeriesSplit`), or the folds themselves as pairs of
+    training and validation rows.
+ensemble : bool
+    Whether to predict with the best mixture of the fold models, which are trained already. False trains one network on
+    all rows with the best setting.
+max_iter : int
+    The first budget, in iterations: the longest training to choose from.
+max_doublings : int
+    How often the budget may double. It does while the best step lies in its last fifth, for all settings alike.
+random_state : int, RandomState or None
+    Decides folds, initial weights, subsets and batches. None is different each time.
+"""
+CV_ATTRIBUTES = """
+cv_results_ : dict of arrays, one entry per setting at its best step: `param_subset_size` (rows in a fold; the number of
+    the planes' columns stands for the pointwise end) and the other `param_...`, `params` (all of them as a dict),
+    `n_steps`, `share` (in the ensemble, all steps together), `split{i}_test_score`, `mean_test_score`, `std_test_score`
+    (negative mean squared error in units of y), `rank_test_score`. `to_frame()` and `plot()` show it.
+best_params_ : dict with the best setting and its `n_steps`; `subset_size` is for all rows (None: the pointwise end).
+best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in `cv_results_`.
+ensemble_score_ : the same score of the mixture: at least `best_score_`.
+n_iter_ : iterations of the best setting.
+n_splits_ : the number of folds.
+network_ : the network, or the mixture of networks, on standardised columns; `to_torch()` is the whole model.
+"""
 ATTRIBUTES = """
 loss_curve_ : the training loss of every iteration.
 loss_, best_loss_ : its last and its lowest value; the latter is None with `early_stopping`.
 n_iter_ : the number of iterations.
 subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found it to be MSE).
 network_ : the network on standardised columns; `to_torch()` is the whole model.
-scaling_ : what is subtracted from columns and targets, and what they are divided by.
-n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
 """
+COMMON = """
+scaling_ : what is subtracted from columns and targets, and what they are divided by.
+n_features_in_, feature_names_in_ : the number of columns, and their names if X had some."""
 
 
-def documented(own: str) -> Callable[[C], C]:
+def documented(own: str, attributes: str = ATTRIBUTES) -> Callable[[C], C]:
     """Fill {parameters} and {attributes} into the docstring of a class; `own` parameters come first."""
 
     def fill(cls: C) -> C:
@@ -87,7 +125,7 @@ def documented(own: str) -> Callable[[C], C]:
                 texts.setdefault(name, f"{name} : " + rest.replace("\n", f", default={defaults[name]!r}\n", 1))
         said = inspect.cleandoc(cls.__doc__ or "")  # python -OO leaves none
         said = said.replace("{parameters}", "\n".join(texts.values()))
-        cls.__doc__ = said.replace("{attributes}", ATTRIBUTES.strip())
+        cls.__doc__ = said.replace("{attributes}", attributes.strip() + COMMON)
         return cls
 
     return fill

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import warnings
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from rlploss._files import replacing
-from rlploss.training.rows import add_to_digest
+from rlploss.training.rows import digest
 
 FORMAT = 2
 MARK = "rlploss checkpoint"
@@ -40,7 +39,7 @@ class CheckpointFile:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a checkpoint so that at every moment there is either the old one or the new one, whole."""
-        head = {"mark": MARK, "format": FORMAT, "spec": self.spec, "environment": self.where, "digest": _digest(state)}
+        head = {"mark": MARK, "format": FORMAT, "spec": self.spec, "environment": self.where, "digest": digest(state)}
         try:
             with replacing(self.path) as file:
                 torch.save({**head, "state": state}, file)
@@ -80,7 +79,7 @@ def read(path: Path) -> dict[str, Any]:
     with refusing(path):
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {str(content['format'])[:40]!r}, not {FORMAT}")
-        if _digest(content["state"]) != content["digest"]:
+        if digest(content["state"]) != content["digest"]:
             raise ValueError("its content does not match its digest")
         for part in ("spec", "environment", "state"):
             if not isinstance(content[part], dict) or not all(isinstance(key, str) for key in content[part]):
@@ -146,9 +145,3 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "")
         else:
             parts.append(f"{within}{key} is {_short(repr(a))} in the file and {_short(repr(b))} here")
     return ", ".join(parts)
-
-
-def _digest(state: object) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    add_to_digest(found, state)
-    return found.hexdigest()

@@ -32,19 +32,15 @@ def cached(function: F) -> F:
 
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
     """
+    folder, before, kept = _folder(), _config.CACHE_DIR, True
     try:  # numba would fall back on a place that does not notice a change of the other sources
-        _folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=_folder()):
-            pass
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            _config.CACHE_DIR = str(folder)
     except OSError:
-        made: F = _njit(**_RULES)(function)
-        return made
-    before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(_folder())
-    try:
-        made = _njit(cache=True, **_RULES)(function)
-    finally:
-        _config.CACHE_DIR = before
+        kept = False
+    made: F = _njit(cache=kept, **_RULES)(function)
+    _config.CACHE_DIR = before
     return made
 
 

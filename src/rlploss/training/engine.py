@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from rlploss import distributed
+from rlploss.loss.quadratic import projected, quadratic
 from rlploss.training.feed import Feed, Window, stream
-from rlploss.training.job import Job, OptimizerValue
-from rlploss.training.scores import score
+from rlploss.training.job import Job
+from rlploss.training.objectives import RLP, BatchLoss, Objective, OnBatches
+from rlploss.training.rows import flat
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Engine(ABC):
     feed: Feed
     total = 0.0  # the sum of losses since the loop set it to zero: its bits must not depend on how a run is cut
     stopping = False  # asks `run` to come back soon
+    in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
@@ -67,8 +71,9 @@ class ModuleEngine(Engine):
         if self.share.world > 1:
             _check_for_processes(job.model)
         self.feed = Feed(job, self.share)
-        parameters = [p for p in job.model.parameters() if p.requires_grad]
-        self.optimizer = _make_optimizer(job, parameters)
+        self.optimizer = job.optimizer([p for p in job.model.parameters() if p.requires_grad])
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(self.optimizer).__name__}")
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
 
@@ -79,8 +84,6 @@ class ModuleEngine(Engine):
         source = stream(self.job.seed, purpose).initial_seed()
         for generator in default_generators(self.job.table.x.device):
             generator.manual_seed(source)
-        if self.job.engine_state is not None:
-            self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
         self.feed.release()
@@ -127,9 +130,8 @@ class ModuleEngine(Engine):
         return {"engine": self.name, "optimizer": self.optimizer.state_dict(), "random": random}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate  # that of this job
         if self.share.rank == 0:  # the others' were not kept
             for generator, bits in zip(default_generators(self.job.table.x.device), state["random"], strict=True):
@@ -149,23 +151,80 @@ def default_generators(device: torch.device) -> list[torch.Generator]:
     return generators
 
 
-def _make_optimizer(job: Job, parameters: list[nn.Parameter]) -> Optimizer:
-    if isinstance(job.optimizer, OptimizerValue):
-        return job.optimizer.make(parameters)
-    made = job.optimizer(parameters)
-    if not isinstance(made, Optimizer):
-        raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(made).__name__}")
-    return made
-
-
 def _check_for_processes(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise ValueError(
-                "fit sums gradients over processes by itself, got a DistributedDataParallel; pass its .module"
+                "fit sums gradients over processes itself, got a DistributedDataParallel; pass its .module"
             )
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
             raise ValueError(
                 f"{type(module).__name__} sees the rows of one process only; convert the model with "
                 "torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation"
             )
+
+
+# Value and gradient of an objective with respect to the predictions of one step. RLP has its gradient in closed form. A
+# loss of single rows, built in or anyone's own, goes through autograd up to the predictions.
+
+
+def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of the i-th step, this process's part of it, and its gradient, for predictions and targets [b, C]."""
+    block, total = window.block, int(window.totals[i])
+    low, high = (int(end) for end in window.spans[i])
+    index = block.rows[low:high].to(pred.device)
+    weight = None
+    if block.weight is not None:
+        weight = (block.weight if block.every_row else block.weight[index]).unsqueeze(1)
+    if isinstance(objective, BatchLoss):
+        features = flat(window.inputs(i)[0])
+        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, features)), pred)
+    if isinstance(objective, OnBatches):
+        return _by_autograd(lambda leaf: _mean(objective.values(leaf, target), leaf, weight, total), pred)
+    assert isinstance(objective, RLP)
+    residual = pred - target if weight is None else (pred - target) * weight
+    (M, _, _), C, bank = objective.shape(), residual.shape[1], block.bank
+    if block.form is not None:
+        value, back = quadratic(residual, block.form.to(residual.dtype), 1 / C)
+    elif bank is not None:
+        value, back = _by_autograd(lambda leaf: bank.loss(leaf, torch.zeros_like(leaf)), residual)
+    else:
+        some = slice(low // M, high // M)
+        stack = (residual[index] if block.every_row else residual).view(-1, M, C)
+        rows = None if block.projector is None else block.projector[some]
+        values, back = projected(stack, rows, 1 / (total * C), block.residual_weight)
+        value, back = values.sum(), back.view(-1, C)
+        if block.offset is not None:
+            value = value + block.offset[some].sum() / total
+        if block.every_row:
+            back = torch.zeros_like(residual).index_add_(0, index, back)
+    return value, back if weight is None else back * weight
+
+
+def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:
+    """The mean of values [b] or [b, C] over `total` rows and over outputs, with row weights [b, 1]."""
+    if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"a Pointwise function must return one value per row ({pred.shape[0]},) or per output "
+            f"{tuple(pred.shape)}, got {got}; leave out the mean"
+        )
+    values = values.unsqueeze(1) if values.ndim == 1 else values
+    return (values if weight is None else values * weight).sum() / (total * values.shape[1])
+
+
+def _one_number(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"a BatchLoss function must return one number, got {got}; take the mean")
+    return value.reshape(())
+
+
+def _by_autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        value = function(leaf)
+        if not value.requires_grad:
+            raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
+        (back,) = torch.autograd.grad(value, leaf)
+    return value.detach(), back

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from rlploss.training.rows import flat
 HELD_BYTES = 2**28  # what may be held of a plan beyond the rows themselves; past it a block is made at a time
 BLOCK_BYTES = 2**26
 BLOCK_ROWS = 2**19  # row numbers that a block of several epochs holds
+AHEAD = 256  # steps whose rows are drawn at once at most, since a run may stop early
 
 
 def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
@@ -80,13 +81,8 @@ class Window:
     block: Block
     first: int
     last: int
-    spans: NDArray[np.int64] = field(init=False)
-    totals: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        where = (np.arange(self.first, self.last) - self.block.first) % len(self.block.spans)
-        object.__setattr__(self, "spans", self.block.spans[where])
-        object.__setattr__(self, "totals", self.block.totals[where])
+    spans: NDArray[np.int64]  # those of the block that belong to the steps
+    totals: NDArray[np.int64]
 
     def inputs(self, i: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the i-th step of the window."""
@@ -122,10 +118,9 @@ class Feed:
         self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
         self._every_row &= rlp is not None or alone
         self._as_form = self._every_row and alone and job.steps_per_epoch == 1
-        self._weight = self._centre = None
-        if self.table.weight is not None:  # [N, 1], with mean 1
-            self._weight = self.table.weight.squeeze(1)
-            self._centre = (self.table.weight * self.table.features).mean(0, dtype=torch.float64)
+        self._weight = self.table.weight
+        if self._weight is not None:
+            self._centre = (self._weight.unsqueeze(1) * self.table.features).mean(0, dtype=torch.float64)
         # how long a block lasts: for the run, for whole epochs, or for some steps
         self._constant, self._at_once, self._fresh = self._every_row, alone, False
         if rlp is not None:
@@ -151,7 +146,9 @@ class Feed:
         if self._block is None or not self._block.first <= step < self._block.last:
             self._block = None  # its memory is free before the next one is made
             self._block = self._make_block(step)
-        return Window(self._block, step, min(stop, self._block.last))
+        block, last = self._block, min(stop, self._block.last)
+        where = (np.arange(step, last) - block.first) % len(block.spans)
+        return Window(block, step, last, block.spans[where], block.totals[where])
 
     def release(self) -> None:
         """Let go of everything that can be made again."""
@@ -196,12 +193,11 @@ class Feed:
         job, n, alpha = self.job, self.table.n_rows, self.job.objective.mixup
         mixed = stream(job.seed, "mixup", epoch)
         if self._rlp is not None:
-            plan, *other = self._plan(epoch)
-            rows = plan[units].flatten()
+            rows, *others = (plan[units].flatten() for plan in self._plan(epoch))
             if alpha is None:
                 return rows, None, None
-            lam = mixup_lambdas(len(plan), alpha, generator=mixed)[units].repeat_interleave(self._unit)
-            return rows, other[0][units].flatten(), lam
+            lam = mixup_lambdas(self._rlp.shape()[1], alpha, generator=mixed)[units]
+            return rows, others[0], lam.repeat_interleave(self._unit)
         rows = units
         if self._totals[0] < n:  # with all rows in one step their order means nothing
             rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
@@ -225,7 +221,7 @@ class Feed:
             high = min(low + self._block_steps, per_epoch)
         elif self._rlp is None:
             left = -(-self.job.total_steps // per_epoch) - epoch
-            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows))
+            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows, AHEAD // per_epoch))
         sizes = self._sizes[low:high]
         units = torch.from_numpy(np.repeat(self._begin[low:high] - np.cumsum(sizes) + sizes, sizes))
         units += torch.arange(len(units))
@@ -264,6 +260,9 @@ class Feed:
             generator = stream(self.job.seed, "draw", epoch)
             index = draw_rows(self._plan(epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
             bank.redraw(self._columns(self.table.read(index)[0], index))
+        if r.probe == "sum" and self._weight is not None:
+            sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
+            return replace(block, projector=sums.to(self.table.x.dtype))
         N = self.table.n_rows
         if self._as_form and r.probe != "draw" and N <= bank.dense_rows:
             height = 0 if bank.rows is None else bank.rows.shape[1]
@@ -271,9 +270,6 @@ class Feed:
                 return replace(block, form=bank.form())
         if bank.kind == "chunks":
             return replace(block, bank=bank)
-        if r.probe == "sum" and self._weight is not None:
-            sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
-            return replace(block, projector=sums.to(self.table.x.dtype))
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
@@ -309,12 +305,11 @@ class Feed:
 
     def _columns(self, x: Tensor, rows: Tensor | None) -> Tensor:
         """Inputs as the planes see them; `rows` says which they are, None: all."""
-        if self._weight is None or self._centre is None or self._rlp is None:
+        r = self._rlp
+        if self._weight is None or r is None:
             return flat(x)
         weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
-        return weighted_columns(
-            flat(x), weight, self._centre, intercept=self._rlp.planes.intercept, ridge=self._rlp.ridge
-        )
+        return weighted_columns(flat(x), weight, self._centre, intercept=r.planes.intercept, ridge=r.ridge)
 
     def _column_parts(self) -> Iterator[Tensor]:
         for index in torch.split(torch.arange(self.table.n_rows), 2**16):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from rlploss import distributed
 from rlploss._checks import one_of
@@ -19,38 +18,28 @@ from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.checkpoint import engine_of
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
-from rlploss.training.job import (
-    Adam,
-    Budget,
-    Job,
-    OptimizerFunction,
-    OptimizerValue,
-    Problem,
-    Schedule,
-    describe_model,
-    make_job,
-)
+from rlploss.training.job import Adam, ChosenBudget, ChosenOptimizer, Job, Problem, Schedule, describe_model, make_job
 from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
-from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
-from rlploss.training.rows import Array
+from rlploss.training.objectives import RLP, Objective
+from rlploss.training.rows import Array, Inputs
 
 ENGINES = ("auto", "kernel", "torch")
 
 
 def fit(
     model: nn.Module,
-    X: Array | Dataset[Any],
+    X: Inputs,
     y: Array | None,
     objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
-    budget: Budget | tuple[int, str],
-    optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
+    budget: ChosenBudget,
+    optimizer: ChosenOptimizer = Adam(),  # noqa: B008 - as above
     seed: int = 0,
     sample_weight: Array | None = None,
-    validation: tuple[Array | Dataset[Any], Array | None] | None = None,
+    validation: tuple[Inputs, Array | None] | None = None,
     metrics: ChosenMetrics = None,
-    evaluate_every: Budget | tuple[int, str] | None = None,
+    evaluate_every: ChosenBudget | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
     schedule: str | Schedule | None = None,
@@ -59,7 +48,7 @@ def fit(
     progress: bool | ProgressFunction = False,
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: Budget | tuple[int, str] | None = None,
+    checkpoint_every: ChosenBudget | None = None,
     engine: str = "auto",
 ) -> History:
     """Train `model` in place and return its curves.
@@ -117,11 +106,8 @@ def fit(
     problem = Problem(X, y, seed=seed, validation=validation, sample_weight=sample_weight)
     settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
     job = make_job(model, problem, *settings, n_processes=distributed.current().world)
-    path = None if checkpoint is None else Path(checkpoint)
-    if checkpoint_every is not None and path is None:
-        raise ValueError("checkpoint_every needs a file to write to, got none; pass checkpoint=PATH")
-    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint_every)
-    return train([job], watch, engine=engine, progress=progress, paths=[path])[0].history
+    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint, checkpoint_every)
+    return train([job], watch, engine=engine, progress=progress)[0].history
 
 
 def fit_fleet(
@@ -129,10 +115,10 @@ def fit_fleet(
     problems: Iterable[Problem],
     objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
-    budget: Budget | tuple[int, str],
-    optimizer: OptimizerValue | OptimizerFunction | str = Adam(),  # noqa: B008 - as above
+    budget: ChosenBudget,
+    optimizer: ChosenOptimizer = Adam(),  # noqa: B008 - as above
     metrics: ChosenMetrics = None,
-    evaluate_every: Budget | tuple[int, str] | None = None,
+    evaluate_every: ChosenBudget | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
     schedule: str | Schedule | None = None,
@@ -141,7 +127,7 @@ def fit_fleet(
     progress: bool | ProgressFunction = False,
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: Budget | tuple[int, str] | None = None,
+    checkpoint_every: ChosenBudget | None = None,
     engine: str = "auto",
 ) -> list[History]:
     """Train one replica per problem and return their histories in order.
@@ -179,22 +165,15 @@ def fit_fleet(
     settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
     for number, problem in enumerate(problems):
         if not isinstance(problem, Problem):
-            raise TypeError(
-                f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y, seed=...)"
-            )
+            raise TypeError(f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y)")
         jobs.append(make_job(build_model(problem.seed), problem, *settings, known=known))
         if _look(jobs[-1]) != _look(jobs[0]):
             raise ValueError(
                 f"all replicas must have the same architecture and input shape, but replica {number} differs from "
                 "replica 0; train different architectures in fleets of their own"
             )
-    folder = None if checkpoint is None else Path(checkpoint)
-    if checkpoint_every is not None and folder is None:
-        raise ValueError("checkpoint_every needs a folder to write to, got none; pass checkpoint=PATH")
-    paths = [None if folder is None else folder / f"replica-{number:04}.pt" for number in range(len(jobs))]
-    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint_every)
-    done = train(jobs, watch, engine=engine, progress=progress, paths=paths, numbered=True)
-    return [loop.history for loop in done]
+    watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint, checkpoint_every)
+    return [loop.history for loop in train(jobs, watch, engine=engine, progress=progress, fleet=True)]
 
 
 def _look(job: Job) -> tuple[object, ...]:
@@ -210,33 +189,28 @@ def train(
     *,
     engine: str = "auto",
     progress: bool | ProgressFunction = False,
-    paths: Sequence[Path | None] | None = None,
-    numbered: bool = False,
+    fleet: bool = False,
 ) -> list[Loop]:
     """Train all jobs, and return their loops in order.
 
     Kernel calls go to a pool of threads; everything else, models, evaluations and callbacks among it, happens in the
     calling thread, because torch has one generator for all.
     """
-    one_of("on_divergence", watch.on_divergence, ("raise", "record"))
     one_of("engine", engine, ENGINES)
-    paths = [None] * len(jobs) if paths is None else paths
-    told = progress and distributed.current().rank == 0
-    reporter = Reporter(progress, sum(job.total_steps for job in jobs)) if told else None
+    reporter = Reporter(distributed.current().rank == 0 and progress, sum(job.total_steps for job in jobs))
     loops: list[Loop] = []
 
     def make_loops() -> Iterator[Loop]:
-        for number, (job, path) in enumerate(zip(jobs, paths, strict=True)):
-            made, reason = _choose_engine(job, engine, path)
-            shown = number if numbered else None
-            loops.append(Loop(job, made, watch, reporter, reason=reason, number=shown, path=path))
+        for number, job in enumerate(jobs):
+            replica = number if fleet else None
+            made, reason = _choose_engine(job, engine, watch.path(replica))
+            loops.append(Loop(job, made, watch, reporter, reason, replica))
             yield loops[-1]
 
     generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
     with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
         _go(make_loops(), stack)
-    if reporter is not None:
-        reporter.end()
+    reporter.end()
     return loops
 
 
@@ -252,7 +226,7 @@ def _go(loops: Iterator[Loop], stack: ExitStack) -> None:
         with _own_threads(loop.engine):
             loop.begin() if outcome is None else loop.took(outcome)
             while (stretch := loop.next()) is not None:
-                if pool is not None and _in_pool(loop.engine):
+                if pool is not None and loop.engine.in_pool:
                     running[pool.submit(stretch)] = loop
                     return
                 loop.took(stretch())
@@ -289,11 +263,6 @@ def _own_threads(engine: Engine) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _in_pool(engine: Engine) -> bool:
-    """Whether a stretch is nothing but kernel calls: anyone's own loss runs in the calling thread."""
-    return isinstance(engine, KernelEngine) and not isinstance(engine.job.objective, Pointwise | BatchLoss)
 
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:

@@ -13,18 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import Dataset
 
 from rlploss._checks import count, number, one_of
-from rlploss._values import Value, function_to_json, positive, put
+from rlploss._values import Value, plain, positive, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
-from rlploss.training.rows import Array, Table, digest, read_rows, weigh
+from rlploss.training.rows import Array, Inputs, Table, digest, read_rows, weigh
 
 SCHEDULES = ("cosine", "linear")
 
 Schedule = Callable[[int, int], float]
-OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]  # the values below are such functions too
+ChosenOptimizer = OptimizerFunction | str
 
 
 class OptimizerValue(Value):
@@ -37,8 +37,9 @@ class OptimizerValue(Value):
         put(self, "lr", positive("lr", self.lr))
         put(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
 
-    def make(self, parameters: list[nn.Parameter]) -> Optimizer:
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Torch's optimiser for these parameters, with its fused update where there is one."""
+        parameters = list(parameters)
         # torch's fused SGD fails where a parameter has its first gradient later than others
         fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(self, "momentum", 0.0)
         kind: Any = getattr(torch.optim, type(self).__name__)
@@ -82,10 +83,8 @@ class SGD(OptimizerValue):
 NAMES: dict[str, type[OptimizerValue]] = {"adam": Adam, "adamw": AdamW}
 
 
-def as_optimizer(value: object) -> OptimizerValue | OptimizerFunction:
+def as_optimizer(value: object) -> OptimizerFunction:
     """Read an optimiser: a value, a name that stands for the value with its defaults, or a function."""
-    if isinstance(value, OptimizerValue):
-        return value
     if isinstance(value, str):
         return NAMES[one_of("optimizer", value, NAMES)]()
     if isinstance(value, type) and issubclass(value, OptimizerValue):
@@ -125,6 +124,7 @@ class Steps(Value):
 
 
 Budget = Epochs | Steps
+ChosenBudget = Budget | tuple[int, str]
 
 
 def as_budget(name: str, value: object) -> Budget:
@@ -147,15 +147,15 @@ class Problem:
     objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
     """
 
-    X: Array | Dataset[Any]
+    X: Inputs
     y: Array | None
     _: KW_ONLY
     seed: int = 0
-    validation: tuple[Array | Dataset[Any], Array | None] | None = None
+    validation: tuple[Inputs, Array | None] | None = None
     sample_weight: Array | None = None
     objective: Objective | str | None = None
-    optimizer: OptimizerValue | OptimizerFunction | str | None = None
-    budget: Budget | tuple[int, str] | None = None
+    optimizer: ChosenOptimizer | None = None
+    budget: ChosenBudget | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class Job:
     model: nn.Module
     table: Table
     objective: Objective
-    optimizer: OptimizerValue | OptimizerFunction
+    optimizer: OptimizerFunction
     budget: Budget
     seed: int
     schedule: str | Schedule | None
@@ -182,14 +182,6 @@ class Job:
     def total_steps(self) -> int:
         """Optimiser steps in the whole budget."""
         return self.budget.steps(self.steps_per_epoch)
-
-    def steps(self, name: str, every: Budget | tuple[int, str]) -> int:
-        """An interval in steps."""
-        return as_budget(name, every).steps(self.steps_per_epoch)
-
-    def samples(self, step: int) -> int:
-        """Rows read in the first `step` steps."""
-        return self.objective.samples(step, self.table.n_rows)
 
     def rate_factors(self, first: int, last: int) -> NDArray[np.float64]:
         """What the learning rates of steps first..last are multiplied by."""
@@ -219,18 +211,12 @@ class Job:
         """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
         validation = self.evaluator.validation
         return {
-            **{name: _as_json(value) for name, value in self.settings().items()},
+            **{name: plain(value) for name, value in self.settings().items()},
             "model": describe_model(self.model),
             "data": self.table.fingerprint(),
             "validation": None if validation is None else digest(validation.x, validation.y),
             "metrics": list(self.evaluator.names),
         }
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Value):
-        return value.to_json()
-    return function_to_json(value) if callable(value) else value
 
 
 def describe_model(model: nn.Module) -> str:
@@ -243,8 +229,8 @@ def make_job(
     model: nn.Module,
     problem: Problem,
     objective: Objective | str,
-    optimizer: OptimizerValue | OptimizerFunction | str,
-    budget: Budget | tuple[int, str],
+    optimizer: ChosenOptimizer,
+    budget: ChosenBudget,
     metrics: ChosenMetrics = None,
     schedule: str | Schedule | None = None,
     clip_grad: float | None = None,

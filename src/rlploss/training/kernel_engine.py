@@ -7,8 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -21,11 +20,10 @@ from rlploss import distributed
 from rlploss._extras import missing
 from rlploss.loss.planes import probe_rows
 from rlploss.training import kernel_types as kt
-from rlploss.training.engine import Engine, Outcome
+from rlploss.training.engine import Engine, Outcome, score
 from rlploss.training.feed import Block, Feed, Window
 from rlploss.training.job import SGD, Adam, AdamW, Job
 from rlploss.training.objectives import RLP, Huber
-from rlploss.training.scores import score
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
 MOST_PRODUCTS, MOST_PARAMETERS = 3e7, 3e5
@@ -41,25 +39,10 @@ _LOCK = threading.Lock()
 _READY: set[Any] = set()  # floating types that the kernel is compiled for
 
 
-@dataclass(frozen=True)
-class DenseChain:
-    """A network that is a chain of linear layers: the layers, and the number of each one's activation."""
-
-    layers: tuple[nn.Linear, ...]
-    activations: tuple[int, ...]
-    flattens: bool  # rows of any shape
-
-    @property
-    def n_parameters(self) -> int:
-        """All weights and biases."""
-        return sum(p.numel() for layer in self.layers for p in layer.parameters())
-
-
-def read_chain(model: nn.Module) -> DenseChain | str:
-    """The chain that a network is, or why it is none."""
+def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
+    """The chain that a network is, its layers and the number of each one's activation, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    flattens = False
     for module in _in_order(model):
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS):
@@ -74,7 +57,7 @@ def read_chain(model: nn.Module) -> DenseChain | str:
                 return "Softmax is not over the outputs"
             activations[-1] = _ACTIVATIONS[kind]
         elif isinstance(module, nn.Flatten) and not layers and (module.start_dim, module.end_dim) == (1, -1):
-            flattens = True
+            continue
         elif kind is not nn.Identity:
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
     if not layers or kt.SOFTMAX in activations[:-1]:
@@ -86,7 +69,7 @@ def read_chain(model: nn.Module) -> DenseChain | str:
         return "some of its parameters are frozen"
     if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own):
         return "a parameter has hooks"
-    return DenseChain(tuple(layers), tuple(activations), flattens)
+    return layers, activations
 
 
 def _in_order(model: nn.Module) -> Iterator[nn.Module]:
@@ -115,11 +98,11 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     chain = read_chain(job.model)
     if isinstance(chain, str):
         return chain
-    if len(job.table.x.shape[1:]) != 1 and not chain.flattens:
+    if job.table.x.ndim != 2 and not any(isinstance(module, nn.Flatten) for module in job.model.modules()):
         return "its rows are not vectors"
-    rows = min(job.objective.rows_per_step, job.table.n_rows)
-    products = 3.0 * rows * chain.n_parameters
-    if not any_size and (products > MOST_PRODUCTS or chain.n_parameters > MOST_PARAMETERS):
+    n_parameters = sum(p.numel() for p in job.model.parameters())
+    products = 3.0 * min(job.objective.rows_per_step, job.table.n_rows) * n_parameters
+    if not any_size and (products > MOST_PRODUCTS or n_parameters > MOST_PARAMETERS):
         return f"a step takes {products:.0e} multiplications, which torch does as fast"
     return None
 
@@ -132,11 +115,10 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-@contextmanager
-def blas_on_one_thread() -> Iterator[None]:
+def blas_on_one_thread() -> AbstractContextManager[object]:
     """Products of small matrices lose by threads of their own, and their bits must not depend on them."""
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
+    limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
+    return limit
 
 
 class KernelEngine(Engine):
@@ -148,21 +130,27 @@ class KernelEngine(Engine):
         from rlploss.training.kernel import run
 
         chain, table = read_chain(job.model), job.table
-        assert isinstance(chain, DenseChain)
-        self.job, self._layers = job, chain.layers
+        assert not isinstance(chain, str)  # what `why_not_kernel` has seen
+        self.job, (self._layers, activations) = job, chain
         self._run: Any = run
+        self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
-        self._theta = torch.zeros(chain.n_parameters, dtype=table.x.dtype)
-        first, second = (np.zeros(chain.n_parameters, self._dtype) for _ in range(2))
+        sizes = [0 if p is None else p.numel() for layer in self._layers for p in (layer.weight, layer.bias)]
+        self._theta = torch.zeros(sum(sizes), dtype=table.x.dtype)
+        first, second = (np.zeros(len(self._theta), self._dtype) for _ in range(2))
         self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
-        sizes = [0 if p is None else p.numel() for layer in chain.layers for p in (layer.weight, layer.bias)]
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
-        widths = [chain.layers[0].in_features, *(layer.out_features for layer in chain.layers)]
-        parts = (widths, chain.activations, starts[::2], biases)
-        self._net = kt.Chain(*(np.array(part, np.int64) for part in parts))
+        widths = [self._layers[0].in_features, *(layer.out_features for layer in self._layers)]
+        self._net = kt.Chain(*(np.array(part, np.int64) for part in (widths, activations, starts[::2], biases)))
+        optimizer: Any = job.optimizer  # a value, as `why_not_kernel` has seen
+        self._lr = optimizer.lr
+        kind = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)]
+        kind = kt.NESTEROV if getattr(optimizer, "nesterov", False) else kind
+        momentum = float(getattr(optimizer, "momentum", 0.0))
+        self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
         self._block: Block | None = None
         self._rows: Any = None
         self._loss: Any = None
@@ -183,8 +171,6 @@ class KernelEngine(Engine):
         for parameter, view in self._parameters():
             view.copy_(parameter.detach())
             parameter.data = view
-        if self.job.engine_state is not None:
-            self.load_state_dict(self.job.engine_state)
 
     def end(self) -> None:
         for parameter, _ in self._parameters():
@@ -196,18 +182,17 @@ class KernelEngine(Engine):
 
     def run(self, window: Window, deadline: float) -> Outcome:
         self._use(window.block)
-        rates = self.job.rate_factors(window.first, window.last) * self.job.optimizer.lr  # type: ignore[union-attr]  # a value
+        rates = self.job.rate_factors(window.first, window.last) * self._lr
         started = time.perf_counter()
         taken, n, bad = 0, window.last - window.first, None
         self.state.total[0] = self.total
         while taken < n and bad is None:
-            size = n - taken if self._outside else int(min(n - taken, max(64, CALL_SECONDS / self._pace)))
             begun = time.perf_counter()
-            part = slice(taken, taken + size)
-            if self._outside:
-                done, status, value = self._steps_outside(window, part, rates, deadline)
+            if self._loss.kind == kt.OUTSIDE:
+                done, status, value = self._step_outside(window, taken, rates)
             else:
-                done, status, value = self._call(window.spans[part], rates[part])
+                part = slice(taken, taken + int(min(n, max(64, CALL_SECONDS / self._pace))))
+                done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
             if status == kt.DOUBTFUL:
                 more, status, value = self._careful_step(window, taken + done, rates)
                 done += more
@@ -221,37 +206,23 @@ class KernelEngine(Engine):
         self.total = float(self.state.total[0])
         return Outcome(taken, time.perf_counter() - started, bad)
 
-    def _call(
-        self, spans: Any, rates: Any, loss: Any = None, rows: Any = None, part: int = 0, value: float = 0.0
-    ) -> Any:
+    def _call(self, data: Any, loss: Any, spans: Any, rates: Any, part: int = kt.WHOLE, value: float = 0.0) -> Any:
         """One call of the kernel: steps done, status, last value."""
-        data = self._rows if rows is None else rows
         data = data._replace(spans=np.ascontiguousarray(spans))
         update = self._update._replace(rates=np.ascontiguousarray(rates))
-        loss = self._loss if loss is None else loss
         return self._run(self._net, data, loss, update, self.state, self._work, part, value)
 
-    def _steps_outside(self, window: Window, part: slice, rates: Any, deadline: float) -> Any:
-        """Steps of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
-        C = self._y.shape[1]
-        room = self._work.target.size // C
-        last = room * (int(self._net.widths.sum()) - C)
-        for done, i in enumerate(range(part.start, part.stop)):
-            span, rate = window.spans[i : i + 1], rates[i : i + 1]
-            self._call(span, rate, part=kt.FORWARD)
-            B = len(self._y) if self._rows.every_row else int(span[0, 1] - span[0, 0])
-            pred, target = (
-                torch.from_numpy(a).view(B, C)
-                for a in (self._work.acts[last : last + B * C], self._work.target[: B * C])
-            )
-            value, back = score(self.job.objective, window, i, pred, target)
-            self._work.back[last : last + B * C] = back.reshape(-1).numpy()
-            _, status, value = self._call(span, rate, part=kt.BACKWARD, value=value.item())
-            if status != kt.DONE:
-                return done, status, value
-            if self.stopping or time.perf_counter() >= deadline:
-                return done + 1, status, value
-        return part.stop - part.start, kt.DONE, 0.0
+    def _step_outside(self, window: Window, i: int, rates: Any) -> Any:
+        """A step of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
+        one, work, C = slice(i, i + 1), self._work, self._y.shape[1]
+        here = (self._rows, self._loss, window.spans[one], rates[one])
+        self._call(*here, kt.FORWARD)
+        n = self._y.size if self._rows.every_row else int(window.spans[i, 1] - window.spans[i, 0]) * C
+        last = work.acts.size - work.target.size  # where the outputs begin
+        pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
+        value, back = score(self.job.objective, window, i, pred, target)
+        work.back[last : last + n] = back.reshape(-1).numpy()
+        return self._call(*here, kt.BACKWARD, value.item())
 
     def _careful_step(self, window: Window, i: int, rates: Any) -> Any:
         """A step on subsets with columns that are nearly dependent, whose planes the loss's own rule of rank fits."""
@@ -263,7 +234,7 @@ class KernelEngine(Engine):
         loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows, x.dtype))
         low, high = window.spans[i]
         parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
-        return self._call([[0, high - low]], rates[i : i + 1], loss, data._replace(**parts))
+        return self._call(data._replace(**parts), loss, [[0, high - low]], rates[i : i + 1])
 
     # From the job's values to the kernel's arguments
 
@@ -277,13 +248,13 @@ class KernelEngine(Engine):
         rows, partner = (_numbers(part, torch.int64) for part in (block.rows, block.partner))
         self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, spans, block.every_row)
         self._loss = self._make_loss(block)
-        self._outside = self._loss.kind == kt.OUTSIDE
-        self._update = self._make_update()
         B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
         total, P = B * int(self._net.widths.sum()), len(self.state.theta)
         q = max(self._loss.projector.shape[1], self._loss.subset_size)
         sizes = (total, total, B * C, B * C, q * C, P, P, int(self._net.widths.max()))
         self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
+        if block.every_row:
+            self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
         _get_ready(self._run, self._dtype, arguments)
 
@@ -309,15 +280,6 @@ class KernelEngine(Engine):
         delta = objective.delta if isinstance(objective, Huber) else 1.0
         intercept = isinstance(objective, RLP) and objective.planes.intercept
         return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
-
-    def _make_update(self) -> kt.Update:
-        optimizer = self.job.optimizer
-        assert isinstance(optimizer, Adam | AdamW | SGD)
-        kind, momentum = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)], 0.0
-        if isinstance(optimizer, SGD):
-            kind, momentum = kt.NESTEROV if optimizer.nesterov else kt.SGD, float(optimizer.momentum)
-        decay, clip = float(optimizer.weight_decay), float(self.job.clip_grad or 0.0)
-        return kt.Update(kind, np.zeros(0), decay, momentum, clip, 0.9, 0.999, 1e-8)
 
     # State
 

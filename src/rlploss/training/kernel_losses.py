@@ -70,10 +70,9 @@ def pointwise(loss, data, s, pred, target, back):
 
 
 @compiled
-def projected(loss, subset, residual, back, seen, scale):
+def projected(W, residual_weight, residual, back, seen, scale):
     """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
     M, C = residual.shape
-    W = loss.projector[subset]
     r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: W.shape[0] * C]
     if C == 1:
         np.dot(W, r, z)
@@ -83,18 +82,18 @@ def projected(loss, subset, residual, back, seen, scale):
         np.dot(W.T, z.reshape(W.shape[0], C), back)
     value = 0.0
     two = residual.dtype.type(2 * scale)
-    if loss.residual_weight == 0:
+    if residual_weight == 0:
         for j in range(z.size):
             value += z[j] * z[j]
         for j in range(g.size):
             g[j] *= two
         return scale * value
-    a = residual.dtype.type(loss.residual_weight)
+    a = residual.dtype.type(residual_weight)
     for j in range(g.size):  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
         g[j] = a * r[j] - g[j]
         value += g[j] * g[j]
         g[j] *= two
-    return scale * value / loss.residual_weight
+    return scale * value / residual_weight
 
 
 @compiled
@@ -151,7 +150,9 @@ def factor(x, intercept):
 def fitted(R, intercept, Z, inverse):
     """The planes through R [M, C] at the rows of the subset that `factor` saw."""
     M, C = R.shape
-    r, out, rest = R.reshape(M * C), np.zeros(M * C), np.empty(M * C)
+    d = inverse.shape[0]
+    r, out, rest, change = R.reshape(M * C), np.zeros(M * C), np.empty(M * C), np.empty(M * C)
+    a, b = np.empty((d, C)), np.empty((d, C))
     for c in range(C if intercept else 0):
         middle = 0.0
         for i in range(M):
@@ -161,22 +162,27 @@ def fitted(R, intercept, Z, inverse):
     for _ in range(2):  # the second time refines: normal equations alone would lose twice the digits
         for i in range(M * C):
             rest[i] = r[i] - out[i]
-        change = np.dot(Z, np.dot(inverse.T, np.dot(inverse, np.dot(Z.T, rest.reshape(M, C))))).reshape(M * C)
+        np.dot(Z.T, rest.reshape(M, C), a)
+        np.dot(inverse, a, b)
+        np.dot(inverse.T, b, a)
+        np.dot(Z, a, change.reshape(M, C))
         for i in range(M * C):
             out[i] += change[i]
     return out.reshape(M, C)
 
 
 @compiled
-def fresh(loss, x, residual, back, scale):
+def fresh(kind, intercept, x, residual, back, scale):
     """As `projected`, for a subset x [M, d] whose planes were not fitted beforehand; -1 where it is doubtful."""
     M, C = residual.shape
-    sure, Z, inverse = factor(x, loss.intercept)
+    sure, Z, inverse = factor(x, intercept)
     if not sure:
         return -1.0
     value = 0.0
-    if loss.kind == kt.FRESH_SUM:
-        out = fitted(np.ones((M, 1)), loss.intercept, Z, inverse)
+    if kind == kt.FRESH_SUM:
+        ones = np.empty((M, 1), residual.dtype)
+        fill(ones.reshape(M), residual.dtype.type(1))
+        out = fitted(ones, intercept, Z, inverse)
         for c in range(C):
             seen = 0.0
             for i in range(M):
@@ -185,7 +191,7 @@ def fresh(loss, x, residual, back, scale):
             for i in range(M):
                 back[i, c] = 2 * scale * seen * out[i, 0]
         return scale * value
-    out = fitted(residual, loss.intercept, Z, inverse)
+    out = fitted(residual, intercept, Z, inverse)
     for i in range(M):
         for c in range(C):
             value += out[i, c] * out[i, c]
@@ -217,28 +223,28 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
                 value += residual[i, j] * back[i, j]
                 back[i, j] *= pred.dtype.type(2.0 / C)
         value /= C
-    elif data.every_row:
-        fill(back.reshape(B * C), pred.dtype.type(0))
-        some, gone = np.empty_like(residual[:M]), np.empty_like(residual[:M])
-        for u in range(k):
-            for i in range(M):
-                for j in range(C):
-                    some[i, j] = residual[data.rows[low + u * M + i], j]
-            value += projected(loss, low // M + u, some, gone, work.seen, scale)
-            for i in range(M):
-                row = back[data.rows[low + u * M + i]]
-                for j in range(C):
-                    row[j] += gone[i, j]
     else:
+        if data.every_row:  # subsets share rows: what each gives is added
+            fill(back.reshape(B * C), pred.dtype.type(0))
         for u in range(k):
+            rows = data.rows[low + u * M : low + (u + 1) * M]
             r, g = residual[u * M : (u + 1) * M], back[u * M : (u + 1) * M]
+            if data.every_row:
+                r, g = np.empty((M, C), pred.dtype), np.empty((M, C), pred.dtype)
+                for i in range(M):
+                    for j in range(C):
+                        r[i, j] = residual[rows[i], j]
             if loss.kind == kt.PROJECTED:
-                value += projected(loss, low // M + u, r, g, work.seen, scale)
+                value += projected(loss.projector[low // M + u], loss.residual_weight, r, g, work.seen, scale)
             else:
-                here = fresh(loss, x[u * M : (u + 1) * M], r, g, scale)
+                here = fresh(loss.kind, loss.intercept, x[u * M : (u + 1) * M], r, g, scale)
                 if here < 0:
                     return -1.0
                 value += here
+            if data.every_row:
+                for i in range(M):
+                    for j in range(C):
+                        back[rows[i], j] += g[i, j]
     if loss.offset.size:
         for u in range(k):
             value += loss.offset[low // M + u] / k

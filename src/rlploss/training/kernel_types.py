@@ -47,34 +47,31 @@ class Loss(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The optimiser: its kind and constants; learning rates [S] are those of the steps."""
+    """The optimiser: its kind and settings; learning rates [S] are those of the steps."""
 
     kind: int
     rates: Any
     decay: float
     momentum: float
     clip: float  # largest norm of the gradient; 0: any
-    beta1: float
-    beta2: float
-    eps: float
 
 
 class State(NamedTuple):
-    """What a step changes. powers: β₁ᵗ and β₂ᵗ; total: the sum of the losses since it was last set to zero."""
+    """What a step changes."""
 
     theta: Any  # [P]
     first: Any  # [P] Adam's mean of gradients, or SGD's momentum
     second: Any  # [P] Adam's mean of squares
-    powers: Any  # [2]
-    total: Any  # [1]
+    powers: Any  # [2] β₁ᵗ and β₂ᵗ
+    total: Any  # [1] the sum of the losses since it was last set to zero
 
 
 class Work(NamedTuple):
     """Room for one step, for at most B rows: kept between the two parts of a step with a loss from outside."""
 
-    acts: Any  # [B·Σ widths] inputs and outputs of every layer
+    acts: Any  # [B·Σ widths] inputs and outputs of every layer; with `every_row` the inputs are there already
     back: Any  # [B·Σ widths] gradients of the same
-    target: Any  # [B·C]
+    target: Any  # [B·C]; as the inputs
     residual: Any  # [B·C]
     seen: Any  # [q·C], or [M·C] if that is more
     gradient: Any  # [P]

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from rlploss import distributed
+from rlploss._checks import one_of
 from rlploss._progress import Reporter
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, make_stopper
-from rlploss.training.job import Budget, Epochs, Job, Steps
-from rlploss.training.objectives import RLP, BatchLoss
+from rlploss.training.job import ChosenBudget, Epochs, Job, Steps, as_budget
+from rlploss.training.objectives import RLP
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -32,26 +33,30 @@ class DivergenceError(RuntimeError):
 class Supervision:
     """How runs are watched: the same for all jobs of a fleet."""
 
-    evaluate_every: Budget | tuple[int, str] | None = None
+    evaluate_every: ChosenBudget | None = None
     callbacks: tuple[Callback, ...] = ()
     early_stopping: EarlyStopping | int | None = None
     on_divergence: str = "raise"
-    checkpoint_every: Budget | tuple[int, str] | None = None
+    checkpoint: str | Path | None = None  # a file, or a folder with one for each replica of a fleet
+    checkpoint_every: ChosenBudget | None = None
+
+    def __post_init__(self) -> None:
+        one_of("on_divergence", self.on_divergence, ("raise", "record"))
+        if self.checkpoint_every is not None and self.checkpoint is None:
+            raise ValueError("checkpoint_every needs a place to write to, got none; pass checkpoint=PATH")
+
+    def path(self, replica: int | None) -> Path | None:
+        """Where the checkpoint of a run is, if it has one."""
+        if self.checkpoint is None:
+            return None
+        return Path(self.checkpoint) / ("" if replica is None else f"replica-{replica:04}.pt")
 
 
 class Loop:
     """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went."""
 
     def __init__(
-        self,
-        job: Job,
-        engine: Engine,
-        watch: Supervision,
-        reporter: Reporter | None = None,
-        *,
-        reason: str = "",
-        number: int | None = None,
-        path: Path | None = None,
+        self, job: Job, engine: Engine, watch: Supervision, reporter: Reporter, reason: str, number: int | None
     ) -> None:
         self.job, self.engine, self.watch, self.reporter, self.number = job, engine, watch, reporter, number
         self.share = distributed.current()
@@ -62,14 +67,14 @@ class Loop:
         every = watch.evaluate_every
         if every is None:  # every epoch of an epoch budget, a hundredth of a step budget
             every = Epochs(1) if isinstance(job.budget, Epochs) else Steps(-(-job.total_steps // 100))
-        self._evaluate_every = job.steps("evaluate_every", every)
-        self._path = path
-        saved = watch.checkpoint_every
-        self._save_every = 0 if saved is None else job.steps("checkpoint_every", saved)  # steps; 0 goes by the clock
-        if path is not None and isinstance(job.objective, BatchLoss) and job.objective.has_generator:
-            raise ValueError(
-                "a checkpoint cannot keep the generator of a BatchLoss; give it none, or leave checkpoint out"
-            )
+        self._evaluate_every = as_budget("evaluate_every", every).steps(job.steps_per_epoch)
+        self._path = watch.path(number)
+        self._save_every = 0  # steps; 0 goes by the clock
+        if watch.checkpoint_every is not None:
+            self._save_every = as_budget("checkpoint_every", watch.checkpoint_every).steps(job.steps_per_epoch)
+        if self._path is not None and getattr(job.objective, "has_generator", False):
+            kind = type(job.objective).__name__
+            raise ValueError(f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two")
         self._saved_at = time.perf_counter()
         self._mode = job.model.training
 
@@ -78,6 +83,8 @@ class Loop:
     def begin(self) -> None:
         """Start, or go on from the checkpoint."""
         self.engine.begin()
+        if self.job.engine_state is not None:
+            self.engine.load_state_dict(self.job.engine_state)
         spec: dict[str, Any] = {}
         if self.share.world > 1 or self._path is not None:
             rule = None if self.stopper is None else str(self.stopper.rule)
@@ -94,7 +101,7 @@ class Loop:
             if state is not None:
                 with files.refusing(self._path):
                     self._restore(state)
-        self._report(self.step, resumed=True)
+        self.reporter.add(self.step, resumed=True)
         if not self.history.stopped:
             self.job.model.train()
             if self.step == 0:
@@ -105,7 +112,7 @@ class Loop:
         if self.history.stopped:
             return None
         stop = min(self.job.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
-        deadline = math.inf if self.reporter is None else self.reporter.due
+        deadline = self.reporter.due
         if self._path is not None:
             if self._save_every:
                 stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
@@ -119,23 +126,21 @@ class Loop:
         self.step += outcome.steps
         self.loss_count += outcome.steps
         self.seconds += outcome.seconds
+        end = self.step == self.job.total_steps
         if outcome.bad is not None:
             self._diverged(outcome.bad)
-            return
-        end = self.step == self.job.total_steps
-        if end or self.step % self._evaluate_every == 0:
+        elif end or self.step % self._evaluate_every == 0:
             self._evaluate()
             if end and not self.history.stopped:
                 self.history.stopped = "budget"
         if self.history.stopped:
-            self._finish()
-        if self._path is not None and (self.history.stopped or self._save_due()):
+            if self.stopper is not None:
+                self.history.best_step = self.stopper.best_step
+            if self.best is not None:
+                self.job.model.load_state_dict(self.best)
+        if self._path is not None and outcome.bad is None and (self.history.stopped or self._save_due()):
             self._save()
-        self._report(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
-
-    def _report(self, steps: int, *, resumed: bool = False) -> None:
-        if self.reporter is not None:
-            self.reporter.add(steps, resumed=resumed)
+        self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
 
     def leave(self) -> None:
         """Put back what was lent: the module owns its weights again and is in the mode it was in."""
@@ -153,7 +158,7 @@ class Loop:
         mean = self.engine.total / self.loss_count if self.loss_count else math.nan
         self.loss_count, self.engine.total = 0, 0.0
         step, history, found = self.step, self.history, {"loss": mean, **measured}
-        epoch, samples = step / self.job.steps_per_epoch, self.job.samples(step)
+        epoch, samples = step / self.job.steps_per_epoch, self.job.objective.samples(step, self.job.table.n_rows)
         history.add({"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, **found})
         if self.stopper is not None:
             rule = self.stopper.rule
@@ -168,12 +173,6 @@ class Loop:
             asked = distributed.any_of(asked)
         if asked and not history.stopped:
             history.stopped = "callback"
-
-    def _finish(self) -> None:
-        if self.stopper is not None:
-            self.history.best_step = self.stopper.best_step
-        if self.best is not None:
-            self.job.model.load_state_dict(self.best)
 
     def _diverged(self, value: float) -> None:
         """Say where the loss was lost and what is most likely to blame. The data were finite at the start."""
@@ -195,8 +194,6 @@ class Loop:
         if self.watch.on_divergence == "raise":
             raise DivergenceError(message)
         self.history.stopped, self.history.message = "diverged", message
-        self._finish()
-        self._report(job.total_steps - self.step)
 
     # Checkpoints
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, one_of
+from rlploss._checks import count, n_different, one_of, plan_sizes
 from rlploss._values import Value, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
@@ -100,7 +100,7 @@ class RLP(Objective):
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
                 raise ValueError(
-                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use draw_from="train"'
+                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use "train"'
                 )
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
@@ -150,29 +150,18 @@ class RLP(Objective):
         where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         K = 1000 as in the paper, capped at the number of different subsets.
         """
-        size, n_subsets, planes = self.subset_size, self.n_subsets, self.planes
+        size, planes = self.subset_size, self.planes
         if size is None:
             size = max(1, min(100, n_rows // 2))
             smallest = planes.n_columns(n_features) + 2
             if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
                 size = smallest
-        elif size > n_rows:
-            raise ValueError(f"subset_size must be at most the number of rows {n_rows}, got {size}")
-        different = n_different(n_rows, size)
-        if n_subsets is None:
-            n_subsets = min(1000, different)
-        elif n_subsets > different:
-            raise ValueError(
-                f"n_subsets must be at most {different}, the number of different subsets of {size} of {n_rows} rows, "
-                f"got {n_subsets}; lower it or change subset_size"
-            )
-        per_step = min(n_processes, n_subsets) if self.subsets_per_step is None else self.subsets_per_step
+        n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
+        plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        per_step = self.subsets_per_step or min(n_processes, n_subsets)
         per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
-            raise ValueError(
-                f'subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; "all" takes every subset '
-                "in each step"
-            )
+            raise ValueError(f"subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; lower it")
         return replace(
             self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=planes.intercept
         )
@@ -252,14 +241,12 @@ class MAE(_RowLoss):
 
 
 @dataclass(frozen=True, repr=False)
-class Huber(OnBatches):
+class Huber(_RowLoss):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
 
     loss: ClassVar[str] = "huber"
-    batch_size: int | str | None = None
     _: KW_ONLY
     delta: float = 1.0
-    mixup: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -289,47 +276,33 @@ class BinaryCrossEntropy(_RowLoss):
         return nn.functional.binary_cross_entropy(pred, target, reduction="none")
 
 
-PointwiseFunction = Callable[[Tensor, Tensor], Tensor]
-BatchFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
 @dataclass(frozen=True, repr=False)
-class Pointwise(OnBatches):
-    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+class _OwnLoss(OnBatches):
+    """A loss that is anyone's own function of `arguments`."""
 
-    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
-    objectives get: class numbers are one-hot rows.
-    """
-
-    loss: ClassVar[str] = "pointwise"
-    function: PointwiseFunction
+    arguments: ClassVar[tuple[str, ...]]
+    function: Callable[..., Tensor]
     batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
+        """Refuse what cannot be called with the arguments; where nothing is known of them, the first step tells."""
         super().__post_init__()
-        _check_function(self.function, ("pred", "target"), "Pointwise")
-
-    def values(self, pred: Tensor, target: Tensor) -> Tensor:
-        return self.function(pred, target)
-
-
-@dataclass(frozen=True, repr=False)
-class BatchLoss(OnBatches):
-    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
-
-    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
-    """
-
-    loss: ClassVar[str] = "batch"
-    function: BatchFunction
-    batch_size: int | str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_function(self.function, ("pred", "target", "features"), "BatchLoss")
-        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+        function, name = self.function, type(self).__name__
+        wanted = f"{name} takes a function of ({', '.join(self.arguments)})"
+        if not callable(function) or isinstance(function, type):
+            made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
+            raise TypeError(f"{wanted}, got {function!r}{made}")
+        called = function.forward if isinstance(function, nn.Module) else function
+        try:
+            inspect.signature(called).bind(*self.arguments)
+        except TypeError as error:
+            other = "BatchLoss" if name == "Pointwise" else "Pointwise"
+            raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
+        except ValueError:  # a built-in function without a signature
+            pass
+        if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
             raise ValueError(
-                f"a loss must have no parameters of its own to train, got {type(self.function).__name__} with some; "
+                f"a loss must have no parameters of its own to train, got {type(function).__name__} with some; "
                 "put them into the model"
             )
 
@@ -340,20 +313,30 @@ class BatchLoss(OnBatches):
         return any(isinstance(value, torch.Generator) for value in found)
 
 
-def _check_function(function: object, arguments: tuple[str, ...], name: str) -> None:
-    """Refuse what cannot be called with these arguments; where nothing is known of them, the first step tells."""
-    wanted = f"{name} takes a function of ({', '.join(arguments)})"
-    if not callable(function) or isinstance(function, type):
-        made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
-        raise TypeError(f"{wanted}, got {function!r}{made}")
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(called).bind(*arguments)
-    except TypeError as error:
-        other = "BatchLoss" if name == "Pointwise" else "Pointwise"
-        raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
-    except ValueError:  # a built-in function without a signature
-        return
+@dataclass(frozen=True, repr=False)
+class Pointwise(_OwnLoss):
+    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+
+    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
+    objectives get: class numbers are one-hot rows.
+    """
+
+    loss: ClassVar[str] = "pointwise"
+    arguments: ClassVar[tuple[str, ...]] = ("pred", "target")
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return self.function(pred, target)
+
+
+@dataclass(frozen=True, repr=False)
+class BatchLoss(_OwnLoss):
+    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
+
+    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
+    """
+
+    loss: ClassVar[str] = "batch"
+    arguments: ClassVar[tuple[str, ...]] = ("pred", "target", "features")
 
 
 NAMES = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}

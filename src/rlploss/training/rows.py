@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from rlploss import _checks
 
 Array = Tensor | ArrayLike
+Inputs = Array | Dataset[Any]
 
 _ITEMS = 4096  # of a dataset at once: as Python objects they take several times their size
 
@@ -34,7 +35,7 @@ class Table:
     x: Tensor
     y: Tensor
     classes: bool  # the targets are one-hot class numbers
-    weight: Tensor | None = None  # [n, 1] with mean 1; None: all rows count the same
+    weight: Tensor | None = None  # [n] with mean 1; None: all rows count the same
     dataset: Dataset[Any] | None = None  # None: rows are in memory
     loss: str = ""  # that the targets of a dataset are read for
 
@@ -90,32 +91,26 @@ def flat(x: Tensor) -> Tensor:
     return x.unsqueeze(-1).flatten(1)
 
 
-def digest(*tensors: Tensor | None) -> str:
-    """A short digest of the bytes, shapes and types of tensors."""
+def digest(*values: object) -> str:
+    """A short digest of nested plain values, and of the bytes, shapes and types of tensors among them."""
     found = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        add_to_digest(found, tensor)
+    for value in values:
+        for part in _bytes_of(value):
+            found.update(part)
     return found.hexdigest()
 
 
-def add_to_digest(found: hashlib.blake2b, value: object) -> None:
-    """Hash nested plain values and tensors in a fixed order."""
+def _bytes_of(value: object) -> Iterator[bytes | memoryview]:
     if isinstance(value, Tensor):
-        found.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        flat = value.detach().cpu().contiguous().flatten()
-        if flat.numel():
-            found.update(flat.view(torch.uint8).numpy().data)  # without a copy
-    elif isinstance(value, dict):
-        found.update(f"dict {len(value)}".encode())
-        for key, item in value.items():
-            found.update(repr(key).encode())
-            add_to_digest(found, item)
-    elif isinstance(value, list | tuple):
-        found.update(f"list {len(value)}".encode())
-        for item in value:
-            add_to_digest(found, item)
+        yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
+        if value.numel():
+            yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data  # without a copy
+    elif isinstance(value, dict | list | tuple):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for item in value.items() if isinstance(value, dict) else value:
+            yield from _bytes_of(item)
     else:
-        found.update(repr(value).encode())
+        yield repr(value).encode()
 
 
 def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -130,31 +125,8 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
     return inputs, targets
 
 
-def read_dataset(
-    model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
-) -> Table:
-    """Look at a dataset's first rows, and leave the rest for when it is needed."""
-    if y is not None:
-        raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return read_rows(model, *dataset.tensors, loss=loss, device=device, name=name)
-    try:
-        n = len(dataset)  # type: ignore[arg-type]  # torch gives Dataset no length
-    except TypeError as error:
-        raise TypeError(
-            f"a Dataset needs a length to draw subsets from, got {type(dataset).__name__} without one; "
-            "use a map-style dataset"
-        ) from error
-    if n == 0:
-        raise ValueError(f"{name}X must have at least one row, got an empty {type(dataset).__name__}")
-    inputs, targets = fetch(dataset, range(min(2, n)))
-    x = _input(name, inputs, device, model_dtype(model))
-    y_sample, classes = _target(name, x, targets, output_width(model, x), loss)
-    return Table(x, y_sample, classes, dataset=dataset, loss=loss)
-
-
 def read_rows(
-    model: nn.Module, X: Array | Dataset[Any], y: Array | None, *, loss: str, device: torch.device, name: str = ""
+    model: nn.Module, X: Inputs, y: Array | None, *, loss: str, device: torch.device, name: str = ""
 ) -> Table:
     """Read X and y for `model`; `y=None` makes the input its own target.
 
@@ -164,9 +136,27 @@ def read_rows(
     if isinstance(X, DataLoader):
         raise TypeError(f"{name}X must be rows, got a DataLoader; fit draws its own batches: pass loader.dataset, None")
     if isinstance(X, Dataset):
-        return read_dataset(model, X, y, loss=loss, device=device, name=name)
+        return _read_dataset(model, X, y, loss=loss, device=device, name=name)
     x = _input(name, X, device, model_dtype(model))
     return Table(x, *_target(name, x, y, output_width(model, x), loss))
+
+
+def _read_dataset(
+    model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
+) -> Table:
+    """Look at a dataset's first rows, and leave the rest for when it is needed."""
+    if y is not None:
+        raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return read_rows(model, *dataset.tensors, loss=loss, device=device, name=name)
+    kind = type(dataset).__name__
+    if not hasattr(dataset, "__len__"):
+        raise TypeError(f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset")
+    if len(dataset) == 0:
+        raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
+    inputs, targets = fetch(dataset, range(min(2, len(dataset))))
+    x = _input(name, inputs, device, model_dtype(model))
+    return Table(x, *_target(name, x, targets, output_width(model, x), loss), dataset=dataset, loss=loss)
 
 
 def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -179,24 +169,29 @@ def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Ten
 
 def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tuple[Tensor, bool]:
     """Targets [n, C] for inputs x, and whether they are one-hot class numbers."""
-    device, dtype = x.device, x.dtype
     if y is None:
-        return _same_width(flat(x), width, name), False
-    target = _as_tensor(f"{name}y", y).to(device)
-    if target.ndim == 0 or target.shape[0] != x.shape[0]:
-        got = "a scalar" if target.ndim == 0 else str(target.shape[0])
-        raise ValueError(f"{name}X and {name}y must have the same number of rows, got {x.shape[0]} and {got}")
-    if not target.is_floating_point():
-        return _one_hot(target, width, name).to(dtype), True
-    if loss == "cross_entropy" and (target.ndim == 1 or width == 1):
+        target, classes = flat(x), False
+    else:
+        target = _as_tensor(f"{name}y", y).to(x.device)
+        if target.ndim == 0 or target.shape[0] != x.shape[0]:
+            got = "a scalar" if target.ndim == 0 else str(target.shape[0])
+            raise ValueError(f"{name}X and {name}y must have the same number of rows, got {x.shape[0]} and {got}")
+        classes = loss == "cross_entropy" or not target.is_floating_point()
+        if not target.is_floating_point():
+            target = _one_hot(target, width, name)
+        elif classes and (target.ndim == 1 or width == 1):
+            raise ValueError(
+                f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
+                f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
+                "per class"
+            )
+        target = flat(target.to(x.dtype))
+        _checks.finite(**{f"{name}y": target})
+    if target.shape[1] != width:
         raise ValueError(
-            f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
-            f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
-            "per class"
+            f"the model must give as many numbers per row as {name}y has, got {width} and {len(target[0])}"
         )
-    target = target.to(dtype)
-    _checks.finite(**{f"{name}y": target})
-    return _same_width(flat(target), width, name), loss == "cross_entropy"
+    return target, classes
 
 
 def weigh(rows: Table, sample_weight: Array | None) -> Table:
@@ -206,9 +201,8 @@ def weigh(rows: Table, sample_weight: Array | None) -> Table:
     if rows.dataset is not None:
         raise ValueError("sample_weight needs rows in memory, got a Dataset; pass X and y as tensors or arrays")
     weight = _as_tensor("sample_weight", sample_weight).to(rows.x.device, torch.float64)
-    n = rows.x.shape[0]
-    if weight.shape != (n,):
-        raise ValueError(f"sample_weight must have shape ({n},), one per row, got {tuple(weight.shape)}")
+    if weight.shape != (rows.n_rows,):
+        raise ValueError(f"sample_weight must have shape ({rows.n_rows},), one per row, got {tuple(weight.shape)}")
     _checks.finite(sample_weight=weight)
     if float(weight.min()) < 0 or float(weight.max()) == 0:
         raise ValueError(
@@ -220,7 +214,7 @@ def weigh(rows: Table, sample_weight: Array | None) -> Table:
         rows, weight = replace(rows, x=rows.x[keep], y=rows.y[keep]), weight[keep]
     if float(weight.min()) == float(weight.max()):
         return rows
-    return replace(rows, weight=(weight / weight.mean()).to(rows.y.dtype).unsqueeze(1))
+    return replace(rows, weight=(weight / weight.mean()).to(rows.y.dtype))
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:
@@ -256,24 +250,18 @@ def output_width(model: nn.Module, x: Tensor) -> int:
 
 def _as_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
-        tensor = value.detach()
-    else:
-        array = np.asarray(value)
-        if array.dtype == object or array.dtype.kind not in "fiub":
-            raise TypeError(
-                f"{name} must be a tensor or array of numbers, got {array.dtype} from {type(value).__name__}"
-            )
-        if isinstance(value, np.memmap) and array.dtype in (np.float32, np.float64):
-            with warnings.catch_warnings():  # nothing here writes to it
-                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-                return torch.from_numpy(array)
-        if array.dtype == np.float16:
-            array = array.astype(np.float32)
-        # a copy: torch warns about arrays that it may not write to, and the caller may change theirs
-        tensor = torch.from_numpy(np.array(array, copy=True))
-    if tensor.is_complex():
-        raise TypeError(f"{name} must be real, got {tensor.dtype}")
-    return tensor
+        if value.is_complex():
+            raise TypeError(f"{name} must be real, got {value.dtype}")
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be a tensor or array of numbers, got {array.dtype} from {type(value).__name__}")
+    if isinstance(value, np.memmap) and array.dtype in (np.float32, np.float64):
+        with warnings.catch_warnings():  # nothing here writes to it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(array)
+    # a copy: torch warns about arrays that it may not write to, and the caller may change theirs
+    return torch.from_numpy(np.array(array, copy=True))
 
 
 def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
@@ -284,22 +272,14 @@ def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
             f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}; "
             "convert to floating point for regression or for one-hot rows"
         )
-    labels = labels.to(torch.int64)
-    low, high = (int(v) for v in torch.aminmax(labels))
     if width < 2:
         raise ValueError(
             f"{name}y holds whole numbers, which are class numbers, but the model has one output; "
             "convert y to floating point for regression, or give the model one output per class"
         )
+    labels = labels.to(torch.int64)
+    low, high = (int(v) for v in torch.aminmax(labels))
     if low < 0 or high >= width:
         worst = low if low < 0 else high
         raise ValueError(f"{name}y must hold class numbers from 0 to {width - 1}, one per model output, got {worst}")
     return nn.functional.one_hot(labels, width)
-
-
-def _same_width(target: Tensor, width: int, name: str) -> Tensor:
-    if target.shape[1] != width:
-        raise ValueError(
-            f"the model must give as many numbers per row as {name}y has, got {width} and {target.shape[1]}"
-        )
-    return target

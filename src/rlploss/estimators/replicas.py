@@ -1,0 +1,208 @@
+"""Networks of a cross-validation: trained as one fleet, their weights kept at every evaluation, mixed at the end."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import RidgeCV
+from torch import Tensor, nn
+
+from rlploss import Adam, CrossEntropy, Event, Problem, Steps
+from rlploss._scaling import Array
+from rlploss.estimators.dial import Choice, Index, choose, relative
+from rlploss.models import Skip, WeightedMean
+from rlploss.training.fit import train
+from rlploss.training.job import make_job
+from rlploss.training.loop import Supervision
+
+PENALTIES = np.logspace(-3, 4, 15)  # of the plane below a network, to choose from
+
+
+@dataclass(eq=False)
+class Replica:
+    """One network: what it is trained on, the plane below it, and its weights at every evaluation.
+
+    Its last layer begins at zero: before the first step it is the plane, or nothing.
+    """
+
+    network: nn.Sequential
+    problem: Problem  # its targets are what the plane leaves
+    plane: nn.Linear | None = None
+    kept: list[Tensor] = field(default_factory=list)  # the weights [P] of every evaluation
+    state: dict[str, Any] | None = None  # of the optimiser
+
+    def __post_init__(self) -> None:
+        head = [layer for layer in self.network if isinstance(layer, nn.Linear)][-1]
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        self.watch()
+        self.keep()
+
+    def watch(self) -> None:
+        """Look at the weights where they are now; training changes them in place."""
+        self._live = [parameter.detach() for parameter in self.network.parameters()]
+
+    def keep(self) -> None:
+        """Remember the weights as they are now."""
+        self.kept.append(torch.cat([weights.reshape(-1) for weights in self._live]).cpu())
+
+    def predictions(self, X: Array, first: int, last: int) -> Array:
+        """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network diverged."""
+        kept = self.kept[first:last]
+        kept += [torch.full_like(self.kept[0], torch.nan)] * (last - first - len(kept))
+        flat, at = torch.stack(kept), 0
+        out = torch.tensor(X, dtype=flat.dtype).expand(len(flat), *X.shape)
+
+        def take(parameter: Tensor) -> Tensor:  # [e, ...]
+            nonlocal at
+            at += parameter.numel()
+            return flat[:, at - parameter.numel() : at].view(-1, *parameter.shape)
+
+        with torch.no_grad():
+            for layer in self.network:
+                if isinstance(layer, nn.Linear):
+                    weight = take(layer.weight)
+                    out = torch.baddbmm(take(layer.bias).unsqueeze(1), out, weight.mT)
+                else:
+                    out = layer(out)
+            out = out.double().softmax(-1) if self._gives_logits else out.double()
+        return out.numpy() if self.plane is None else out.numpy() + on_plane(self.plane, X)
+
+    def module(self, evaluation: int) -> nn.Module:
+        """The network as it was at one evaluation, with its plane or its soft-max, in float64; its training is over."""
+        nn.utils.vector_to_parameters(self.kept[evaluation], self.network.parameters())
+        network = copy.deepcopy(self.network).cpu().double()
+        if self.plane is not None:
+            return Skip(self.plane, network)
+        return nn.Sequential(*network, nn.Softmax(dim=-1)) if self._gives_logits else network
+
+    @property
+    def _gives_logits(self) -> bool:
+        return isinstance(self.problem.objective, CrossEntropy)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small products one after another: on a busy machine torch's threads would wait for each other every time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def train_further(replicas: Sequence[Replica], steps: int, every: int, *, device: str | None, progress: bool) -> None:
+    """Train all that have not diverged for so many steps more, and keep their weights every so often."""
+    n_kept = max(len(replica.kept) for replica in replicas)
+    going = [replica for replica in replicas if len(replica.kept) == n_kept]
+    with one_thread():
+        jobs = [
+            make_job(one.network, one.problem, "mse", Adam(), Steps(steps), device=device, engine_state=one.state)
+            for one in going
+        ]
+
+    def keep(event: Event) -> None:
+        replica = going[event.replica]
+        replica.watch() if event.step == 0 else replica.keep()
+
+    watch = Supervision(Steps(every), (keep,), on_divergence="record")
+    for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
+        one.state = loop.engine.state_dict()
+
+
+class Search:
+    """The candidates: every network of every setting at every evaluation, and its out-of-fold errors.
+
+    Replicas go through the folds one after another, setting by setting. `tests` are the validation rows [n, d] of each
+    fold, `truth` their targets one fold after another [rows, C], and `counts` their weights [rows].
+    """
+
+    def __init__(self, replicas: Sequence[Replica], tests: Sequence[Array], truth: Array, counts: Array) -> None:
+        self.replicas, self._tests, self._truth, self._counts = replicas, tests, truth, counts
+        self.steps: Index = np.zeros(1, dtype=np.int64)  # [e] of every evaluation
+        self.residuals = self._latest(0)  # [settings, e, rows, C]; NaN after a network diverged
+
+    def _latest(self, first: int) -> Array:
+        """Residuals at the evaluations from `first` on."""
+        folds, last = len(self._tests), len(self.steps)
+        with one_thread():
+            found = [one.predictions(self._tests[i % folds], first, last) for i, one in enumerate(self.replicas)]
+        rows = [np.concatenate(found[i : i + folds], axis=1) for i in range(0, len(found), folds)]
+        return np.stack(rows) - self._truth
+
+    def grow(self, steps: int, every: int, *, device: str | None, progress: bool) -> None:
+        """Train for so many steps more, with an evaluation every so often."""
+        train_further(self.replicas, steps, every, device=device, progress=progress)
+        first, more = len(self.steps), np.minimum(np.arange(every, steps + every, every), steps)
+        self.steps = np.concatenate([self.steps, self.steps[-1] + more])
+        self.residuals = np.concatenate([self.residuals, self._latest(first)], axis=1)
+
+    def choice(self) -> Choice:
+        """The best single candidate, and the best of every setting."""
+        with np.errstate(over="ignore"):
+            squared = self._counts * (self.residuals**2).mean(axis=-1)  # [settings, e, rows]
+        ends = np.cumsum([0, *map(len, self._tests)])
+        sizes = np.add.reduceat(self._counts, ends[:-1])
+        sums = [squared[..., low:high].sum(axis=-1) for low, high in itertools.pairwise(ends)]
+        return choose(np.stack(sums, axis=1) / sizes[:, None], sizes)
+
+    def mixture(self, draws: int) -> tuple[Array, float]:
+        """The shares [settings, e] of the candidates in the best mixture of so many draws, and its error."""
+        candidates = self.residuals.reshape(-1, *self._truth.shape)
+        shares = greedy(candidates, self._counts, draws)
+        mixed = np.einsum("k,knc->nc", shares[shares > 0], candidates[shares > 0])
+        error = np.average((mixed**2).mean(axis=1), weights=self._counts)
+        return shares.reshape(self.residuals.shape[:2]), float(error)
+
+    def network(self, shares: Array, folds: Array) -> WeightedMean:
+        """The mixture as one network; `folds` [F] weigh the networks of the folds."""
+        chosen = [(s, e, f) for s, e in np.argwhere(shares > 0) for f in range(len(folds))]
+        members = [self.replicas[s * len(folds) + f].module(e) for s, e, f in chosen]
+        return WeightedMean(members, [float(shares[s, e] * folds[f]) for s, e, f in chosen])
+
+
+def greedy(residuals: Array, weight: Array, most: int) -> Array:
+    """Shares [k] of the candidates with residuals [k, n, C] in the mixture that has the least squared error.
+
+    One begins with the best and adds, `most` times in all and with repetition, the one that helps most; the best
+    mixture on the way is taken. So it is never worse than the best single one. `weight` [n] weighs the rows.
+    """
+    flat = (residuals * np.sqrt(weight)[:, None]).reshape(len(residuals), -1)
+    alone = np.einsum("kn,kn->k", flat, flat)
+    alone[~np.isfinite(alone)] = np.inf
+    flat = np.where(np.isfinite(alone)[:, None], flat, 0.0)
+    drawn, total = np.zeros(len(flat)), np.zeros(flat.shape[1])
+    best, shares = np.inf, drawn
+    for size in range(1, most + 1):
+        errors = (total @ total + 2 * flat @ total + alone) / size**2
+        chosen = int(errors.argmin())
+        drawn[chosen] += 1
+        total += flat[chosen]
+        if (error := float(total @ total) / size**2) < best:
+            best, shares = error, drawn / size
+    return shares
+
+
+def fit_plane(X: Array, Y: Array, weight: Array | None) -> nn.Linear:
+    """The plane of a ridge regression of Y [n, C] on X [n, d], its penalty by leave-one-out."""
+    ridge = RidgeCV(PENALTIES).fit(X, Y, relative(weight))
+    plane = nn.Linear(X.shape[1], Y.shape[1], dtype=torch.float64)
+    with torch.no_grad():
+        plane.weight.copy_(torch.tensor(ridge.coef_).view_as(plane.weight))
+        plane.bias.copy_(torch.tensor(ridge.intercept_).view_as(plane.bias))
+    return plane
+
+
+def on_plane(plane: nn.Linear, X: Array) -> Array:
+    """The plane [n, C] over rows X [n, d]."""
+    with torch.no_grad():
+        out: Array = plane(torch.tensor(X)).numpy()
+    return out
