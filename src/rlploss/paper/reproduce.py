@@ -177,12 +177,8 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)
     for paragraph in made.summary:
         say(console, f"\n{paragraph}\n")
-    tables = sum(path.suffix == ".csv" and path.parent.name == "tables" for path in written)
-    figures = sum(path.suffix == ".svg" for path in written)
     say(console, f"Report: {written[0]}")
-    say(console, f"Tables: {out / 'tables'} ({tables} as CSV and Markdown)")
-    if figures:
-        say(console, f"Figures: {out / 'figures'} ({figures} as SVG and PNG)")
+    say(console, f"Tables (CSV, Markdown) and figures (SVG, PNG, CSV) are beside it: {len(written) - 1} files.")
 
 
 def _show_table(table: Table, console: Console) -> None:
