@@ -19,7 +19,7 @@ from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
 SCORES = ("accuracy", "f1")  # higher is better
-TITLES = {**published.DATASETS, **published.data("report.toml")["titles"]}
+TITLES: dict[str, str] = {**published.DATASETS, **published.data("report.toml")["titles"]}
 
 
 def title_of(task: str) -> str:
@@ -118,12 +118,14 @@ class Grid:
         return tuple(dict.fromkeys(task for task, _, _ in self.whole))
 
     def protocols(self) -> list[str]:
-        """The protocols that were asked for, in the order of PROTOCOLS."""
-        return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
+        """The protocols that were run, or if none was those that were asked for, in the order of PROTOCOLS."""
+        run = {protocol for (_, protocol, _), (_, stored) in self.entries.items() if stored is not None}
+        return [name for name in PROTOCOLS if name in (run or {protocol for _, protocol, _ in self.entries})]
 
     def why(self, task: str) -> str:
-        """Why a task has no networks, from the first missing cell; empty if all are there."""
-        lost = (k for k, (cell, stored) in self.entries.items() if cell.task.name == task and stored is None)
+        """Why a task has no networks, from the first missing cell of what is shown; empty if all are there."""
+        shown = {*self.protocols(), "measured"}
+        lost = (k for k, (_, stored) in self.entries.items() if k[0] == task and k[1] in shown and stored is None)
         return next((self.missing(self.parts[key][-1]) for key in lost), "")
 
     def compare(

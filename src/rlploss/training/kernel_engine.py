@@ -133,6 +133,7 @@ class KernelEngine(Engine):
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
         self.job, (self._layers, activations) = job, chain
         self._run: Any = run
+        self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
@@ -217,7 +218,7 @@ class KernelEngine(Engine):
         here = (self._rows, self._loss, window.spans[one], rates[one])
         self._call(*here, kt.FORWARD)
         n = self._y.size if self._rows.every_row else int(window.spans[i, 1] - window.spans[i, 0]) * C
-        last = work.target.size // C * (int(self._net.widths.sum()) - C)
+        last = work.acts.size - work.target.size  # where the outputs begin
         pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
         value, back = score(self.job.objective, window, i, pred, target)
         work.back[last : last + n] = back.reshape(-1).numpy()
