@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from rlploss._progress import say
+from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +48,7 @@ def compare(
     workers: Annotated[
         str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
     ] = "local",
+    track: Track = None,
     encoding: Encoding = "utf-8",
 ) -> None:
     """Compare RLP with other losses, and with what one would otherwise use, on a table of your own."""
