@@ -17,13 +17,14 @@ PACKAGE = ROOT / "src" / "rlploss"
 
 # Arrows go one way: a room, or a file beside the rooms, may import itself, the helpers, and what is named beside it.
 TOOL = {"loss", "distributed", "training", "models"}
-LAB = TOOL | {"datasets", "lab"}
+LAB = TOOL | {"datasets", "lab", "tracking"}
 MAY_IMPORT = {
     "loss": set(),
     "models": set(),
     "theory": {"loss"},
     "distributed": {"loss"},
     "training": {"loss", "distributed"},
+    "tracking": {"training"},
     "estimators": TOOL,
     "datasets": set(),
     "lab": LAB,
