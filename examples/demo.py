@@ -9,7 +9,7 @@ as far as the time allows. It writes out/demo/report.html; a second run trains o
 import io
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +45,7 @@ def main(out: Path = Path("out/demo"), request: Request = REQUEST) -> None:
                 continue
             asked += group
             for name in NAMES:
-                store.write_request(name, replace(request, datasets=asked).options())
+                store.write_request(name, asdict(replace(request, datasets=asked)))
             execute(todo, store, train=measure.train, workers=workers, console=Console())
         reproduce.render(store, out, console=Console(file=io.StringIO()), show=())
         grid = reproduce.stored_results(store).grid("table1")

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from rlploss.lab.problems import train_rows
@@ -182,7 +184,7 @@ def test_narrowing():
 
 def test_requests_round_trip_and_are_checked():
     request = Request("paper", "steps", 7, ("wine",), None)
-    assert Request.from_options(request.options()) == request
+    assert Request.from_options(dataclasses.asdict(request)) == request
     assert request.arguments() == "--scale paper --budget steps --seeds 7 --datasets wine"
     with pytest.raises(ValueError, match='scale must be one of "smoke", "quick", "paper", got \'huge\''):
         Request("huge")

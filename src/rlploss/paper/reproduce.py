@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
                 store.write_failure(cell, unavailable[_data(cell)])
         ready = [cell for cell in cells if _data(cell) not in unavailable]
         for name in chosen:
-            store.write_request(name, request.options())
+            store.write_request(name, asdict(request))
         todo = plan(ready, store, cost=expected_seconds, workers=workers)
         say(console, f"{', '.join(names)} at {request.scale} scale. {todo.sentence()}")
         if store.foreign_cells():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rlploss import _checks
@@ -69,13 +69,9 @@ class Request:
         """Those of `names` that were asked for."""
         return tuple(n for n in names if self.arms is None or n in self.arms)
 
-    def options(self) -> dict[str, Any]:
-        """The request as plain data, for the store."""
-        return asdict(self)
-
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
-        """The request that `options` described."""
+        """The request whose fields, as plain data, the store has kept."""
         try:
             lists = {k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")}
             return cls(options["scale"], options["budget"], options["seeds"], **lists)
