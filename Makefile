@@ -1,30 +1,45 @@
 # One virtual environment in the project's root; nothing is reinstalled while these two files stay the same.
-PYTHON ?= python3.11
+# PYTHON: the first of these that is a supported version, or the one you name.
+PYTHONS := python3 python3.11 python3.12 python3.13 python3.14
+PYTHON ?= $(shell for python in $(PYTHONS); do \
+  $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 PYTEST_ARGS ?=
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# One thread per worker: more would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 SEEDS ?= $(shell seq 0 99)
 SEED_TESTS ?= tests/estimators/test_mlp.py tests/estimators/test_cv.py tests/compare/test_answer.py
 
-.PHONY: setup demo test test-data test-seeds test-oldest lint check bench clean
+.PHONY: setup demo test test-all test-data test-seeds test-oldest lint check docs links dist bench clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or pass PYTHON=/path/to/python"; exit 1; }
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "no Python from 3.11 to 3.14 found: install one, or pass PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(PIP) -e ".[dev,docs]"
 	@touch $@
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
+# Within five minutes on two cores. Tests that wait for processes may fail on a busy machine: what fails is run once more, alone, and
+# must pass then.
 test: $(STAMP)
-	# One thread per worker: more would only wait for each other. Tests that wait for processes may fail on a busy machine: what
-	# fails is run once more, alone, and must pass then.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) || OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -m "not slow" $(PYTEST_ARGS) || $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS)
+
+# `make test` and the rest: kills, clusters, compilers, processes.
+test-all: test
+	$(PYTEST) -n 2 -m slow $(PYTEST_ARGS) || $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS)
 
 test-data: $(STAMP)
 	RLPLOSS_TEST_NETWORK=1 $(BIN)/python -m pytest -m network $(PYTEST_ARGS)
@@ -53,6 +68,21 @@ lint: $(STAMP)
 
 check: lint test
 
+# The site, in site/: open site/index.html. Code is executed, figures are drawn, and a warning is an error.
+docs: $(DOCS_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs site
+	@echo "site/index.html"
+
+# Links that leave the site; needs the network.
+links: $(DOCS_STAMP)
+	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/doctrees docs build/links
+
+# Wheel and source distribution, in dist/.
+dist: $(DOCS_STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run
 
@@ -62,4 +92,4 @@ walk: $(STAMP)
 	$(BIN)/python -m benchmarks.walk
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -14,6 +14,7 @@ import torch
 from rlploss import MSE, RLP, Epochs, Problem, RegressionNet, Steps, distributed, fit, fit_fleet, seeded
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow  # processes that find each other
 
 
 def torchrun(world, *command, check=True):

@@ -300,6 +300,7 @@ SAMPLE = 1200
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS, ids=lambda target: target.name)
+@pytest.mark.slow
 def test_a_fixed_sample_of_fuzzing(target):
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # of pandas and others: a warning is no traceback

@@ -9,6 +9,7 @@ from rlploss.loss.module import RLPLoss
 from rlploss.loss.sampler import BalancedBatchSampler
 from rlploss.loss.subsets import balanced_subsets
 from rlploss.models import Autoencoder, LeNet5, MoonsNet, RegressionNet, seeded
+from rlploss.tracking import CSVLogger, MLflowLogger, TensorBoardLogger
 from rlploss.training.evaluation import EarlyStopping, Event, History
 from rlploss.training.fit import fit, fit_fleet
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Problem, Steps
@@ -25,6 +26,7 @@ __all__ = [
     "Autoencoder",
     "BalancedBatchSampler",
     "BatchLoss",
+    "CSVLogger",
     "CrossEntropy",
     "DegenerateLossWarning",
     "DivergenceError",
@@ -35,6 +37,7 @@ __all__ = [
     "History",
     "Huber",
     "LeNet5",
+    "MLflowLogger",
     "MSEEquivalentWarning",
     "MeanOnlyWarning",
     "MoonsNet",
@@ -45,6 +48,7 @@ __all__ = [
     "RLPLoss",
     "RegressionNet",
     "Steps",
+    "TensorBoardLogger",
     "balanced_subsets",
     "fit",
     "fit_fleet",

@@ -30,6 +30,8 @@ from rlploss.lab.store import Store
 from rlploss.lab.train import train
 from rlploss.lab.workers import one_thread, parse_workers
 
+pytestmark = pytest.mark.slow  # processes that find each other
+
 Client = pytest.importorskip("distributed").Client
 
 

@@ -154,6 +154,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
 def test_stopped_or_killed_the_store_holds_whole_cells_and_no_process_stays(tmp_path, how):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)

@@ -420,6 +420,7 @@ def test_a_lock_that_cannot_be_signed_still_locks(tmp_path, monkeypatch):
 # Twenty kills
 
 
+@pytest.mark.slow
 def test_twenty_kills_of_a_study_and_of_fit(forker):
     from tests.torture.kills import kill_fit, kill_study
 

@@ -78,6 +78,7 @@ def test_a_result_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_while_its_child_holds_the_pipe_is_noticed():
     found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], orphan)
     assert found[0.1].error == "the worker process died (exit code 3), as in each of 3 tries"

@@ -112,6 +112,7 @@ def compiled(f, *args, runs=3):
 
 
 @pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.slow
 def test_compile_fullgraph(probe):
     x, pred, target = batch()
     pred.requires_grad_()
@@ -128,6 +129,7 @@ def test_compile_fullgraph(probe):
         assert_close(a, b, dtype=torch.float32)
 
 
+@pytest.mark.slow
 def test_compile_the_module_with_subsets_of_its_own():
     x, pred, target = batch()
     module = RLPLoss(8, 5, generator=seeded())
@@ -154,6 +156,7 @@ def test_compile_the_bank():
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_compiled_code_asserts_that_numbers_are_finite():
     x, pred, target = batch()
     fast = torch.compile(RLPLoss(), fullgraph=True)

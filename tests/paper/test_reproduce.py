@@ -192,6 +192,7 @@ def test_the_list_shows_every_name_with_its_cost(capsys):
         assert f"| {name} |" in printed
 
 
+@pytest.mark.slow
 def test_the_real_thing_in_a_process_of_its_own(tmp_path):
     """Everything for real, with no stub: two arms of Linear at smoke scale, killed once, resumed, run again."""
     words = "reproduce table1 --scale smoke --datasets linear --arms mse,rlp --workers local:1 --out"

@@ -137,6 +137,7 @@ def test_propositions_show_the_infinite_floor(sections):
     assert math.isfinite(floor.data_rows[-1][3])
 
 
+@pytest.mark.slow
 def test_the_whole_page_is_well_formed(sections):
     page = checked(report.html(Report("all", ("s",), tuple(sections.values()))))
     assert page.loads == []

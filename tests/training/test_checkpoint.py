@@ -265,6 +265,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
+@pytest.mark.slow
 def test_a_real_kill_at_any_moment(engine: str, tmp_path: Path) -> None:
     def start(checkpoint: str, out: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), checkpoint, str(out), engine]

@@ -161,6 +161,7 @@ def test_engines_agree_after_200_steps(objective: str, head: str, optimizer: str
     weighted=st.booleans(),
     seed=st.integers(0, 50),
 )
+@pytest.mark.slow
 def test_engines_agree_on_whatever_is_drawn(
     objective: str, optimizer: str, head: str, hidden: Any, widths: list[int], bias: bool, d: int, clip: Any,
     schedule: Any, weighted: bool, seed: int,
@@ -369,6 +370,7 @@ WITHOUT = """
 
 
 @pytest.mark.parametrize("package", ["numba", "scipy"])
+@pytest.mark.slow
 def test_without_numba_torch_trains_and_says_why(package: str) -> None:
     first, second = in_a_process(WITHOUT, package).splitlines()
     assert first.startswith("torch | ")

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.slow
 def test_ten_million_rows_take_at_most_a_gibibyte_above_the_data():
     cases = ["rlp, one pass is 100,000 subsets", "rlp from a Dataset", "mse"]
     chosen = [part for case in cases for part in ("--only", case)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from rlploss._progress import say
+from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +71,7 @@ def compare(
     ] = "auto",
     decimal: Decimal = None,
     thousands: Thousands = None,
+    track: Track = None,
     encoding: Encoding = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print what to use, and nothing else.")] = False,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlploss.cli.track import Track
+
 DEFAULT_OUT = Path("rlploss-results")
 
 
@@ -25,6 +27,7 @@ def reproduce(
     workers: Annotated[
         str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
     ] = "local",
+    track: Track = None,
     list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
 ) -> None:
     """Reproduce tables and figures of the paper and give a verdict on every claim."""

@@ -152,7 +152,7 @@ def build(found: Comparison) -> Report:
     marked = [column for column in found.design.columns if column.remark]
     rest = [column.name for column in found.design.columns if not column.remark and column.names]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}." if rest else ""
-    lead = (
+    kept = (
         f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",
         "rlploss predict DIR new.csv uses it (DIR is this directory), and so does rlploss.compare.load(DIR) in Python.",
     )
@@ -162,7 +162,7 @@ def build(found: Comparison) -> Report:
     sections += [
         Section("predictions", what, figures=predictions),
         Section("columns", "The columns", lead=(plain,) if plain else (), tables=(some,) if marked else ()),
-        Section("model", "The model", lead=lead),
+        Section("model", "The model", lead=kept),
     ]
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
     summary = (*found.lines()[:3], *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))

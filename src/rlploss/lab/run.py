@@ -17,6 +17,7 @@ from rich.console import Console
 from rlploss._progress import ProgressLine, duration
 from rlploss.lab.store import Store
 from rlploss.lab.study import AnyCell, distinct
+from rlploss.lab.tracked import note
 from rlploss.lab.workers import Train, Workers
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
@@ -111,6 +112,7 @@ def execute(
             for outcome in running:
                 if outcome.result is not None:
                     store.write(outcome.cell, outcome.result)
+                    note(outcome.cell, outcome.result, line.say)
                 else:
                     failed[outcome.cell.hash] = reason = outcome.error or "no reason given"
                     store.write_failure(outcome.cell, reason)
