@@ -32,8 +32,9 @@ VALUES = (
 OPTIONS = {
     "compare": ("--target", "--out", "--task", "--arms", "--drop", "--train-size", "--noise", "--shift", "--splits",
                 "--steps",
-                "--max-rows", "--seed", "--workers", "--encoding"),
-    "inspect": ("--target", "--task", "--drop", "--encoding"),
+                "--max-rows", "--seed", "--workers", "--encoding", "--time", "--group", "--decimal", "--thousands",
+                "--loss", "--time-limit", "--quick", "--json", "--quiet"),
+    "inspect": ("--target", "--task", "--drop", "--encoding", "--time", "--group", "--decimal", "--thousands"),
     "reproduce": ("--scale", "--budget", "--out", "--seeds", "--datasets", "--arms", "--workers", "--list"),
     "report": (),
     "data": (),
@@ -98,7 +99,7 @@ def playground() -> Iterator[Path]:
     try:
         with (
             mock.patch.dict(os.environ, {"RLPLOSS_DATA": str(folder / "cache"), "COLUMNS": "100"}),
-            mock.patch("rlploss.compare.answer.execute", stop),
+            mock.patch("rlploss.compare.schedule.execute", stop),
             mock.patch("rlploss.paper.reproduce.execute", stop),
             mock.patch("rlploss.paper.reproduce.missing_data", return_value={}),
         ):

@@ -86,7 +86,7 @@ def compare(
     shifts = _numbers("shift", shift, float)
     losses = dict(map(_own_loss, loss or ()))
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
-    place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")) if out is None else out
+    place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
     _check_place(place, design, table.name)
     found = comparison.compare(
         design,

@@ -187,6 +187,8 @@ def without_mixup(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[C
 def _smallest(rows: Trainer) -> int:
     """Return the fewest rows that a network trains on."""
     n = len(rows.X) - n_test_rows(len(rows.X)) if rows.time is None else rows.windows()[1][0]
+    if n < FEWEST_TRAINING_ROWS:
+        return n
     return min(len(train) for train, _ in rows.folds(np.arange(n), np.random.default_rng(0)))
 
 
