@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, Steps, balanced_subsets, fit_fleet, seeded
+from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
 
 HERE = Path(__file__).parent
 INK = {"light": "#222222", "dark": "#dddddd"}
@@ -97,41 +98,48 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
         axes.legend(frameon=False, fontsize=8, title="dashed: p(N − M) / M(N − p)", title_fontsize=8)
 
 
-def dial(path: Path, n: int = 100, seeds: int = 8) -> None:
-    """Test error against the subset size, at equal steps: with label noise and without, linear and not."""
-    sizes = [8, 12, 20, 35, 50, 70, 85, 100]
+SIZES = (8, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
+
+
+@cache
+def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
+    """Test error of RLP divided by that of MSE, by subset size, at equal steps: with label noise and without."""
+    n = SIZES[-1]
     truths: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
         "linear, noisy": (lambda x: x[:, :3].sum(1), 1.0),
         "half linear, noisy": (lambda x: x[:, 0] + x[:, 1] + torch.sin(2 * x[:, 2]), 1.0),
         "strongly nonlinear, no noise": (lambda x: torch.sin(2 * x[:, 0]) * x[:, 1], 0.0),
     }
 
-    def build(seed: int) -> torch.nn.Module:
-        return seeded(
-            lambda: torch.nn.Sequential(torch.nn.Linear(5, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)), seed
-        )
-
-    def errors(objective: MSE | RLP, problems: list[Problem]) -> np.ndarray:
-        done = fit_fleet(build, problems, objective, budget=Steps(3000), optimizer=Adam(3e-3))
+    def errors(objective: MSE | RLP) -> np.ndarray:
+        done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(5), seed), problems, objective, budget=Steps(2000),
+                         optimizer=Adam(3e-3))  # fmt: skip
         return np.array([history.last("mse") for history in done])
 
+    found: dict[str, list[float]] = {}
+    for name, (truth, noise) in truths.items():
+        problems = []
+        for seed in range(seeds):
+            g = torch.Generator().manual_seed(seed)
+            X = torch.randn(n + 1000, 5, generator=g)
+            y = truth(X).unsqueeze(1)
+            noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
+            problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
+        mse = errors(MSE(batch_size="all"))
+        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 200) for m in SIZES]
+        found[name] = [float(np.exp(np.mean(np.log(errors(objective) / mse)))) for objective in objectives]
+    return found
+
+
+def dial(path: Path) -> None:
+    """Test error against the subset size."""
     with figure(path) as (axes,):
-        for (name, (truth, noise)), color in zip(truths.items(), (LABEL, THIRD, PREDICTION), strict=True):
-            problems = []
-            for seed in range(seeds):
-                g = torch.Generator().manual_seed(seed)
-                X = torch.randn(n + 1000, 5, generator=g)
-                y = truth(X).unsqueeze(1)
-                noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
-                problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
-            mse = errors(MSE(batch_size="all"), problems)
-            ratio = []
-            for m in sizes:
-                found = errors(RLP(subset_size=m, n_subsets=1 if m == n else 200), problems)
-                ratio.append(np.exp(np.mean(np.log(found / mse))))
-            axes.plot(sizes, ratio, "o-", ms=4, color=color, label=name)
+        for (name, ratio), color in zip(dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True):
+            axes.plot(SIZES, ratio, "o-", ms=4, color=color, label=name)
         axes.axhline(1, lw=0.6, color=LABEL)
-        axes.set(yscale="log", xlabel=f"subset size M, of {n} rows", ylabel="test error, divided by that of MSE")
+        axes.set(
+            yscale="log", xlabel=f"subset size M, of {SIZES[-1]} rows", ylabel="test error, divided by that of MSE"
+        )
         axes.legend(frameon=False, fontsize=8)
 
 
