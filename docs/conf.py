@@ -1,7 +1,7 @@
 """The site: Sphinx with furo and myst-nb. `make docs` builds it; a warning is an error.
 
-Sphinx rather than MkDocs: docstrings, doctests and cross references of a Python library are its home ground, and myst-nb executes
-pages while they are built.
+Sphinx rather than MkDocs: docstrings and cross references of a Python library are its home ground, and myst-nb
+executes pages while they are built.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
-import figures
-import hatch_build
+import figures  # noqa: E402 - found by the path above, as are the next two
+import hatch_build  # noqa: E402
 
-import rlploss
+import rlploss  # noqa: E402
 
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HOME = hatch_build.urls(settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"])["Repository"]

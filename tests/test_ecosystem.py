@@ -1,4 +1,4 @@
-"""RLP beside the tools of PyTorch: a line of docs/loops.md each. `torch.compile` is in tests/loss, DDP in test_distributed."""
+"""RLP beside the tools of PyTorch, as docs/loops.md has it; tests/loss compiles it, test_distributed has DDP."""
 
 import subprocess
 import sys
