@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.paper import world
+
+from rlploss.lab.results import CellResult
+from rlploss.lab.workers import Inline
+from rlploss.paper.request import Request
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -22,6 +27,40 @@ def test_rlp_learns_in(name):
     losses = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("epoch")]
     assert len(losses) >= 5
     assert losses[-1] < losses[0] / 3
+
+
+@pytest.mark.parametrize("asked", [("linear", "nonlinear"), ("linear", "nonlinear", "wine", "california")])
+def test_the_demo_fits_one_screen_and_tells_both_halves(monkeypatch, asked):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import demo
+
+    grid = world.results(Request("paper", seeds=8, datasets=asked), "gone", names=("table1",)).grid("table1")
+    lines = demo.screen(grid, asked, 171.0).splitlines()
+    assert len(lines) + 1 <= 24
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "Linear     MSE     0.227 ± 0.104       0.227 ±" in text
+    assert f"Equal epochs: RLP's error is lower on {len(asked)} of {len(asked)}." in text
+    assert f"Equal steps: lower on 0 of {len(asked)}, higher on {len(asked)} of {len(asked)}." in text
+    assert ("no time for wine and california" in text.lower()) == (len(asked) == 2)
+
+
+def test_the_demo_trains_its_first_group_whatever_the_time_and_writes_the_report(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import demo
+
+    monkeypatch.setattr(demo, "SECONDS", 0.0)
+    monkeypatch.setattr(demo, "parse_workers", lambda _: Inline())
+    monkeypatch.setattr(
+        demo.measure, "train", lambda cell, tell: CellResult(world.read(cell, "gone").networks, "x", 1, 1.0)
+    )
+    demo.main(tmp_path / "out", Request("paper", seeds=3))
+    told = capsys.readouterr().out
+    assert "Nonlinear" in told
+    assert "no time for Wine and California" in told
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "not tested (not run yet)" not in page
+    assert "as printed</th>" not in page  # what was not run has no column
 
 
 def test_the_comparison_of_both_losses_runs():

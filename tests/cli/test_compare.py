@@ -37,16 +37,19 @@ def houses(path="houses.csv", n=40, **columns):
 def test_compare_from_file_to_report(capsys, tmp_path):
     houses()
     assert run(["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK, "--noise", "0.5"]) == 0
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
     for words in (
         "houses.csv: 40 rows, target 'price': recognised as regression",
         "| house | identifier | left out: a different text in every row",
-        "| size | number |",
+        "3 columns taken as they stand.",
         "3 arms × 2 splits × 2 conditions: about",
-        "[6/6]",
-        "Noise of 0.5 standard deviations",
-        "Report: out/report.html",
+        "The dial: subsets of 6 rows or fewer",
+        "the rows are sorted by 'sold'",
+        "[4/4]",
     ):
+        assert words in progress
+    assert said.startswith("Use ")
+    for words in ("Noise of 0.5 standard deviations", "Report: out/report.html", "rlploss predict out NEW.csv"):
         assert words in said
     data = json.loads((tmp_path / "out/comparison.json").read_text())
     assert data["summary"] in said
@@ -60,7 +63,7 @@ def test_the_same_directory_resumes(capsys):
     assert run(command) == 0
     capsys.readouterr()
     assert run(command) == 0
-    assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().out
+    assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().err
     page = Path("out/report.html").read_bytes()
     assert run(["report", "out"]) == 2  # that is for directories of `reproduce`, and must not overwrite this one
     assert "if `rlploss compare` made it, run the same command again" in capsys.readouterr().err
@@ -74,8 +77,8 @@ def test_inspect(capsys):
     for words in (
         "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task overrides.",
         "| city | category | 1 for 'Rome', 0 for 'Oslo' |",
-        "The dial: p = 8 (7 columns of numbers and the intercept)",
-        'subset_size="auto" is 18 rows of 40; up to 8 rows RLP is MSE, at 40 linear regression.',
+        "The dial: subsets of 8 rows or fewer (columns and intercept) are MSE, all 30 training rows are linear",
+        "tried are MSE and 15, 26, 30 rows.",
     ):
         assert words in said
     assert run(["inspect", "houses.csv", "--target", "city"]) == 0
@@ -87,7 +90,8 @@ def test_inspect_of_a_wide_table(capsys):
         "wide.csv", index=False
     )
     assert run(["inspect", "wide.csv", "--target", "c0"]) == 0
-    assert "10 rows are too few for subsets of more than p rows: RLP is MSE here" in capsys.readouterr().out
+    told = "The dial: 29 columns and 8 training rows leave RLP no subset with more rows than columns: it is MSE."
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

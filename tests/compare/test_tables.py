@@ -12,11 +12,14 @@ import pytest
 from numpy.testing import assert_allclose as assert_close
 
 from rlploss.compare.columns import make_design, read_column
-from rlploss.compare.read import TableError, as_numbers, read_table
+from rlploss.compare.read import TableError, read_table
+from rlploss.compare.values import as_numbers
 
 
 def column(values, name="c"):
-    return read_column(pd.Series(values, name=name, dtype=object))
+    series = pd.Series(values, name=name, dtype=object)
+    made = read_column(series)
+    return made, made.numbers(series)
 
 
 def written(path, text, encoding="utf-8"):
@@ -263,7 +266,8 @@ def test_yes_no_and_bools():
     made, numbers = column(["yes", "no", "no"] * 5)
     assert (made.kind, made.names) == ("yes/no", ("c = yes",))
     assert numbers[:3, 0].tolist() == [1, 0, 0]
-    made, numbers = read_column(pd.Series([True, False] * 5, name="c"))
+    bools = pd.Series([True, False] * 5, name="c")
+    numbers = read_column(bools).numbers(bools)
     assert numbers[:2, 0].tolist() == [1, 0]
 
 

@@ -24,7 +24,7 @@ def chromium(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     """The whole report: every table and figure, every claim."""
-    request = Request("quick", seeds=3)
+    request = Request("paper", seeds=3)
     results = world.results(request, "gone")
     judged = tuple(claims.all_claims(results))
     sections = tuple(CATALOG[name].section(results.grid(name)) for name in CATALOG)
@@ -52,6 +52,24 @@ def test_every_figure_is_visible_and_nothing_overflows(chromium, page_file, widt
         assert high > 60
     # The page itself never scrolls sideways; wide tables scroll in their own box.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_table_is_wider_than_the_page(chromium, page_file):
+    page = chromium.open(page_file[0].as_uri(), width=1265)  # 1280 with a scroll bar of its own
+    wide = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth)"
+        ".map(s => s.getAttribute('aria-label') + ' ' + s.scrollWidth)"
+    )
+    assert wide == []
+
+
+def test_every_claim_has_a_tile_that_leads_to_its_evidence(chromium, page_file):
+    page = chromium.open(page_file[0].as_uri(), width=1280)
+    tiles = page.evaluate("[...document.querySelectorAll('.map a')].map(a => a.innerText)")
+    assert len(tiles) == 29
+    assert all("reproduced" in tile or "undecided" in tile for tile in tiles)
+    height = page.evaluate("document.querySelector('.map').getBoundingClientRect().bottom")
+    assert height < 800  # one glance
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -121,6 +121,7 @@ def test_a_bad_loss_leaves_the_model_whole(function: Any, engine: str) -> None:
         fit(model, X, y, Pointwise(function), budget=Steps(2), engine=engine)
     for p in model.parameters():
         assert p.untyped_storage().nbytes() == p.numel() * 4
+        assert p.is_contiguous()
     assert torch.equal(model.fc1.weight, network().fc1.weight)
 
 

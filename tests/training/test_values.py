@@ -88,7 +88,7 @@ VALUES: list[tuple[Value, str]] = [
     (MSE(64, mixup=0.25), "MSE(64, mixup=0.25)"),
     (MAE(mixup=1), "MAE(mixup=1.0)"),
     (Huber(delta=0.5), "Huber(delta=0.5)"),
-    (Huber(7, delta=2, mixup=0.1), "Huber(7, delta=2.0, mixup=0.1)"),
+    (Huber(7, delta=2, mixup=0.1), "Huber(7, mixup=0.1, delta=2.0)"),
     (CrossEntropy(9), "CrossEntropy(9)"),
     (Pointwise(absolute), "Pointwise(absolute)"),
     (Pointwise(absolute, 9), "Pointwise(absolute, batch_size=9)"),
@@ -201,6 +201,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Pointwise(mean_square), r"does not \(missing a required argument: 'features'\); .* BatchLoss\?"),
     (lambda: BatchLoss(absolute), r"does not \(too many positional arguments\); or do you mean Pointwise\?"),
     (lambda: BatchLoss(RLPLoss), r"write BatchLoss\(RLPLoss\(\)\)"),
+    (lambda: Pointwise(nn.Bilinear(1, 1, 1)), "must have no parameters of its own to train, got Bilinear with some"),
     (lambda: BatchLoss(WithWeights()), "must have no parameters of its own to train, got WithWeights with some"),
     (lambda: Adam(0), r"lr must be above 0, got 0\.0"),
     (lambda: Adam(float("inf")), "lr must be finite, got inf"),
@@ -393,11 +394,11 @@ def test_a_job_has_every_default_filled_in() -> None:
     made = job()
     assert made.objective == RLP(10, 1000, subsets_per_step=1, intercept=True)
     assert (made.optimizer, made.budget, made.seed, made.table.n_rows) == (Adam(), Epochs(2), 3, 20)
-    assert (made.steps_per_epoch, made.total_steps, made.samples(3)) == (1000, 2000, 30)
-    assert made.steps("evaluate_every", Epochs(1)) == 1000
+    assert (made.steps_per_epoch, made.total_steps, made.objective.samples(3, 20)) == (1000, 2000, 30)
+    assert as_budget("evaluate_every", Epochs(1)).steps(made.steps_per_epoch) == 1000
     pointwise = job(objective=MSE(8), budget=(2, "epochs"))
     assert (pointwise.steps_per_epoch, pointwise.total_steps) == (3, 6)
-    assert [pointwise.samples(step) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
+    assert [pointwise.objective.samples(step, 20) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
     many = job(n_processes=4)
     assert many.objective.subsets_per_step == 4
 

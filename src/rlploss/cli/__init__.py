@@ -28,7 +28,7 @@ def make_app() -> typer.Typer:
     """Return the command with its groups of commands."""
     import typer
 
-    from rlploss.cli import bench, compare, data, reproduce
+    from rlploss.cli import bench, compare, data, predict, reproduce
 
     app = typer.Typer(
         help="Random Linear Projections loss: data, reproduction, comparison.",
@@ -37,7 +37,8 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.add_typer(data.app, name="data")
-    for command in (reproduce.reproduce, reproduce.report, compare.compare, compare.inspect, bench.bench):
+    compared = (compare.compare, predict.predict, compare.inspect)
+    for command in (reproduce.reproduce, reproduce.report, *compared, bench.bench):
         app.command()(command)
 
     @app.callback(invoke_without_command=True)
@@ -64,9 +65,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(stopped), STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         return _stopped(words)
-    except BrokenPipeError:  # the reader has gone, as in `rlploss data list | head -1`
+    except BrokenPipeError:  # the reader has what it wanted, as in `rlploss data list | head -1`
         _forget_output()
-        return 1
+        return 0
     except (ValueError, LabError, MissingExtra) as error:
         return _fail(sentence(str(error)), 2)
     except OSError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,23 +19,40 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rlploss.compare.columns import Design
+    from rlploss.lab.report import Table
 
 N = TypeVar("N", int, float)
+ARMS = (
+    "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
+    "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
+    "mse, mse+l2, rlp, rlp+l2, rlp+mixup"
+)
 
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
-TaskOption = Annotated[str, typer.Option(help="regression, classification, or auto.")]
+TaskOption = Annotated[str, typer.Option(help="auto, regression or classification.")]
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
+Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
+Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
+Decimal = Annotated[str | None, typer.Option(help="The decimal sign of numbers, . or , (the table decides).")]
+Thousands = Annotated[str | None, typer.Option(help="What stands between thousands: , . ' space or none.")]
 Encoding = Annotated[str, typer.Option(help="Of a text file, e.g. latin-1.")]
 
 
 def compare(
     table: TableArgument,
     target: Target,
-    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-compare"),
+    out: Annotated[
+        Path | None, typer.Option(help="Output directory, the same one resumes; default: named after the table.")
+    ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, typer.Option(help="Only these, e.g. mse,rlp,boosting.")] = None,
+    arms: Annotated[str | None, typer.Option(help=f"Only these, separated by commas. For {ARMS}.")] = None,
+    loss: Annotated[
+        list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
+    ] = None,
     drop: Drop = None,
+    time: Time = None,
+    group: Group = None,
     train_size: Annotated[str | None, typer.Option(help="Also with so many training rows, e.g. 50,100.")] = None,
     noise: Annotated[
         str | None, typer.Option(help="Also with noise on the training features, in standard deviations.")
@@ -41,97 +60,163 @@ def compare(
     shift: Annotated[
         str | None, typer.Option(help="Also with training rows near the mean and test rows far from it, e.g. 0.9.")
     ] = None,
-    splits: Annotated[int, typer.Option(help="Splits into training and test rows.")] = 10,
-    steps: Annotated[int, typer.Option(help="Optimiser steps of every network.")] = 1000,
+    quick: Annotated[bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")] = False,
+    time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
+    splits: Annotated[int | None, typer.Option(help="Splits into training and test rows.  [default: 10]")] = None,
+    steps: Annotated[int, typer.Option(help="The most optimiser steps of a network.")] = 4000,
     max_rows: Annotated[int, typer.Option(help="Larger tables are sampled.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of the first split.")] = 0,
     workers: Annotated[
-        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
-    ] = "local",
+        str, typer.Option(help='"auto", "inline", "local:N" processes, or a Dask cluster: "dask:tcp://HOST:PORT".')
+    ] = "auto",
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     track: Track = None,
     encoding: Encoding = "utf-8",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print what to use, and nothing else.")] = False,
 ) -> None:
-    """Compare RLP with other losses, and with what one would otherwise use, on a table of your own."""
+    """Say what to use on a table of your own, and whether RLP helps; keep the model that does best."""
     from rich.console import Console
 
-    from rlploss.compare import answer
-    from rlploss.compare.report import result_table
+    from rlploss.compare import comparison, report
 
-    console = Console()
-    design = _read(console, table, target, task, drop, encoding, between=",")
-    found = answer.compare(
+    shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
+    sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
+    shifts = _numbers("shift", shift, float)
+    losses = dict(map(_own_loss, loss or ()))
+    design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
+    place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")) if out is None else out
+    _check_place(place, design, table.name)
+    found = comparison.compare(
         design,
         arms=_names(arms),
-        train_size=_numbers("train-size", train_size, int),
-        noise=_numbers("noise", noise, float),
-        shift=_numbers("shift", shift, float),
+        losses=losses,
+        train_size=sizes,
+        noise=noises,
+        shift=shifts,
         n_splits=splits,
         steps=steps,
         max_rows=max_rows,
+        quick=quick,
+        time_limit=time_limit,
         random_state=seed,
         workers=workers,
-        out=out,
-        progress=console,
+        out=place,
+        progress=progress,
+        on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
     )
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
-    loads = _loads(table, target, task=task, drop=_names(drop) or (), encoding=encoding)
-    found = replace(found, source=table.name, command=command, loads=loads)
-    page = found.write(out)
+    found = replace(found, source=table.name, command=command)
+    page = found.write(place)  # before anything is printed: the reader may go away
+    if as_json:
+        say(shown, json.dumps(report.as_json(found), ensure_ascii=False))
+        return
+    lines = found.lines()
+    say(shown, "\n".join(lines if not quiet else lines[:3]))
+    if quiet:
+        return
+    for text in (*found.notes, *report.late_said(found)):
+        say(shown, text)
     for condition in found.conditions:
-        shown = result_table(found, condition)
-        say(console, f"\n{condition.label[0].upper()}{condition.label[1:]}\n\n{shown.markdown()}")
-    say(console, f"{found.summary()}\n\nReport: {page}")
+        say(shown, f"\n{condition.label[0].upper()}{condition.label[1:]}, {len(found.seeds)} splits\n")
+        _print_table(shown, report.result_table(found, condition, short=True))
+    say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
 
 
 def inspect(
-    table: TableArgument, target: Target, task: TaskOption = "auto", drop: Drop = None, encoding: Encoding = "utf-8"
+    table: TableArgument,
+    target: Target,
+    task: TaskOption = "auto",
+    drop: Drop = None,
+    time: Time = None,
+    group: Group = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = "utf-8",
 ) -> None:
-    """Say what each column would become, and what RLP's dial would be; trains nothing."""
-    import numpy as np
+    """Say what each column would become, and where RLP's dial would stand; trains nothing."""
     from rich.console import Console
 
-    from rlploss.estimators.dial import auto_subset_size
+    from rlploss.compare.schedule import dial_said
+    from rlploss.compare.train import Trainer
 
     console = Console()
-    design = _read(console, table, target, task, drop, encoding, between=";")
+    design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
+    _tell_table(console, table, design, design.columns, ";")
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         say(console, f"Classes: {', '.join(counts)}.")
-    n, d = design.X.shape
-    p = d + 1
-    X, y, classes = (
-        np.where(np.isnan(design.X), np.nanmean(design.X, axis=0), design.X),
-        design.target.y,
-        design.target.classes,
-    )
-    size = auto_subset_size(X, np.eye(len(classes))[y] if classes else y)
-    chosen = "MSE" if size is None else f"{size} rows of {n:,}"
-    dial = f'subset_size="auto" is {chosen}; up to {p} rows RLP is MSE, at {n:,} linear regression'
-    if n < p + 3:
-        dial = f"{n} rows are too few for subsets of more than p rows: RLP is MSE here"
-    say(console, f"The dial: p = {p} ({d} columns of numbers and the intercept); {dial}.")
+    say(console, dial_said(Trainer(design.X, design.target.y, design.target.task, len(design.target.classes))))
 
 
-def _read(
-    console: Console, table: Path, target: str, task: str, drop: str | None, encoding: str, *, between: str
-) -> Design:
-    """Read a table, and say what it is and what becomes of its columns."""
+def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None) -> Design:
     from rlploss.compare.columns import make_design
     from rlploss.compare.read import read_table
+
+    return make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or (), **options)
+
+
+def _tell_table(console: Console, table: Path, design: Design, columns: Any, between: str) -> None:
+    """Say what a table is and what becomes of these columns of it."""
     from rlploss.compare.report import columns_table
 
-    design = make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or ())
     gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
-    say(console, f"{table.name}: {design.n_rows:,} rows{gone}{between} target {target!r}: {design.target.said}.")
-    say(console, columns_table(design.columns).markdown())
-    return design
+    said = f"{between} target {design.target.name!r}: {design.target.said}."
+    say(console, f"{table.name}: {design.n_rows:,} rows{gone}{said}{' ' * bool(design.said)}{design.said}")
+    if columns:
+        _print_table(console, columns_table(columns))
+    plain = len([c for c in design.columns if c not in columns])
+    if plain:
+        say(console, f"{plain} column{'s' * (plain > 1)} taken as {'they stand' if plain > 1 else 'it stands'}.")
+    for text in design.warnings:
+        say(console, f"Warning: {text}.")
 
 
-def _loads(table: Path, target: str, **options: object) -> str:
-    """The call that reads the same file in Python; options at their defaults are left out."""
-    usual = {"task": "auto", "drop": (), "encoding": "utf-8"}
-    told = [f"{name}={value!r}" for name, value in options.items() if value != usual[name]]
-    return f"load_table({', '.join([repr(str(table)), repr(target), *told])})"
+def _print_table(console: Console, table: Table) -> None:
+    """Show a table: drawn to the width of a terminal, or in plain lines."""
+    if not console.is_terminal:
+        say(console, table.markdown())
+        return
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text as RichText
+
+    drawn = RichTable(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for at, name in enumerate(table.header):
+        drawn.add_column(name, justify="left" if at == 0 or at in table.text_columns else "right", overflow="fold")
+    colours = {"good": "green", "bad": "red", "calm": "dim"}
+    for number, row in enumerate(table.rows):
+        drawn.add_row(*(RichText(str(c), style=colours.get(table.tone(number, at), "")) for at, c in enumerate(row)))
+    console.print(drawn)
+
+
+def _check_place(place: Path, design: Design, source: str) -> None:
+    """Refuse a directory that has the report of another table."""
+    from rlploss.compare import TableError
+
+    try:
+        before = json.loads((place / "comparison.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    names = {column["name"] for column in before.get("columns", ())}
+    other = [before.get("source", source), before.get("target"), names]
+    if other != [source, design.target.name, {column.name for column in design.columns}]:
+        what = f"{other[0]} with the target {other[1]!r}"
+        raise TableError(f"{place} holds the report of another table, {what}; choose another directory with --out")
+
+
+def _own_loss(text: str) -> tuple[str, Any]:
+    """Return the name and the value of FILE.py:NAME; a class without arguments is called."""
+    from rlploss._values import load_file
+
+    path, _, name = text.rpartition(":")
+    if not path.endswith(".py") or not Path(path).exists():
+        raise ValueError(f"--loss takes FILE.py:NAME of a file that is there, got {text!r}")
+    found = getattr(load_file(Path(path)), name, None)
+    if found is None:
+        raise ValueError(f"--loss: there is no {name!r} in {path}; check its spelling")
+    return name, found() if isinstance(found, type) else found
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

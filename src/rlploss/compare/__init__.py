@@ -2,10 +2,11 @@
 
 from rlploss._extras import need
 
-need("lab", "rlploss.compare", "pandas", "sklearn", "scipy", "rich", "matplotlib", "jinja2")
+need("lab", "rlploss.compare", "pandas", "sklearn", "scipy", "rich", "matplotlib", "jinja2", "safetensors", "skops")
 
 # The guard above comes before every import that needs these packages.
-from rlploss.compare.answer import Comparison, compare, load_table  # noqa: E402 - after the guard
+from rlploss.compare.comparison import Comparison, compare  # noqa: E402 - after the guard
+from rlploss.compare.model import load  # noqa: E402 - after the guard
 from rlploss.compare.read import TableError  # noqa: E402 - after the guard
 
-__all__ = ["Comparison", "TableError", "compare", "load_table"]
+__all__ = ["Comparison", "TableError", "compare", "load"]

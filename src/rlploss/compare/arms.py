@@ -1,94 +1,49 @@
 """What is compared: contenders with the settings that each of them tries, and conditions of the table.
 
-Every contender that can be tuned tries eight settings. A network tries two learning rates times four values of what is
-its own: the batch size of a plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP (both ends
-of the dial among them). RLP+L2 tries four subset sizes times two weight decays.
+Every network arm tries twelve settings: three learning rates times four values of what is its own: the batch size of a
+plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP (both ends of the dial among them). Where
+an arm has a third thing to choose, its four values are spread over the twelve as in a Latin square.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rlploss import _checks
-from rlploss.estimators.dial import BATCH, DIALS, POINTWISE, Dial, Pointwise, objective_at
+from rlploss.estimators.dial import BATCH, DIALS, Dial, objective_at
 from rlploss.lab.study import Part
 from rlploss.training.job import Adam
-from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber
+from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Objective, Pointwise
 
 HIDDEN = (100,)
-N_SETTINGS = 8
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
-LARGE = 1000  # training rows beyond which boosting works on histograms
+LARGE = 500  # training rows beyond which boosting works on histograms
+GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
 FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
+STAGES = (15, 30, 60, 120)  # trees of boosting to choose from
 Levels = float | Sequence[float] | None  # of an ablation: one or several
 
-RATES = (Adam(1e-3), Adam(3e-3))
-DECAYS = tuple(Adam(rate.lr, decay) for decay in (1e-3, 1e-2, 3e-2, 1e-1) for rate in RATES)
+RATES = (1e-3, 3e-3, 1e-2)
+DECAYS = (1e-3, 1e-2, 3e-2, 1e-1)
 BATCHES = (20, 50, 100, BATCH)
 SHAPES = (0.1, 0.25, 0.5, 1.0)
-
-
-class Labelled(Part):
-    """A part of a cell that has a label for people beside its name."""
-
-    label: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields that decide a result as plain data."""
-        return {name: value for name, value in super().to_json().items() if name not in ("label", "style")}
-
-    def __str__(self) -> str:
-        return self.label
-
-
-@dataclass(frozen=True)
-class Contender(Labelled):
-    """One way to predict: a network with the objectives and optimisers it tries, or a model of scikit-learn."""
-
-    name: str
-    label: str = ""
-    style: str = "grey"  # in figures
-    objectives: tuple[RLP | Pointwise, ...] = ()
-    optimizers: tuple[Adam, ...] = ()
-    model: str = ""  # what is no network
-
-    @property
-    def family(self) -> str:
-        """The model or the objective: predicted times of one family are wrong by the same factor."""
-        return self.model or type(self.objectives[0]).__name__
-
-    @property
-    def is_rlp(self) -> bool:
-        """Whether the subset size is its dial."""
-        return any(isinstance(objective, RLP) for objective in self.objectives)
-
-    @property
-    def gives_logits(self) -> bool:
-        """Whether the outputs of its network are logits."""
-        return any(isinstance(objective, CrossEntropy) for objective in self.objectives)
-
-    @property
-    def settings(self) -> list[Setting]:
-        """What a network tries: its objectives, with RLP at every place of the dial, times its optimisers."""
-        dials: tuple[Dial | None, ...] = DIALS if self.is_rlp else (None,)
-        return [Setting(*one) for one in itertools.product(self.objectives, dials, self.optimizers)]
+N_SETTINGS = len(RATES) * len(DIALS)
 
 
 @dataclass(frozen=True)
 class Setting:
     """One setting of a network; the dial gives RLP its subset size."""
 
-    objective: RLP | Pointwise
+    objective: Objective
     dial: Dial | None
     optimizer: Adam
 
-    def objective_for(self, n_rows: int, n_features: int) -> RLP | Pointwise:
+    def objective_for(self, n_rows: int, n_features: int) -> Objective:
         """Return the objective for so many rows. A subset size up to the number of columns is MSE."""
         if self.dial is None or not isinstance(self.objective, RLP):
             return self.objective
@@ -101,86 +56,183 @@ class Setting:
         made = self.objective_for(n_rows, n_features)
         return made.subset_size if isinstance(made, RLP) else None
 
-    def estimator(self, n_rows: int, n_features: int) -> dict[str, Any]:
-        """Return the same setting as parameters of `RLPRegressor` or `RLPClassifier`."""
-        made = self.objective_for(n_rows, n_features)
-        loss = next((name for name, kind in POINTWISE.items() if isinstance(made, kind)), "rlp")
-        chosen: dict[str, Any] = {"loss": loss}
-        if isinstance(made, RLP):
-            chosen["subset_size"] = made.subset_size
-        elif self.dial is None and made.batch_size != BATCH:
-            chosen["batch_size"] = made.batch_size
-        if made.mixup is not None:
-            chosen["mixup"] = made.mixup
-        return {**chosen, "alpha": self.optimizer.weight_decay, "learning_rate_init": self.optimizer.lr}
+
+class Labelled(Part):
+    """A part of a cell that has a label for people beside its name."""
+
+    label: str
+    labels = frozenset({"name", "label", "style", "protocol"})
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True)
+class Contender(Labelled):
+    """One way to predict: a network with a loss, or a model of scikit-learn.
+
+    `own` is what a network varies beside the learning rate: "batch", "decay", "shape" or nothing.
+    """
+
+    name: str
+    label: str = ""
+    style: str = "grey"  # in figures
+    objective: Objective | None = None
+    own: str = ""
+    model: str = ""  # what is no network
+    session: str = ""  # names a loss that nobody could find again in another session
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields that decide a result as plain data."""
+        return super().to_json() | ({"objective": self.session} if self.session else {})
+
+    @property
+    def family(self) -> str:
+        """The model or the objective: predicted times of one family are wrong by the same factor."""
+        return self.model or type(self.objective).__name__
+
+    @property
+    def is_rlp(self) -> bool:
+        """Whether the subset size is its dial."""
+        return isinstance(self.objective, RLP)
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether the outputs of its network are logits."""
+        return isinstance(self.objective, CrossEntropy)
+
+    @property
+    def settings(self) -> list[Setting]:
+        """What a network tries."""
+        made = []
+        for i in range(len(DIALS)):
+            for j, rate in enumerate(RATES):
+                k = (i + j) % len(DIALS) if self.is_rlp else i  # the third choice of RLP goes round
+                objective: Any = self.objective
+                optimizer = Adam(rate)
+                if self.own == "decay":
+                    optimizer = Adam(rate, DECAYS[k])
+                changed: dict[str, Any] = {"mixup": SHAPES[k]} if self.own == "shape" else {}
+                if not self.is_rlp:
+                    changed["batch_size"] = BATCHES[i] if self.own == "batch" else BATCH
+                made.append(Setting(replace(objective, **changed), DIALS[i] if self.is_rlp else None, optimizer))
+        return made
+
+
+def _network(name: str, label: str, style: str, objective: Objective, own: str) -> Contender:
+    return Contender(name, label, style, objective, own)
 
 
 _RLP = (
-    Contender("rlp", "RLP", "vermillion", (RLP(),), RATES),
-    Contender("rlp+l2", "RLP+L2", "purple", (RLP(),), (Adam(1e-3, 1e-2), Adam(1e-3, 1e-1))),
-    Contender("rlp+mixup", "RLP+mixup", "purple", (RLP(mixup=0.25),), RATES),
+    _network("rlp", "RLP", "vermillion", RLP(), ""),
+    _network("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
+    _network("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
 )
 REGRESSION = (
-    Contender("mse", "MSE", "blue", tuple(MSE(n) for n in BATCHES), RATES),
-    Contender("mae", "MAE", "grey", tuple(MAE(n) for n in BATCHES), RATES),
-    Contender("huber", "Huber", "blue", tuple(Huber(n) for n in BATCHES), RATES),
-    Contender("mse+l2", "MSE+L2", "green", (MSE(BATCH),), DECAYS),
-    Contender("mse+mixup", "MSE+mixup", "ochre", tuple(MSE(BATCH, mixup=psi) for psi in SHAPES), RATES),
-    *_RLP,
     Contender("mean", "the mean", model="mean"),
     Contender("ridge", "ridge regression", model="ridge"),
+    Contender("lasso", "elastic net", model="lasso"),
     Contender("boosting", "gradient boosting", model="boosting"),
+    Contender("trees", "extra trees", model="trees"),
+    Contender("gp", "Gaussian process", model="gp"),
+    _network("mse", "MSE", "blue", MSE(), "batch"),
+    _network("mae", "MAE", "grey", MAE(), "batch"),
+    _network("huber", "Huber", "blue", Huber(), "batch"),
+    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    _network("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
+    *_RLP,
+    Contender("rlp-cv", "RLPRegressorCV", "vermillion", model="rlp-cv"),
 )
 CLASSIFICATION = (
-    Contender("cross_entropy", "cross entropy", "blue", tuple(CrossEntropy(n) for n in BATCHES), RATES),
-    Contender("cross_entropy+l2", "cross entropy+L2", "green", (CrossEntropy(BATCH),), DECAYS),
-    Contender(
-        "cross_entropy+mixup",
-        "cross entropy+mixup",
-        "ochre",
-        tuple(CrossEntropy(BATCH, mixup=psi) for psi in SHAPES),
-        RATES,
-    ),
-    *_RLP,
     Contender("prior", "the class frequencies", model="prior"),
     Contender("logistic", "logistic regression", model="logistic"),
     Contender("boosting", "gradient boosting", model="boosting"),
+    Contender("trees", "extra trees", model="trees"),
+    _network("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
+    _network("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
+    _network("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
+    _network("mse", "MSE", "blue", MSE(), "batch"),
+    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    *_RLP,
 )
+QUICK = {
+    "regression": ("mean", "ridge", "boosting", "trees", "mse", "mse+l2", "rlp"),
+    "classification": ("prior", "logistic", "boosting", "trees", "cross_entropy", "mse", "rlp"),
+}
 
 
-def contenders_for(task: str, names: Sequence[str] | None = None) -> tuple[Contender, ...]:
-    """Return the contenders of a task, all or the ones named; refuse fewer than two."""
+def contenders_for(
+    task: str, names: Sequence[str] | None = None, losses: Mapping[str, Any] | None = None, *, session: bool = True
+) -> tuple[Contender, ...]:
+    """Return the contenders of a task, all or the ones named, and those of a reader's losses; refuse fewer than two.
+
+    `session`: nothing is kept beyond this session, so that a loss may be a function which only this session has.
+    """
     known = REGRESSION if task == "regression" else CLASSIFICATION
+    taken = [one.name for one in known]
+    own = tuple(_own_loss(name, loss, taken, session) for name, loss in (losses or {}).items())
     if names is None:
-        return known
+        return known + own
     for name in names:
-        _checks.one_of("arms", name, [contender.name for contender in known])
-    chosen = tuple(contender for contender in known if contender.name in names)
+        _checks.one_of("arms", name, [contender.name for contender in (*known, *own)])
+    chosen = tuple(contender for contender in known if contender.name in names) + own
     if len(chosen) < 2:
         raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}")
     return chosen
 
 
-def models(name: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
-    """Return the models of scikit-learn that a contender tries if it is no network; the mean has one only."""
-    from sklearn import dummy, ensemble, linear_model
+def _own_loss(name: str, loss: Any, known: Sequence[str], session: bool) -> Contender:
+    """Return the contender of a reader's loss: a function of two arguments is pointwise, of three one of a batch."""
+    if name in known or not name:
+        raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
+    if not isinstance(loss, Objective):
+        try:
+            loss = Pointwise(loss)
+        except TypeError as error:
+            if not callable(loss) or isinstance(loss, type):
+                raise TypeError(
+                    f"the loss {name!r} must be a function or a Pointwise or BatchLoss value; {error}"
+                ) from None
+            loss = BatchLoss(loss)
+    return Contender(name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else "")
+
+
+def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
+    """Return the models of scikit-learn that a contender tries if it is no network; some choose for themselves."""
+    from sklearn import dummy, ensemble, gaussian_process, linear_model
+    from sklearn.gaussian_process import kernels
     from sklearn.model_selection import ParameterGrid
 
-    strengths = [float(strength) for strength in np.logspace(-3, 4, N_SETTINGS)]
-    if name == "mean":
+    strengths = [float(strength) for strength in np.logspace(-3, 4, 8)]
+    if model == "mean":
         return [dummy.DummyRegressor()]
-    if name == "prior":
+    if model == "prior":
         return [dummy.DummyClassifier(strategy="prior")]
-    if name == "ridge":
+    if model == "ridge":
         return [linear_model.Ridge(alpha=strength) for strength in strengths]
-    if name == "logistic":
+    if model == "logistic":
         return [linear_model.LogisticRegression(max_iter=2000, C=1 / strength) for strength in strengths]
-    family, grid = "GradientBoosting", {"learning_rate": [0.03, 0.1], "max_depth": [2, 4], "n_estimators": [100, 300]}
+    if model == "lasso":
+        penalties = ParameterGrid({"alpha": np.logspace(-3, 0, 4).tolist(), "l1_ratio": [0.5, 1.0]})
+        return [linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3) for penalty in penalties]
+    if model == "gp":
+        kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.DotProduct() + kernels.WhiteKernel()
+        return [gaussian_process.GaussianProcessRegressor(kernel, random_state=seed)]
+    if model == "rlp-cv":
+        from rlploss.estimators import RLPRegressorCV
+
+        return [RLPRegressorCV(cv=3, alphas=(1e-3, 1e-1), max_iter=40, max_doublings=1, random_state=seed)]
+    kind = "Regressor" if task == "regression" else "Classifier"
+    if model == "trees":
+        grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})
+        return [getattr(ensemble, f"ExtraTrees{kind}")(100, random_state=seed, **setting) for setting in grid]
     if n_rows > LARGE:
-        family = "HistGradientBoosting"
-        grid = {"learning_rate": [0.05, 0.15], "max_leaf_nodes": [8, 31], "max_iter": [100, 300]}
-    kind = getattr(ensemble, family + ("Regressor" if task == "regression" else "Classifier"))
-    return [kind(random_state=seed, **setting) for setting in ParameterGrid(grid)]
+        grid = ParameterGrid({"learning_rate": [0.1, 0.25], "max_leaf_nodes": [6, 20]})
+        made = getattr(ensemble, f"HistGradientBoosting{kind}")
+        return [made(max_iter=STAGES[-1], early_stopping=False, random_state=seed, **setting) for setting in grid]
+    grid = ParameterGrid({"learning_rate": [0.1], "max_depth": [2, 4]})
+    made = getattr(ensemble, f"GradientBoosting{kind}")
+    return [made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting) for setting in grid]
 
 
 @dataclass(frozen=True)

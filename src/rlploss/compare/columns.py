@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.compare.read import Array, Reading, TableError, as_dates, as_numbers
+from rlploss.compare.read import Array, TableError
+from rlploss.compare.values import Convention, Reading, as_dates, as_numbers, dates_again, numbers_again
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
 MOST_CLASSES = 20
+FEWEST_GROUPS = 8
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
 TASKS = ("auto", "regression", "classification")
 
@@ -30,13 +34,40 @@ _YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 
 @dataclass(frozen=True)
 class Column:
-    """What a column is and what becomes of it: `names` are the columns of numbers it gives."""
+    """What a column is, what becomes of it, and how to read it again: `names` are the columns of numbers it gives."""
 
     name: str
     kind: str  # number, category, yes/no, date, constant, identifier, text, empty, dropped
     does: str  # in words
     n_missing: int
     names: tuple[str, ...] = ()
+    style: str = ""  # of numbers or dates
+    levels: tuple[str, ...] = ()  # of a category that have a column
+    other: bool = False  # whether the other levels share one
+    flag: bool = False  # whether the last column says where values are missing
+    first: str = ""  # day from which days are counted
+    season: bool = False
+    remark: bool = False  # whether people should look at it
+
+    def numbers(self, values: pd.Series) -> Array:
+        """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
+        if not self.names:
+            return np.empty((len(values), 0))
+        if self.kind == "number":
+            parts = [numbers_again(values, self.style)]
+        elif self.kind == "date":
+            dates = dates_again(values, self.style)
+            parts = [(dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400]
+            if self.season:
+                turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
+                parts += [np.sin(turn), np.cos(turn)]
+        else:
+            texts = _texts(values)
+            parts = [(texts == level).to_numpy(dtype=np.float64) for level in self.levels]
+            if self.other:
+                parts.append((texts.notna() & ~texts.isin(self.levels)).to_numpy(dtype=np.float64))
+            return np.column_stack([*parts, texts.isna()] if self.flag else parts).astype(np.float64)
+        return np.column_stack([*parts, np.isnan(parts[0])] if self.flag else parts)
 
 
 @dataclass(frozen=True)
@@ -59,6 +90,10 @@ class Design:
     columns: tuple[Column, ...]
     n_rows: int  # in the file
     n_dropped: int = 0
+    time: Array | None = None  # by which rows are ordered: train on the past, test on the future
+    group: NDArray[np.int64] | None = None  # rows of one stay together
+    warnings: tuple[str, ...] = ()
+    said: str = ""  # how numbers are written, where that is not plain
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,48 +101,106 @@ class Design:
         return tuple(name for column in self.columns for name in column.names)
 
 
-def make_design(frame: pd.DataFrame, target: str, *, task: str = "auto", drop: Sequence[str] = ()) -> Design:
-    """Decide what every column is, and return the table as numbers; columns named in `drop` are left out."""
+def make_design(
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    task: str = "auto",
+    drop: Sequence[str] = (),
+    time: str | None = None,
+    group: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+) -> Design:
+    """Decide what every column is, and return the table as numbers; columns named in `drop` are left out.
+
+    `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on.
+    """
     one_of("task", task, TASKS)
-    for name in (target, *drop):
-        if name not in frame.columns:
-            raise TableError(_no_such_column(name, list(frame.columns), "target" if name == target else "drop"))
-    if target in drop:
-        raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
-    raw = _checked(frame[target])
+    convention = Convention.given(decimal, thousands)
+    asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
+    for option, name in asked:
+        if name is not None and name not in frame.columns:
+            raise TableError(_no_such_column(name, list(frame.columns), option))
+        if option != "target" and name == target:
+            raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --{option}")
+    if time and group:
+        raise TableError("--time and --group ask for different splits; give one of them")
+    frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
+    convention = convention.decided(frame.drop(columns=list(drop)))
+    raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    found = as_numbers(raw)
+    found = as_numbers(raw, convention=convention)
     if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
         raw = raw.where(~np.isnan(found.values))
     known = raw.notna().to_numpy()
-    read = read_target(raw[known], task)
-    columns, parts = [], []
-    for name in frame.columns:
-        if name == target or name in drop:
-            continue
-        column, numbers = read_column(_checked(frame[name]))
-        numbers = numbers[known]
-        if numbers.shape[1] and np.isnan(numbers[:, 0]).all():
+    read = read_target(raw[known].reset_index(drop=True), task, convention)
+    columns, parts, warned = [], [], list(convention.warnings)
+    for name in [name for name in frame.columns if name != target and name not in drop]:
+        values = frame[name].reset_index(drop=True)
+        column = read_column(values, convention)
+        numbers = column.numbers(values)[known]
+        if name == group:
+            column = Column(name, "identifier", "left out: its rows stay together", column.n_missing, remark=True)
+        elif numbers.shape[1] and np.isnan(numbers[:, 0]).all():
             column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
-            numbers = numbers[:, :0]
+        elif not time and not group and (told := _order_or_key(column, values[known])):
+            warned.append(told)
         columns.append(column)
-        parts.append(numbers)
+        parts.append(numbers[:, : len(column.names)])
     columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
         raise TableError(
             f"no column but the target {target!r} can be used; add columns with numbers, categories or dates"
         )
-    return Design(X, read, tuple(columns), len(frame), int((~known).sum()))
+    when = None if time is None else _times(frame[time][known].reset_index(drop=True), convention)
+    keys = None if group is None else pd.factorize(_texts(frame[group][known]))[0].astype(np.int64)
+    if keys is not None and keys.max() + 1 < FEWEST_GROUPS:
+        raise TableError(f"--group needs at least {FEWEST_GROUPS} groups, got {keys.max() + 1} in {group!r}")
+    counts = len(frame), int((~known).sum())
+    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), convention.said)
+
+
+def _times(values: pd.Series, convention: Convention) -> Array:
+    """Return a column of dates or numbers as numbers that order the rows."""
+    dates = as_dates(values)
+    found = as_numbers(values, convention=convention) if dates is None else None
+    days: Array = np.full(len(values), np.nan) if found is None else found.values
+    if dates is not None:
+        days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
+    if np.isnan(days).any():
+        shown = values.iloc[int(np.isnan(days).argmax())]
+        raise TableError(f"--time needs dates or numbers without gaps, but in {values.name!r} {shown!r} is none")
+    return days
+
+
+def _order_or_key(column: Column, values: pd.Series) -> str:
+    """Return a warning about rows that are not independent: sorted by a date, or with a key that repeats."""
+    n, name = len(values), column.name
+    if column.kind == "date":
+        days: Array = column.numbers(values)[:, 0]
+        if not np.isnan(days).any() and len(np.unique(days)) > n / 10 and (np.diff(days) >= 0).all():
+            return (
+                f"the rows are sorted by {name!r}: random splits let an arm see days after those it is tested on, so "
+                f"errors on days to come may be much larger; --time {shlex.quote(name)} tests on the future"
+            )
+    elif _IDENTIFIER.search(name) and column.kind in ("number", "category", "text"):
+        different = values.nunique()
+        if 1 < different < 0.9 * n and n / different >= 1.5:
+            return (
+                f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows): rows of one may be in "
+                f"training and in test, which flatters every arm; --group {shlex.quote(name)} keeps them together"
+            )
+    return ""
 
 
 def _checked(values: pd.Series) -> pd.Series:
-    """Return a column with rows numbered from 0; Arrow's types other than numbers, and categories, as Python's.
+    """Return a column with Arrow's types other than numbers, and categories, as Python's.
 
     A column of lists is refused: it is several columns, and which ones only its owner knows.
     """
-    values = values.reset_index(drop=True)
     arrow = isinstance(values.dtype, pd.ArrowDtype) and not pd.api.types.is_numeric_dtype(values.dtype)
     if arrow or isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(object)
@@ -140,48 +233,50 @@ def _no_such_column(name: str, names: list[str], option: str) -> str:
 # One column
 
 
-def read_column(values: pd.Series) -> tuple[Column, Array]:
-    """Return what one column is, and its numbers [n, k] (NaN where they are missing)."""
+def read_column(values: pd.Series, convention: Convention = Convention()) -> Column:  # noqa: B008 - a frozen value
+    """Return what one column is, and how it becomes numbers."""
     name, missing = str(values.name), int(values.isna().sum())
     if missing == len(values):
-        return _left_out(name, "empty", "no values", missing, len(values))
-    found = as_numbers(values, mostly=True)
-    if found is not None:
+        return _left_out(name, "empty", "no values", missing)
+    if (found := as_numbers(values, mostly=True, convention=convention)) is not None:
         return _number_column(name, found)
-    dates = as_dates(values)
-    if dates is not None:
+    if (dates := as_dates(values)) is not None:
         return _date_column(name, dates)
-    texts = values.astype(object).map(lambda v: None if pd.isna(v) else str(v).strip())
-    return _text_column(name, texts, missing)
+    return _text_column(name, _texts(values), missing)
 
 
-def _left_out(name: str, kind: str, why: str, n_missing: int, n_rows: int) -> tuple[Column, Array]:
-    return Column(name, kind, f"left out: {why}", n_missing), np.empty((n_rows, 0))
+def _texts(values: pd.Series) -> pd.Series:
+    return values.astype(object).map(lambda v: None if pd.isna(v) else str(v).strip())
 
 
-def _number_column(name: str, found: Reading) -> tuple[Column, Array]:
+def _left_out(name: str, kind: str, why: str, n_missing: int) -> Column:
+    return Column(name, kind, f"left out: {why}", n_missing, remark=True)
+
+
+def _number_column(name: str, found: Reading) -> Column:
     numbers: Array = found.values
     n = len(numbers)
     different = np.unique(numbers[~np.isnan(numbers)])
     n_missing = int(np.isnan(numbers).sum())
     if len(different) == 0:
-        return _left_out(name, "empty", "no values", n_missing, n)
+        return _left_out(name, "empty", "no values", n_missing)
     if len(different) == 1 and n_missing == 0:
-        return _left_out(name, "constant", f"always {different[0]:g}", 0, n)
+        return _left_out(name, "constant", f"always {different[0]:g}", 0)
     if np.abs(different).max() > LARGEST:
         raise TableError(
             f"column {name!r} must be within ±{LARGEST:g}, got {different[np.abs(different).argmax()]:g}; rescale it, "
             "or leave it out with --drop"
         )
     if len(different) > 10 and np.equal(different, np.round(different)).all():
-        low, high = different[0], different[-1]
-        counts = len(different) == n == high - low + 1 and not (YEARS[0] <= low and high <= YEARS[1])
+        years = YEARS[0] <= different[0] and different[-1] <= YEARS[1]
+        counts = len(different) == n == different[-1] - different[0] + 1 and not years
         if counts or (_IDENTIFIER.search(name) and len(different) >= 0.9 * n):
             often = "every" if len(different) == n else "almost every"
             why = "counts the rows" if counts else f"a different whole number in {often} row"
-            return _left_out(name, "identifier", why, n_missing, n)
+            return _left_out(name, "identifier", why, n_missing)
     does = "a number" + (f", written {found.said}" if found.said else "") + _taken_as_missing(found.words)
-    return _with_missing(name, "number", does, numbers[:, None], (name,))
+    made = Column(name, "number", does, n_missing, (name,), found.style, remark=bool(found.said or found.words))
+    return _with_missing(made)
 
 
 def _taken_as_missing(words: tuple[str, ...]) -> str:
@@ -189,78 +284,74 @@ def _taken_as_missing(words: tuple[str, ...]) -> str:
     return f"; {shown} taken as missing" if words else ""
 
 
-def _with_missing(name: str, kind: str, does: str, numbers: Array, names: tuple[str, ...]) -> tuple[Column, Array]:
+def _with_missing(made: Column) -> Column:
     """Add a column that says where values are missing; they are filled in later, from the training rows."""
-    gone = np.isnan(numbers).any(axis=1)
-    if gone.any():
-        does += f"; {gone.sum()} missing filled with the median, and a column that says where"
-        numbers = np.column_stack([numbers, gone])
-        names = (*names, f"{name} is missing")
-    return Column(name, kind, does, int(gone.sum()), names), numbers
+    if not made.n_missing:
+        return made
+    does = f"{made.does}; {made.n_missing} missing filled with the median, and a column that says where"
+    return replace(made, does=does, names=(*made.names, f"{made.name} is missing"), flag=True, remark=True)
 
 
-def _date_column(name: str, found: Reading) -> tuple[Column, Array]:
+def _date_column(name: str, found: Reading) -> Column:
     dates: pd.Series = found.values
     if dates.isna().all():
-        return _left_out(name, "empty", "no values", len(dates), len(dates))
-    days = (dates - dates.min()).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400
-    if (days == 0).all():
-        return _left_out(name, "constant", f"always {dates.min():%Y-%m-%d}", 0, len(days))
-    does, parts = "days since the first date", [days]
+        return _left_out(name, "empty", "no values", len(dates))
+    first, last = dates.min(), dates.max()
+    if first == last and not dates.isna().any():
+        return _left_out(name, "constant", f"always {first:%Y-%m-%d}", 0)
     names: tuple[str, ...] = (f"{name} days",)
-    if np.nanmax(days) > 366:
-        turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
-        parts += [np.sin(turn), np.cos(turn)]
+    does = "days since the first date"
+    if season := (last - first).days > 366:
         names += (f"{name} season sin", f"{name} season cos")
         does += ", and the season as a sine and a cosine"
-    return _with_missing(name, "date", does + _taken_as_missing(found.words), np.column_stack(parts), names)
+    does += _taken_as_missing(found.words)
+    made = Column(name, "date", does, int(dates.isna().sum()), names, found.style, first=first.isoformat())
+    return _with_missing(replace(made, season=season, remark=bool(found.words)))
 
 
-def _text_column(name: str, texts: pd.Series, n_missing: int) -> tuple[Column, Array]:
-    from sklearn.preprocessing import OneHotEncoder
-
-    n, known = len(texts), texts.dropna()
-    levels = sorted(set(known))
+def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
+    known = texts.dropna()
+    levels = sorted(counts := Counter(known))
     if len(levels) == 1 and n_missing == 0:
-        return _left_out(name, "constant", f"always {levels[0]!r}", 0, n)
+        return _left_out(name, "constant", f"always {levels[0]!r}", 0)
     if len(levels) == len(known) > 10:
-        return _left_out(name, "identifier", "a different text in every row", n_missing, n)
+        return _left_out(name, "identifier", "a different text in every row", n_missing)
     if len(levels) > max(MOST_LEVELS, 0.5 * len(known)):
-        return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing, n)
+        return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing)
     two = len(levels) == 2 and n_missing == 0  # the second says the same as the first
-    # A missing value is a level that the encoder has not seen: nothing in every column.
-    encoder = OneHotEncoder(
-        sparse_output=False, handle_unknown="ignore", max_categories=MOST_LEVELS + 1, drop=[levels[0]] if two else None
+    other = len(levels) > MOST_LEVELS + 1
+    kept = (
+        levels[1:]
+        if two
+        else sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS] if other else levels)
     )
-    numbers: Array = encoder.fit(known.to_frame()).transform(texts.to_frame())
-    rare = encoder.infrequent_categories_[0]
-    kept = [level for level in levels[two:] if rare is None or level not in rare]
     names = [f"{name} = {level}" for level in kept]
     kind, does = "category", f"one column for each of {len(kept)} categories"
+    flag = n_missing > 0
     if two:
         kind = "yes/no" if {level.lower() for level in levels} in _YES_NO else kind
         does = f"1 for {levels[1]!r}" + (f", 0 for {levels[0]!r}" if kind == "category" else "")
-    elif rare is not None:
+    elif other:
         names.append(f"{name} = other")
         does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
-    if n_missing:
-        numbers = np.column_stack([numbers, texts.isna()])
+    if flag:
         names.append(f"{name} is missing")
         does += f"; {n_missing} missing are a category of their own"
-    return Column(name, kind, does, n_missing, tuple(names)), numbers
+    return Column(name, kind, does, n_missing, tuple(names), "", tuple(kept), other, flag, remark=other or flag)
 
 
 # The target
 
 
-def read_target(values: pd.Series, task: str) -> Target:
+def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
-    found = as_numbers(values)
+    found = as_numbers(values, convention=convention)
     numbers: Array | None = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
         raise TableError(f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values")
-    almost = as_numbers(values, mostly=True) if numbers is None and task != "classification" else None
+    words_are_few = numbers is None and task != "classification"
+    almost = as_numbers(values, mostly=True, convention=convention) if words_are_few else None
     if almost is not None:
         raise TableError(
             f"the target {name!r} is numbers but for {', '.join(map(repr, almost.words))}; correct these or leave them "

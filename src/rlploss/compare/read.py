@@ -1,4 +1,4 @@
-"""Reading a table that somebody else wrote: files to frames, and the text in them to numbers and dates."""
+"""Reading a table that somebody else wrote: files to frames of text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import codecs
 import csv
 import io
 import re
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pandas.api.types import infer_dtype
 
 from rlploss.lab.errors import sentence
 
@@ -24,7 +22,6 @@ Array = NDArray[np.float64]
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "?", "#n/a", "<na>"})
-NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}  # among numbers or dates; elsewhere a category
 
 
 class TableError(ValueError):
@@ -74,19 +71,24 @@ def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame
 
 
+def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
+    if isinstance(X, pd.DataFrame):
+        return X.rename(columns=str)
+    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
+        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
+    if hasattr(X, "toarray"):
+        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
+    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    return pd.DataFrame(array, columns=given)
+
+
 def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     """Return X and y in one pandas frame, and the name of the target in it."""
-    if isinstance(X, pd.DataFrame):
-        frame = X.copy()
-    elif hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
-        frame = pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
-    elif hasattr(X, "toarray"):
-        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
-    else:
-        array = np.asarray(X)
-        if array.ndim != 2:
-            raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
-        frame = pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
+    frame = frame_of(X)
     target = np.asarray(y) if not hasattr(y, "to_list") else np.asarray(y.to_list(), dtype=object)
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
@@ -193,119 +195,3 @@ def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> pd.Dat
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-# How values are written
-
-MOSTLY = 0.9  # if so many values are numbers or dates, a few words among them stand for missing values
-FEW_WORDS, MANY_VALUES = 5, 20
-
-_PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?"
-_CURRENCY = r"(?:(?:US|C|A)?\$|[€£¥]|USD|EUR|GBP|CHF|JPY)"
-_SIGNS = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*|\s*(?:%|{_CURRENCY})$")
-_IN_BRACKETS = re.compile(rf"^{_CURRENCY}?\s*\(\s*({_CURRENCY}?[\d.,\s'’]+)\)\s*%?$")  # minus, as accountants write it
-# What a number looks like, what is removed from it, and what it is called; a comma that is left is a decimal comma.
-# Groups of thousands do not begin with 0: 0,373 is a decimal. Lakhs have groups of two.
-STYLES = (
-    (_PLAIN, "", ""),
-    (rf"[+-]?[1-9]\d{{0,2}}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", ",", "with commas between thousands"),
-    (rf"[+-]?[1-9]\d{{0,2}}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", r"[\s'’]", "with spaces between thousands"),
-    (r"[+-]?([1-9]\d{0,2}([.\s'’]\d{3})+|\d+)(,\d+)?", r"[.\s'’]", "with decimal commas"),
-)
-_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y")
-_NAMED = ("%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%b-%Y", "%b %Y", "%B %Y")
-_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
-DATES = ("ISO8601", *_DAYS, *_NAMED, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
-_LIKE_A_DATE = re.compile(r"\d[-/. ]\d.*[-/. ]\d|[A-Za-z]{3}.*\d{4}|\d.*[A-Za-z]{3}.*\d{2}|\d{4}-?\d\d")
-_NO_DATE = re.compile(r"9999\D|0000\D?00")  # what stands for "never" and for "unknown"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A column as floats or timestamps, NaN or NaT where a value is missing or infinite, and how it was written."""
-
-    values: Any
-    said: str = ""
-    words: tuple[str, ...] = ()  # that were no numbers or dates and are taken as missing
-
-
-def as_numbers(values: pd.Series, *, mostly: bool = False) -> Reading | None:
-    """Return a column as numbers, None if it is not. `mostly` allows a few words among many different numbers."""
-    kind = infer_dtype(values, skipna=True)
-    if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
-        floats = values.astype(object).map(_float, na_action="ignore")
-        return Reading(_finite(floats.to_numpy(dtype=np.float64, na_value=np.nan)))
-    if kind in ("timedelta", "timedelta64"):
-        return Reading(pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days")
-    if kind != "string":
-        return None
-    text = values.dropna().astype(object).str.strip().str.replace("\N{MINUS SIGN}", "-")
-    bracketed = text.str.match(_IN_BRACKETS)
-    unbracketed = text.str.replace(_IN_BRACKETS, r"-\1", regex=True)
-    bare = unbracketed.str.replace(_SIGNS, r"\1", regex=True)
-    tried = []
-    for pattern, removed, said in STYLES:
-        tried.append((bare.str.fullmatch(pattern, flags=re.IGNORECASE), removed, said))
-        if tried[-1][0].all():
-            break
-    fits, removed, said = max(tried, key=lambda one: int(one[0].sum()))  # the first of the best
-    words = Counter(text[~fits])
-    if words and not _mean_missing(words, text, mostly=mostly):
-        return None
-    cleaned = bare[fits].str.replace(removed, "", regex=True) if removed else bare[fits]
-    numbers = cleaned.str.replace(",", ".").astype(np.float64).reindex(values.index)
-    signs = "with signs of currency or percent" if (fits & ~bracketed & (bare != text)).any() else ""
-    brackets = "in brackets for minus" if bracketed.any() else ""
-    told = " and ".join(word for word in (said, signs, brackets) if word)
-    return Reading(_finite(numbers.to_numpy()), told, tuple(word for word, _ in words.most_common()))
-
-
-def as_dates(values: pd.Series) -> Reading | None:
-    """Return a column as timestamps, None if it is not: plain numbers are not dates. Some words may be among them."""
-    kind = infer_dtype(values, skipna=True)
-    if kind in ("period", "date", "datetime", "datetime64"):
-        dates = _parsed(values.dt.to_timestamp() if kind == "period" else values)
-        return Reading(dates.mask(dates.dt.year == 9999))  # the last year there is stands for "never"
-    if kind != "string":
-        return None
-    text = values.dropna().astype(object).str.strip()
-    said = text[~(text.str.lower().isin(NO_VALUE) | text.str.match(_NO_DATE))]
-    different = said.drop_duplicates()
-    sample = different.iloc[:: len(different) // 200 + 1]  # days beyond the 12th tell days from months
-    # Most columns end here, before forty formats are tried.
-    if said.empty or sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY:
-        return None
-    fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
-    if max(fits.values()) < 0.5:
-        return None
-    best = [_parsed(said, style) for style in DATES if fits[style] == max(fits.values())]
-    found = min(best, key=lambda parsed: int(parsed.isna().sum()))  # the first of the best
-    words = Counter(said[found.isna()])
-    if words and not _mean_missing(words, said):
-        return None
-    words += Counter(text[~text.index.isin(said.index)])
-    return Reading(found.reindex(values.index), words=tuple(word for word, _ in words.most_common()))
-
-
-def _mean_missing(words: Counter[str], values: pd.Series, *, mostly: bool = True) -> bool:
-    """Return whether words among numbers or dates mean "missing": they say so, or they are few among many values."""
-    different = values.nunique() - len(words)
-    if different and all(word.lower() in NO_VALUE for word in words):
-        return True
-    few = words.total() <= (1 - MOSTLY) * len(values) and len(words) <= FEW_WORDS
-    return mostly and few and different >= MANY_VALUES
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
-
-
-def _finite(floats: Array) -> Array:
-    return np.where(np.isfinite(floats), floats, np.nan)
-
-
-def _parsed(values: pd.Series, style: str | None = None) -> pd.Series:
-    return pd.to_datetime(values, format=style, errors="coerce", utc=True).dt.tz_localize(None)

@@ -1,9 +1,8 @@
-"""The report of a comparison: the answer, the table, the curves, the dial, predictions against truth, the code."""
+"""The report of a comparison: what to use, the table, the dial, the curves, predictions against truth, the columns."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,17 +12,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure as MplFigure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
-from rlploss.compare.answer import Comparison, reverse, sampled_said
-from rlploss.compare.arms import HIDDEN, N_SETTINGS, PLAIN, Condition, Contender, models
+from rlploss.compare import model
+from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
+from rlploss.compare.comparison import Comparison
 from rlploss.compare.read import Array
-from rlploss.compare.train import FOLD_ROWS, FOLDS, VALIDATION_SHARE
-from rlploss.estimators.dial import BATCH, Index, steps_per_iteration
+from rlploss.compare.rows import VALIDATION_SHARE, n_folds
+from rlploss.compare.schedule import dial_said, sampled_said
+from rlploss.estimators.dial import Index
 from rlploss.lab import figures, report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text
@@ -37,39 +38,56 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
     """Return one row per contender: every measure with its interval, the paired test against RLP, seconds."""
     verdict = found.answer(condition.name)
     rows = []
-    for one in found.contenders:
+    for one in found.arms(condition.name):
         row: dict[str, Any] = {"condition": condition.label, "arm": one.label}
         for measure in found.measures:
-            s = stats.summary(found.values(one.name, measure, condition.name))
-            row |= {measure: s.mean, f"{measure}_low": s.low, f"{measure}_high": s.high}
+            mean, low, high = found.spread(one, measure, condition.name)
+            row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
         row |= {"against": verdict.ours.label, **UNTESTED}
         if one.name in verdict.against:
-            c = reverse(verdict.against[one.name])
-            row |= {"scale": c.scale, "effect": c.effect, "effect_low": c.low, "effect_high": c.high}
-            row |= {"p": c.p, "p_holm": c.p_holm, "verdict": c.word}
-        row["seconds"] = sum(n.seconds for n in found.cells[condition.name, one.name].networks)
-        rows.append(row)
+            c = verdict.against[one.name].reverse()
+            low, high = c.interval
+            row |= {"scale": "ratio" if c.ratio else "difference", "effect": c.effect, "effect_low": low}
+            row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
+        networks = found.cells[condition.name, one.name].networks
+        rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
     return rows
 
 
-def result_table(found: Comparison, condition: Condition) -> Table:
-    """Return the results as they are shown, the best first."""
+def result_table(found: Comparison, condition: Condition, *, short: bool = False) -> Table:
+    """Return the results as they are shown, the best first; `short` fits a terminal."""
     ours = found.answer(condition.name).ours.label
     words = found.measures
     first, *others = words
     rows = sorted(result_rows(found, condition), key=lambda row: row[first], reverse=not found.lower_is_better)
-    shown = []
+    shown: list[tuple[str, ...]] = []
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
             effect = f"{number(row['effect'])} [{number(row['effect_low'])}, {number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
         interval = f"{number(row[f'{first}_low'])} to {number(row[f'{first}_high'])}"
-        rest = (number(row[name]) for name in (*others, "seconds"))
-        shown.append((row["arm"], number(row[first]), interval, effect, p, word, *rest))
+        if short:
+            shown.append((row["arm"], number(row[first]), interval, effect, word, number(row["seconds"])))
+            continue
+        rest = (number(row[name]) for name in others)
+        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) else ""
+        shown.append(
+            (f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest, number(row["seconds"]))
+        )
+    name = "results" if condition == PLAIN else f"results-{condition.name}"
+    if short:
+        measure = "error" if found.lower_is_better else "accuracy"
+        head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
+        return Table(name, "", head, tuple(shown))
     how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
+    own = (
+        "windows of time do not overlap"
+        if found.design.time is not None
+        else ("the overlap of the splits is allowed for (variance times 1/n + test/training rows)")
+    )
     return Table(
-        "results" if condition == PLAIN else f"results-{condition.name}",
+        name,
         f"Test rows, mean over {len(found.seeds)} splits",
         ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
          *(words[name] for name in others), "seconds"),
@@ -77,9 +95,9 @@ def result_table(found: Comparison, condition: Condition) -> Table:
         data_header=tuple(rows[0]),
         data_rows=tuple(tuple(row.values()) for row in rows),
         notes=(
-            f"Against {ours}: {how}, paired over splits. Interval and p-value allow for the overlap of the splits "
-            "(variance times 1/n + test/training rows) and are Holm-corrected over the arms. They speak of other "
-            "splits of this table, not of other tables. Seconds are for all splits and settings.",
+            f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can "
+            "tell, and intervals and p-values are Holm-corrected over the arms. They speak of other splits of this "
+            "table, not of other tables. Seconds are for all splits and settings.",
         ),
         text_columns=frozenset({5}),
     )  # fmt: skip
@@ -93,81 +111,115 @@ def columns_table(columns: Sequence[Column]) -> Table:
 
 
 def build(found: Comparison) -> Report:
-    """Return the whole report, the answer first."""
+    """Return the whole report, what to use first."""
     verdict = found.answer()
     told = f"Mean and 95 % interval over {len(found.seeds)} splits."
-    every = Figure("arms", "Every arm", told, (contenders_drawing(found),), columns=2)
-    tables = (result_table(found, PLAIN),)
+    errors = "Mean and 95 % interval over splits of the error on validation rows"
+    drawn = [Figure("arms", "", told, (contenders_drawing(found),), 1)]
+    dial = dial_panel(found)
+    if dial is not None:
+        stays, of = found.dial_stays()
+        told = f"{errors}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
+        drawn.append(Figure("dial", "", told, (dial,), 1))
     sections = [
-        Section("results", "Results", tables=tables, figures=(every,), facts=facts(found), command=found.command)
-    ]
+        Section(
+            "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found, PLAIN),),
+            figures=tuple(drawn), facts=facts(found), command=found.command,
+        )
+    ]  # fmt: skip
     for condition in found.conditions[1:]:
         lead = (found.answer(condition.name).sentence(f"with {condition.label}"),)
         tables = (result_table(found, condition),)
         sections.append(Section(condition.name, f"With {condition.label}", lead=lead, tables=tables))
-    errors = "Mean and 95 % interval over splits of the error on validation rows"
     curves = tuple(  # a legend each: they share colours
-        Figure(name, f"Validation error: {panel.title}", f"{errors}, at the chosen setting.", (panel,), 2)
+        Figure(name, "", f"{errors}, at the chosen setting.", (panel,), 1)
         for name, panel in zip(("curves", "curves-more"), curve_panels(found), strict=False)
     )
     if curves:
         sections.append(Section("curves", "Curves", figures=curves))
-    dial = dial_panel(found)
-    if dial is not None:
-        stays, of = found.dial_stays()
-        lead = (
-            "The subset size M is a dial from plain MSE (M up to the number of columns) to linear regression (M = all "
-            f"rows). RLP chose the MSE end in {stays} of {of} splits.",
-        )
-        along = Figure("dial", "Error along the dial", f"{errors}; the MSE end is 1.", (dial,), 2)
-        sections.append(Section("dial", "The dial", lead=lead, figures=(along,)))
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
-    shown = list(dict.fromkeys((verdict.ours, verdict.best, *verdict.rivals)))[:3]
-    drawings = tuple(scatter_drawing(found, one) for one in shown)
-    predictions = Figure("predictions", what, "Test rows of the first split.", drawings)
-    lead = (f"{verdict.best.label} has the lowest mean error; this trains it on all rows of the table.",)
-    code = winner_code(found)
+    shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
+    predictions = tuple(
+        Figure(
+            f"predictions-{i}" if i else "predictions",
+            "",
+            "Test rows of the first split.",
+            (scatter_drawing(found, one),),
+            1,
+        )
+        for i, one in enumerate(shown)
+    )
+    marked = [column for column in found.design.columns if column.remark]
+    rest = [column.name for column in found.design.columns if not column.remark and column.names]
+    plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}." if rest else ""
+    lead = (
+        f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",
+        "rlploss predict DIR new.csv uses it (DIR is this directory), and so does rlploss.compare.load(DIR) in Python.",
+    )
+    whole = columns_table(found.design.columns)
+    some = Table(whole.name, whole.title, whole.header, columns_table(marked).rows, whole.header, whole.rows,
+                 text_columns=whole.text_columns)  # fmt: skip
     sections += [
-        Section("predictions", what, figures=(predictions,)),
-        Section("columns", "The columns", tables=(columns_table(found.design.columns),)),
-        Section("code", "The code that trains the winner", short="Code", lead=lead, command=code),
+        Section("predictions", what, figures=predictions),
+        Section("columns", "The columns", lead=(plain,) if plain else (), tables=(some,) if marked else ()),
+        Section("model", "The model", lead=lead),
     ]
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
-    summary = (found.summary(), rows_said(found))
-    return Report(f"Does RLP help on {found.source}?", summary, tuple(sections), footer=(origin,))
+    summary = (*found.lines()[:3], *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
+    files = () if marked else (whole,)
+    return Report(f"What to use on {found.source}", summary, tuple(sections), footer=(origin,), tables=files)
 
 
 def rows_said(found: Comparison) -> str:
     """Return one paragraph on what was done with the rows."""
     design = found.design
-    words = [f"{design.n_rows:,} rows; target {design.target.name!r}, {design.target.said or found.task}."]
+    words = [f"{design.n_rows:,} rows; target {design.target.name!r}, {design.target.said or found.task}.", design.said]
     if design.n_dropped:
         words.append(f"{design.n_dropped:,} rows without a target were left out.")
-    if found.n_used < len(design.X):
-        words.append(sampled_said(found.n_used, len(design.X)))
-    return " ".join(words)
+    if len(found.rows.X) < len(design.X):
+        words.append(sampled_said(len(found.rows.X), len(design.X)))
+    return " ".join(word for word in words if word)
+
+
+def late_said(found: Comparison) -> tuple[str, ...]:
+    """Return which networks had not converged within their steps."""
+    late = {one: int(found.values(one.name, "late").sum()) for one in found.arms() if not one.model}
+    words = [f"{one.label} in {n} of {len(found.values(one.name))} splits" for one, n in late.items() if n]
+    told = f"Not converged within {found.steps:,} steps: {', '.join(words)}; --steps gives them more."
+    return (told,) if words else ()
 
 
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     """Return how the comparison was made fair, and what it took."""
-    first = found.contenders[0].name
-    n_train, n_test = (int(found.values(first, name)[0]) for name in ("n_train", "n_test"))
-    folds = f"{FOLDS} folds" if n_train <= FOLD_ROWS else f"{VALIDATION_SHARE:.0%} of them for validation"
+    first = found.arms()[0].name
+    n_train, n_test = (int(found.values(first, name)[-1]) for name in ("n_train", "n_test"))
+    folds = n_folds(n_train)
+    inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
+    if found.design.time is not None:
+        inside = f"the latest {VALIDATION_SHARE:.0%} of them for validation"
+    kind = (
+        "windows of time" if found.design.time is not None else "whole groups" if found.design.group is not None else ""
+    )
     seconds = sum(cell.seconds for cell in found.cells.values())
     origin = found.cells["plain", first].provenance
+    target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
-        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"),
-        ("Selection", f"inside the training rows ({folds}), by squared error, {N_SETTINGS} settings per arm"),
-        ("Optimiser steps", f"at most {found.steps:,} for every network; the best number is chosen with the setting"),
+        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"
+         + (f", {kind}" if kind else "")),
+        ("Selection", f"inside the training rows ({inside}), by squared error, {N_SETTINGS} settings per network"),
+        ("Optimiser steps", f"at most {found.steps:,}; every network goes on to 1.5 times its best step"),
+        ("Target", target),
         ("Test rows", "used once per arm and split, after the choice"),
         ("Training time", f"{duration(seconds)} of one core"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in origin["versions"].items())),
         ("Machine", f"{origin['machine']['processor']}, {origin['machine']['cores']} cores"),
-    )
+    )  # fmt: skip
 
 
 def write(found: Comparison, directory: Path) -> Path:
-    """Write the report with its files, and everything as JSON. Return the path of the page."""
+    """Write the report with its files, everything as JSON, and the model. Return the path of the page."""
+    about = {"source": found.source, "target_name": found.design.target.name, "arm": found.answer().best.name}
+    model.save(found.best_model(), directory / "model", about)
     page = report.write(build(found), directory)[0]
     write_text(directory / "comparison.json", json.dumps(as_json(found), indent=2, ensure_ascii=False) + "\n")
     return page
@@ -181,10 +233,13 @@ def as_json(found: Comparison) -> dict[str, Any]:
         dial = {"subset_size": line.x.tolist(), "relative_error": line.y.tolist(), "chose_mse": stays, "splits": of}
     return {
         "summary": found.summary(),
+        "warnings": list(design.warnings),
+        "notes": [*found.notes, *late_said(found)],
+        "source": found.source,
         "task": found.task,
         "target": design.target.name,
         "classes": list(design.target.classes),
-        "rows": {"file": design.n_rows, "without_target": design.n_dropped, "used": found.n_used},
+        "rows": {"file": design.n_rows, "without_target": design.n_dropped, "used": len(found.rows.X)},
         "columns": [
             {"name": c.name, "kind": c.kind, "does": c.does, "missing": c.n_missing, "gives": list(c.names)}
             for c in design.columns
@@ -194,7 +249,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "seeds": list(found.seeds),
         "results": json.loads(found.table.to_json(orient="records", double_precision=15)),
         "dial": dial,
-        "code": winner_code(found),
     }
 
 
@@ -204,8 +258,9 @@ def notebook_html(found: Comparison) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows)
     drawn = figures.inline_svg(contenders_drawing(found), "arms")
+    said = "<br>".join(escape(line) for line in found.lines())
     return (
-        f"<p><strong>{escape(found.summary())}</strong></p>"
+        f"<p><strong>{said}</strong></p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><div style='max-width:32em'>{drawn}</div>"
     )
 
@@ -213,31 +268,42 @@ def notebook_html(found: Comparison) -> str:
 # Figures
 
 
-def _short_ticks(axis: Axis) -> None:
-    axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(EngFormatter(sep=""))
+def _ticks(axis: Axis, *, share: bool = False) -> None:
+    """Few ticks, as plain numbers or percent."""
+    axis.set_major_locator(MaxNLocator(4))
+    axis.set_major_formatter(PercentFormatter(1.0) if share else FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def contenders_drawing(found: Comparison) -> Drawing:
-    """Draw every contender's mean and interval on one axis."""
+    """Draw every contender's mean and interval on one axis; the mean, or the class frequencies, as a line."""
     measure = next(iter(found.measures.values()))
-    means = {one.name: stats.summary(found.values(one.name)) for one in found.contenders}
-    order = sorted(found.contenders, key=lambda one: means[one.name].mean, reverse=found.lower_is_better)
+    spread = {one.name: found.spread(one) for one in found.arms()}
+    order = sorted(found.arms(), key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
+    arms = [one for one in order if one.name not in BASELINES]
+    trivial = next((one for one in order if one.name in BASELINES), None)
 
     def draw(axes: Axes) -> None:
-        for height, one in enumerate(order):
-            s, colour = means[one.name], STYLES[one.style][0]
-            axes.plot([s.low, s.high], [height, height], color=colour, linewidth=2.2, solid_capstyle="round")
-            axes.plot([s.mean], [height], "o", color=colour, markersize=5)
-            axes.annotate(one.label, (s.mean, height), (0, 5), textcoords="offset points", ha="center", fontsize=7.5)
-        axes.set_yticks([])
-        axes.set_ylim(-0.6, len(order))
-        axes.margins(x=0.16)  # room for the names
-        axes.set_xlabel(f"{measure} on test rows")
-        _short_ticks(axes.xaxis)
+        box = axes.get_position()
+        axes.set_position((box.x0 + 0.27 * box.width, box.y0, 0.73 * box.width, box.height))  # room for the names
+        for height, one in enumerate(arms):
+            (mean, low, high), colour = spread[one.name], STYLES[one.style][0]
+            axes.plot([low, high], [height, height], color=colour, linewidth=2.2, solid_capstyle="round")
+            axes.plot([mean], [height], "o", color=colour, markersize=5)
+        axes.set_yticks(range(len(arms)), [found.called(one) for one in arms])
+        axes.set_ylim(-0.7, len(arms) - 0.3)
+        axes.margins(x=0.06)
+        low, high = axes.get_xlim()
+        if trivial is not None:
+            at = spread[trivial.name][0]
+            axes.axvline(min(max(at, low), high), color=STYLES["grey"][0], linestyle=(0, (1, 2)), linewidth=1.1)
+            axes.set_xlim(low, high)
+        shown = f"{number(spread[trivial.name][0])} for {trivial.label}, dotted" if trivial is not None else ""
+        axes.set_xlabel(f"{measure} ({shown})" if shown else measure, fontsize=7.5)
+        _ticks(axes.xaxis, share=not found.lower_is_better)
 
-    said = "; ".join(f"{one.label} {number(means[one.name].mean)}" for one in reversed(order))
-    return Drawing("Every arm, best on top", draw, f"{measure}: {said}.", (3.6, 0.55 + 0.36 * len(order)))
+    said = "; ".join(f"{one.label} {number(spread[one.name][0])}" for one in reversed(order))
+    size = (4.6, 0.8 + 0.24 * max(4, len(arms)))
+    return Drawing("Every arm on test rows, best on top", draw, f"{measure}: {said}.", size)
 
 
 def dial_panel(found: Comparison) -> Panel | None:
@@ -247,7 +313,7 @@ def dial_panel(found: Comparison) -> Panel | None:
     kept = [network.artifacts for network in found.cells["plain", "rlp"].of_variant()]
     sizes, errors = (np.array([one[name] for one in kept], dtype=np.float64) for name in ("sizes", "errors"))
     places = np.median(sizes, axis=0)  # of the settings [splits, settings]; 0 is MSE
-    best: list[Array] = [errors[:, places == place].min(axis=1) for place in np.unique(places)]  # the better rate
+    best: list[Array] = [errors[:, places == place].min(axis=1) for place in np.unique(places)]  # the best rate
     mean, low, high = stats.band(np.column_stack(best) / best[0][:, None])  # to the MSE end of the same split
     n_columns = found.design.X.shape[1] + 1
     x = np.where(np.unique(places) == 0, n_columns, np.unique(places))
@@ -264,13 +330,15 @@ def dial_panel(found: Comparison) -> Panel | None:
 
 def curve_panels(found: Comparison) -> list[Panel]:
     """Return the validation error of the chosen settings against the steps; each panel has colours of its own."""
-    groups: dict[str, list[Line]] = {"plain, and with L2": [], "robust losses and mixup": []}
-    for one in found.contenders:
-        if one.objectives:
+    groups: dict[str, list[Line]] = {"Plain, and with L2": [], "Robust losses, mixup and your own": []}
+    for one in found.arms():
+        if not one.model:
             cell = found.cells["plain", one.name]
-            second = one.name in ("mae", "huber") or one.objectives[0].mixup is not None
-            lines = groups["robust losses and mixup" if second else "plain, and with L2"]
-            lines.append(Line(one.label, one.style, cell.axis("step"), *stats.band(cell.matrix("validation"))))
+            second = one.name in ("mae", "huber") or one.own == "shape" or one.family in ("Pointwise", "BatchLoss")
+            x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
+            last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
+            lines = groups["Robust losses, mixup and your own" if second else "Plain, and with L2"]
+            lines.append(Line(one.label, one.style, x[:last], mean[:last], low[:last], high[:last]))
     return [
         Panel(title, "optimiser steps", "validation error", tuple(lines), y_log=True)
         for title, lines in groups.items()
@@ -282,8 +350,9 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     """Draw predictions against truth on the first split; for classes, how often each is taken for each."""
     kept = found.cells["plain", one.name].of_variant()[0].artifacts
     truth, predicted = kept["truth"], kept["predicted"]
+    label = found.called(one)
     if found.task == "classification":
-        return _classes_drawing(found.design.target.classes, truth.astype(int), predicted.argmax(1), one.label)
+        return _classes_drawing(found.design.target.classes, truth.astype(int), predicted.argmax(1), label)
     ends = [float(min(truth.min(), predicted.min())), float(max(truth.max(), predicted.max()))]
 
     def draw(axes: Axes) -> None:
@@ -292,16 +361,16 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
         axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=2.5, alpha=0.5, markeredgewidth=0)
         axes.set_xlabel("truth")
         axes.set_ylabel("predicted")
-        _short_ticks(axes.xaxis)
-        _short_ticks(axes.yaxis)
+        _ticks(axes.xaxis)
+        _ticks(axes.yaxis)
 
     with np.errstate(invalid="ignore"):  # the mean is the same for all rows
         r = float(np.corrcoef(truth, predicted[:, 0])[0, 1])
-    return Drawing(one.label, draw, f"Predictions of {one.label} against truth, correlation {number(r)}.")
+    return Drawing(label, draw, f"Predictions of {label} against truth, correlation {number(r)}.")
 
 
 def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, label: str) -> Drawing:
-    counts = np.zeros((len(classes), len(classes)))
+    counts = np.zeros((len(classes), len(classes)), dtype=int)
     np.add.at(counts, (truth, predicted), 1)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
@@ -310,9 +379,12 @@ def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, l
         axes.grid(visible=False)
         axes.set_xlabel("predicted")
         axes.set_ylabel("truth")
-        ticks = [name[:8] for name in classes]
+        ticks = [name if len(name) <= 9 else f"{name[:8]}…" for name in classes]
         axes.set_xticks(range(len(classes)), ticks, fontsize=6)
         axes.set_yticks(range(len(classes)), ticks, fontsize=6)
+        for (i, j), n in np.ndenumerate(counts) if len(classes) <= 12 else ():
+            colour = "white" if shares[i, j] > 0.5 else "black"
+            axes.text(j, i, f"{n}", ha="center", va="center", fontsize=7, color=colour)
 
     right = ", ".join(f"{name} {shares[i, i]:.0%}" for i, name in enumerate(classes))
     return Drawing(label, draw, f"Share of each class recognised by {label}: {right}.")
@@ -322,48 +394,3 @@ def overview(found: Comparison) -> MplFigure:
     """Return a figure with contenders and dial side by side, for a notebook."""
     panels = tuple(panel for panel in (contenders_drawing(found), dial_panel(found)) if panel is not None)
     return figures.drawn(Figure("overview", "", "", panels, columns=2))
-
-
-# The code that trains the winner
-
-
-def winner_code(found: Comparison) -> str:
-    """Return Python that trains the best contender, with the setting it chose most often, on all rows of the table."""
-    best, design = found.answer().best, found.design
-    n, d = design.X.shape
-    settings = found.values(best.name, "setting")
-    setting = int(Counter(settings).most_common(1)[0][0])
-    if best.objectives:
-        steps = sorted(found.values(best.name, "best_step")[settings == setting])
-        imports, model = network_code(best, found.task, setting, steps[len(steps) // 2], (found.n_used, n), d)
-    else:
-        imports, model = model_code(best, found.task, setting, int(found.values(best.name, "n_train")[0]))
-    told = f'the {d} columns of numbers listed under "The columns"'
-    rows = f"# X: {told}; y: {design.target.name!r}\n"
-    if found.loads:
-        imports += "\nfrom rlploss.compare import load_table"
-        rows = f"X, y = {found.loads}  # {told}\n"
-    return f"{imports}\n\n{rows}model = {model}\nmodel.fit(X, y)\n"
-
-
-def network_code(
-    one: Contender, task: str, setting: int, steps: float, sizes: tuple[int, int], n_features: int
-) -> tuple[str, str]:
-    """Return import and model. Subsets are those of the rows compared; all rows of the table take as many steps."""
-    used, n = sizes
-    chosen = one.settings[setting].estimator(used, n_features)
-    iterations = max(1, round(steps / steps_per_iteration(n, chosen.get("batch_size", BATCH))))
-    chosen |= {"hidden_layer_sizes": HIDDEN, "max_iter": iterations, "tol": 0.0, "n_iter_no_change": iterations}
-    name = "RLPRegressor" if task == "regression" else "RLPClassifier"
-    arguments = ", ".join(f"{key}={value!r}" for key, value in {**chosen, "random_state": 0}.items())
-    return f"from rlploss.estimators import {name}", f"{name}({arguments})"
-
-
-def model_code(one: Contender, task: str, setting: int, n_train: int) -> tuple[str, str]:
-    """Return import and model of scikit-learn. What is tried depends on the number of training rows."""
-    made = models(one.model, task, n_train)[setting]
-    imports = f"from {'.'.join(type(made).__module__.split('.')[:2])} import {type(made).__name__}"  # its public module
-    if one.model in ("ridge", "logistic"):
-        imports += "\nfrom sklearn.pipeline import make_pipeline\nfrom sklearn.preprocessing import StandardScaler"
-        return imports, f"make_pipeline(StandardScaler(), {made!r})"
-    return imports, repr(made)

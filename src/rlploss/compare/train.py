@@ -7,88 +7,60 @@ rows, and its predictions on the test rows are measured.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import time
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import optimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from rlploss._progress import Progress
-from rlploss._scaling import Array, Scaling
+from rlploss._scaling import Array
 from rlploss.compare.arms import (
     BASELINES,
+    GP_ROWS,
     HIDDEN,
+    LARGE,
     MOST_ROWS_IN_A_SUBSET,
     N_SETTINGS,
+    STAGES,
     Condition,
     Contender,
     Setting,
-    models,
+    tuned,
 )
-from rlploss.datasets.splits import mahalanobis_region
-from rlploss.estimators.dial import Split, choose, steps_per_iteration
+from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, TargetScale, n_folds, probabilities
+from rlploss.estimators.dial import choose
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
 from rlploss.models import build_network
-from rlploss.training.evaluation import History
+from rlploss.training.evaluation import Event, History
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Problem, Steps
+from rlploss.training.objectives import BatchLoss, Pointwise
 
-TEST_SHARE, MOST_TEST_ROWS = 0.25, 5000
-FOLDS, FOLD_ROWS, VALIDATION_SHARE = 5, 300, 0.2  # five folds up to 300 training rows, one validation part beyond
-EVALUATIONS = 40
+EVERY, FEWEST = 25, 8  # steps between evaluations, and evaluations before a network may stop
+PATIENCE, TOLERANCE = 1.5, 1e-3  # a network stops at 1.5 times its best step; what is 0.1 % better is better
+VALIDATION_TREES, TREES = 20, 100  # of extra trees while settings are chosen, and then
 MEASURES = {  # on the test rows, in words; the first decides
     "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
-    "classification": {"accuracy": "accuracy", "brier": "Brier score", "log_loss": "log loss"},
-}
+    "classification": {
+        "accuracy": "accuracy", "balanced": "balanced accuracy", "auc": "AUC", "log_loss": "log loss",
+        "brier": "Brier score",
+    },
+}  # fmt: skip
 ComparisonCell = Cell[Contender, Condition]
 
 
-@dataclass(frozen=True)
-class SplitData:
-    """Training and test rows of one seed, scaled by the training rows; classes are one-hot."""
-
-    seed: int
-    X: Array
-    Y: Array
-    X_test: Array
-    truth: NDArray[Any]  # of the test rows, as in the table
-    scaling: Scaling
-    folds: list[Split]
-
-    @property
-    def fold_sizes(self) -> list[int]:
-        """How many validation rows each fold has."""
-        return [len(validation) for _, validation in self.folds]
-
-    def problem(self, setting: Setting, fold: Split | None = None, budget: Steps | None = None) -> Problem:
-        """Return one network to train: on a fold's training rows, measured on its validation rows, or on all rows."""
-        train, validation = fold or (np.arange(len(self.X)), None)
-        return Problem(
-            self.X[train],
-            self.Y[train],
-            seed=self.seed,
-            validation=None if validation is None else (self.X[validation], self.Y[validation]),
-            objective=setting.objective_for(len(train), self.X.shape[1]),
-            optimizer=setting.optimizer,
-            budget=budget,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Trainer:
+class Trainer(Rows):
     """Trains cells of a comparison on one table; small enough to be sent to another process."""
-
-    X: Array
-    y: NDArray[Any]
-    task: str
-    n_classes: int = 0
 
     def __call__(self, cell: ComparisonCell, tell: Tell) -> CellResult:
         """Train one contender with all its seeds, and return what it reached."""
@@ -96,125 +68,79 @@ class Trainer:
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            train = self._networks if cell.arm.objectives else self._models
-            engine, networks = train(cell, data, tell)
-        notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in told))
+            if cell.arm.model:  # on one thread: for so few rows more of them wait for each other
+                with threadpool_limits(1):
+                    engine, networks = self._models(cell, data, tell)
+            else:
+                engine, networks = self._networks(cell, data, tell)
+        notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest that tells this table from another."""
-        digest = hashlib.sha256(f"{self.task} {self.X.shape}".encode())
-        digest.update(np.ascontiguousarray(self.X).tobytes())
-        digest.update(np.ascontiguousarray(self.y).tobytes())
-        return digest.hexdigest()[:32]
-
-    # Rows
-
-    def data(self, condition: Condition, seed: int) -> SplitData:
-        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
-        noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        train, test = self.split(condition, seed)
-        X, X_test = _filled(self.X[train], self.X[test])
-        if condition.noise is not None:
-            X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
-        y = self.y[train]
-        if self.task == "regression":
-            target = y[:, None].astype(np.float64)
-            scaling = Scaling.of(X, target)
-        else:
-            target = np.eye(self.n_classes)[y]
-            scaling = Scaling.of(X)
-        rows = scaling.inputs(X), scaling.targets(target), scaling.inputs(X_test)
-        return SplitData(seed, *rows, self.y[test], scaling, self._folds(y, inside))
-
-    def split(self, condition: Condition, seed: int) -> Split:
-        """Return training and test rows: random ones, or with a shift those near the mean and those far from it."""
-        n, rng = len(self.X), np.random.default_rng([seed, 0])
-        if condition.shift is not None:
-            near = mahalanobis_region(_filled(self.X)[0])
-            chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
-            train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-            if len(test) > MOST_TEST_ROWS:
-                test = rng.choice(test, MOST_TEST_ROWS, replace=False)
-            return train, test
-        order = rng.permutation(n)
-        if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
-            place = np.empty(n)
-            for label in range(self.n_classes):
-                mine = np.flatnonzero(self.y[order] == label)
-                place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
-            order = order[np.argsort(place, kind="stable")]
-        n_test = n_test_rows(n)
-        return order[n_test:][: condition.train_size], order[:n_test]
-
-    def _folds(self, y: NDArray[Any], rng: np.random.Generator) -> list[Split]:
-        from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
-
-        state = int(rng.integers(2**31))
-        # Classes in equal shares, unless an ablation left them too few rows for that.
-        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
-        if len(y) <= FOLD_ROWS:
-            kind = StratifiedKFold if sizes.max() >= FOLDS else KFold
-            cutter = kind(FOLDS, shuffle=True, random_state=state)
-        else:
-            kind = StratifiedShuffleSplit if sizes.min() >= 2 else ShuffleSplit
-            cutter = kind(1, test_size=VALIDATION_SHARE, random_state=state)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a class with fewer rows than folds
-            return list(cutter.split(np.empty((len(y), 1)), y))
 
     # Networks
 
     def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
-        started, settings = time.perf_counter(), cell.arm.settings
-        problems = [one.problem(setting, fold) for one in data for setting in settings for fold in one.folds]
-        histories = self._fit(cell, problems, tell, 0.0, 0.9)
-        n_evaluations = -(-cell.budget.n // cell.evaluate_every)
-        steps = np.minimum(np.arange(1, n_evaluations + 1) * cell.evaluate_every, cell.budget.n)
-        metric = "brier_of_logits" if cell.arm.gives_logits else "mse"
-        choices = []
+        started, logits = time.perf_counter(), cell.arm.gives_logits
+        tries = [(setting, log) for log in self.logs for setting in cell.arm.settings]
+        steps = evaluated_at(cell)
+        problems, measured = [], []
         for one in data:
-            errors = np.full((len(settings), len(one.folds), n_evaluations), np.nan)
-            for row in errors.reshape(-1, n_evaluations):
-                found = histories.pop(0)[metric][1:]  # step 0 is no choice
-                row[: len(found)] = found
-            choices.append(choose(errors, one.fold_sizes))
-        stops = [int(steps[choice.evaluations[choice.setting]]) for choice in choices]
+            scales = {log: one.scale(log) for log in self.logs}
+            targets = {log: one.target(scale) for log, scale in scales.items()}
+            for setting, log in tries:
+                for train, validation in one.folds:
+                    problems.append(network_problem(setting, one.X[train], targets[log][train], one.seed))
+                    rows = one.X[validation].astype(np.float32)
+                    measured.append((rows, one.error(validation, scales[log], logits=True)))
+        watch = Watch(measured, cell.evaluate_every, len(steps))
+        histories = self.fit(cell, problems, watch, lambda done: tell(0.9 * done))
+        errors = watch.carried([history.stopped != "diverged" for history in histories])
+        choices, at = [], 0
+        for one in data:
+            n = len(tries) * len(one.folds)
+            choices.append(choose(errors[at : at + n].reshape(len(tries), len(one.folds), -1), one.fold_sizes))
+            at += n
         # The chosen setting on all training rows, and the test rows, which are used here only.
-        chosen = zip(data, choices, stops, strict=True)
-        refits = [one.problem(settings[choice.setting], budget=Steps(stop)) for one, choice, stop in chosen]
-        histories = self._fit(cell, refits, tell, 0.9, 1.0)
+        chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
+        refits = [
+            network_problem(setting, one.X, one.target(one.scale(log)), one.seed, Steps(stop))
+            for one, ((setting, log), stop) in zip(data, chosen, strict=True)
+        ]
+        histories = self.fit(cell, refits, None, lambda done: tell(0.9 + 0.1 * done))
         seconds = (time.perf_counter() - started) / len(data)
         networks = []
-        for one, choice, stop, history in zip(data, choices, stops, histories, strict=True):
+        for one, choice, ((_, log), stop), history in zip(data, choices, chosen, histories, strict=True):
             assert history.model is not None
             with torch.no_grad():
-                out = history.model(torch.tensor(one.X_test, dtype=torch.float32))
-            predicted = (out.softmax(-1) if cell.arm.gives_logits else out).double().numpy()
-            sizes = [setting.subset_size(*one.X.shape) or 0 for setting in settings]  # 0 is MSE
-            values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting])}
+                out = history.model(torch.tensor(one.X_test, dtype=torch.float32)).double().numpy()
+            scale = one.scale(log)
+            predicted = probabilities(out, logits=logits) if scale is None else scale.original(out)
+            sizes = [setting.subset_size(*one.X.shape) or 0 for setting, _ in tries]  # 0 is MSE
+            values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting]), "log": float(log)}
+            values["late"] = float(stop > 0.8 * cell.budget.n)  # it might have gone on
             curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
             kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
             values |= self._measured(one, choice.setting, predicted)
-            kept |= self._scatter(one, predicted) if one is data[0] else {}
+            kept |= self._kept(one, predicted, one is data[0])
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
         return str(histories[0].settings.get("engine", "torch")), networks
 
-    def _fit(self, cell: ComparisonCell, problems: list[Problem], tell: Tell, low: float, high: float) -> list[History]:
-        def progress(state: Progress) -> None:
-            tell(low + (high - low) * state.step / max(1, state.total_steps))
-
-        logits = cell.arm.gives_logits
-        softmax = self.task == "classification" and not logits
+    def fit(
+        self, cell: ComparisonCell, problems: list[Problem], watch: Watch | None, tell: Callable[[float], None]
+    ) -> list[History]:
+        """Train networks on scaled rows; `watch` measures and stops them."""
+        softmax = self.task == "classification" and not cell.arm.gives_logits
         d, n_outputs = self.X.shape[1], max(1, self.n_classes)
+
+        def progress(state: Progress) -> None:
+            tell(state.step / max(1, state.total_steps))
+
         return fit_fleet(
             lambda seed: build_network(d, HIDDEN, n_outputs, activation="relu", softmax=softmax, seed=seed),
             problems,
             budget=cell.budget,
-            evaluate_every=Steps(cell.evaluate_every) if problems[0].validation else None,
-            metrics=(brier_of_logits if logits else "mse") if problems[0].validation else None,
+            evaluate_every=Steps(cell.evaluate_every) if watch else cell.budget,
+            callbacks=[watch] if watch else (),
             on_divergence="record",
             progress=progress,
         )
@@ -225,32 +151,35 @@ class Trainer:
         networks = []
         for number, one in enumerate(data):
             started = time.perf_counter()
-            tried = models(cell.arm.model, self.task, len(one.X), one.seed)
-            errors = np.zeros((len(tried), len(one.folds), 1))
-            for at, model in enumerate(tried if len(tried) > 1 else ()):
-                tell((number + at / len(tried)) / len(data))
+            tries = self.tries(cell.arm, len(one.X), one.seed)
+            errors = np.zeros((len(tries), len(one.folds), 1))
+            for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
+                tell((number + at / len(tries)) / len(data))
+                if stages is not None and stages != STAGES[-1]:
+                    continue  # measured with the longest of its kind
+                scale, first = one.scale(log), at - len(STAGES) + 1 if stages else at
                 for fold, (train, validation) in enumerate(one.folds):
-                    gap = self._fitted(model, one.X[train], one.Y[train], one.X[validation]) - one.Y[validation]
-                    errors[at, fold] = np.mean(gap**2)
+                    measure = one.error(validation, scale)
+                    fitted = fit_model(for_validation(model), one.X[train], model_target(one, scale)[train])
+                    outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
+                    errors[first : at + 1, fold, 0] = [measure(out) for out in outs]
             setting = choose(errors, one.fold_sizes).setting
-            predicted = self._fitted(tried[setting], one.X, one.Y, one.X_test)
-            seconds, values = time.perf_counter() - started, self._measured(one, setting, predicted)
-            kept = self._scatter(one, predicted) if one is data[0] else {}
+            model, log, stages = tries[setting]
+            scale = one.scale(log)
+            fitted = fit_model(with_stages(model, stages), one.X, model_target(one, scale))
+            (out,) = staged(fitted, one.X_test, False, self.n_classes)
+            predicted = out if scale is None else scale.original(out)
+            values = self._measured(one, setting, predicted) | {"log": float(log), "late": 0.0}
+            seconds, kept = time.perf_counter() - started, self._kept(one, predicted, one is data[0])
             networks.append(TrainedNetwork(one.seed, 0, {}, seconds, values, kept))
         return "none", networks
 
-    def _fitted(self, model: Any, X: Array, Y: Array, X_new: Array) -> Array:
-        """Fit a model, and return its predictions [n, C] on other rows: numbers, or probabilities of all classes."""
-        if self.task == "regression":
-            return np.asarray(model.fit(X, Y[:, 0]).predict(X_new))[:, None]
-        labels = Y.argmax(1)
-        found = np.zeros((len(X_new), self.n_classes))
-        if len(np.unique(labels)) == 1:
-            found[:, labels[0]] = 1.0
-        else:
-            model.fit(X, labels)
-            found[:, model.classes_] = model.predict_proba(X_new)
-        return found
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
+        """Return the models that an arm tries, on which target, with how many trees of boosting (None: no choice)."""
+        n_stages: tuple[int | None, ...] = STAGES if arm.model == "boosting" else (None,)
+        logs = (False,) if arm.model in BASELINES else self.logs
+        made = tuned(arm.model, self.task, n_rows, seed)
+        return [(model, log, stages) for log in logs for model in made for stages in n_stages]
 
     # What is measured
 
@@ -258,65 +187,191 @@ class Trainer:
         """Return the setting, errors on the test rows in the units of the table, and how many rows there are."""
         truth = one.truth
         if self.task == "regression":
-            gap = one.scaling.original(predicted)[:, 0] - truth
+            gap = predicted[:, 0] - truth
             mse, spread = float(np.mean(gap**2)), float(np.var(truth))
-            r2 = 1 - mse / spread if spread > 0 else float("nan")
+            r2 = 1 - mse / spread if spread > 0 else math.nan
             found = {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2}
         else:
-            right = predicted[np.arange(len(truth)), truth]
-            found = {
-                "accuracy": float((predicted.argmax(1) == truth).mean()),
-                "brier": float(((predicted - np.eye(self.n_classes)[truth]) ** 2).sum(1).mean()),
-                "log_loss": float(-np.log(np.clip(right, 1e-7, 1.0)).mean()),
-            }
+            found = class_measures(predicted, truth)
         return {"setting": float(setting), **found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
 
-    def _scatter(self, one: SplitData, predicted: Array) -> dict[str, NDArray[np.float32]]:
-        """Return predictions and truth of at most 500 test rows."""
-        values = one.scaling.original(predicted) if self.task == "regression" else predicted
-        return {"predicted": values[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
+    def _kept(self, one: SplitData, predicted: Array, first: bool) -> dict[str, NDArray[np.float32]]:
+        """Return the error of every test row, and of the first split at most 500 predictions and truths."""
+        if self.n_classes:
+            rows = (predicted.argmax(1) != one.truth).astype(np.float32)
+        else:
+            rows = (((predicted[:, 0] - one.truth) / TargetScale.of(one.y).scale) ** 2).astype(np.float32)
+        shown = {"predicted": predicted[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
+        return {"rows": rows} | (shown if first else {})
 
 
-def brier_of_logits(pred: Tensor, target: Tensor, features: Tensor) -> float:
-    """Return the mean squared error of the probabilities: contenders with probabilities are chosen by it, too."""
-    return float((pred.softmax(-1) - target).square().mean())
+class Watch:
+    """A callback of `fit_fleet`: measures every network on its validation rows, and stops it when its best is past.
+
+    A network ends at 1.5 times its best step, so that the best lies before the last third of its steps, or at the last
+    step there is.
+    """
+
+    def __init__(
+        self, rows: Sequence[tuple[NDArray[np.float32], Callable[[Array], float]]], every: int, n: int
+    ) -> None:
+        self._rows, self._every = rows, every
+        self._errors = np.full((len(rows), n), np.nan)
+        self._layers: dict[int, list[Tensor]] = {}
+
+    def __call__(self, event: Event) -> bool:
+        """Take in one evaluation of one network; True stops it."""
+        if event.step == 0:
+            self._layers[event.replica] = list(event.model().parameters())
+            return False
+        X, measure = self._rows[event.replica]
+        at, row = -(-event.step // self._every), self._errors[event.replica]
+        with np.errstate(over="ignore", invalid="ignore"):
+            row[at - 1] = measure(self._outputs(X, self._layers[event.replica]))
+        seen = row[:at]
+        best = 1 + int(np.argmax(seen <= (1 + TOLERANCE) * np.nanmin(seen))) if np.isfinite(seen).any() else at
+        stop = at >= max(FEWEST, PATIENCE * best)
+        if stop:
+            del self._layers[event.replica]
+        return stop
+
+    @staticmethod
+    def _outputs(X: NDArray[np.float32], layers: list[Tensor]) -> Array:
+        """Return what the last layer gives; numpy takes a fifth of torch's time for so few rows."""
+        first, *rest = [part.detach().numpy() for part in layers]
+        out: NDArray[Any] = X @ first.T + rest[0]
+        for weight, offset in zip(rest[1::2], rest[2::2], strict=True):
+            out = np.maximum(out, 0) @ weight.T + offset
+        return np.asarray(out, dtype=np.float64)
+
+    def carried(self, finished: Sequence[bool]) -> Array:
+        """Return errors [networks, evaluations]. One that stopped keeps its last error, one that diverged has none."""
+        errors = self._errors.copy()
+        for row, whole in zip(errors, finished, strict=True):
+            last = int(np.isfinite(row).sum())
+            row[last:] = row[last - 1] if whole and last else np.nan
+        return errors
 
 
-def _filled(train: Array, *others: Array) -> list[Array]:
-    """Return rows with missing values filled by the median of the training rows, 0 for a column without values."""
-    from sklearn.impute import SimpleImputer
-
-    imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(train)
-    return [imputer.transform(rows) for rows in (train, *others)]
+# One network, one model
 
 
-# Rows and cells
+def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Steps | None = None) -> Problem:
+    """Return one network to train on scaled rows."""
+    objective = setting.objective_for(*X.shape)
+    return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
 
 
-def n_test_rows(n_rows: int) -> int:
-    """Return how many rows are test rows."""
-    return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
+def model_target(one: SplitData, scale: TargetScale | None) -> NDArray[Any]:
+    """Return what models of scikit-learn are trained on (n,): scaled numbers, or class numbers."""
+    return one.y if scale is None else scale.scaled(one.y)
+
+
+def for_validation(model: Any) -> Any:
+    """Return the model as it is tried: extra trees with fewer of them, which rank settings as well."""
+    trees = type(model).__name__.startswith("ExtraTrees")
+    return model.set_params(n_estimators=VALIDATION_TREES) if trees else model
+
+
+def with_stages(model: Any, stages: int | None) -> Any:
+    """Return the model as it is kept: boosting with the number of trees chosen, extra trees with all of theirs."""
+    if type(model).__name__.startswith("ExtraTrees"):
+        return model.set_params(n_estimators=TREES)
+    if stages is None:
+        return model
+    return model.set_params(**{"max_iter" if hasattr(model, "max_iter") else "n_estimators": stages})
+
+
+def _few_steps(objective: Any, start: Array, bounds: Any) -> tuple[Array, float]:
+    """Fit the hyperparameters of a Gaussian process in few steps: the last ones change no prediction."""
+    found = optimize.minimize(objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 12})
+    return found.x, float(found.fun)
+
+
+def fit_model(model: Any, X: Array, y: NDArray[Any]) -> Any:
+    """Return the fitted model. A Gaussian process takes hyperparameters from few rows and predictions from some."""
+    if hasattr(model, "kernel") and hasattr(model, "optimizer"):
+        few, some = (slice(None, None, -(-len(X) // most)) for most in GP_ROWS)
+        model = model.set_params(optimizer=_few_steps)
+        kernel = model.fit(X[few], y[few]).kernel_
+        model = type(model)(kernel, optimizer=None)
+        return model.fit(X[some], y[some])
+    if np.issubdtype(y.dtype, np.integer) and len(np.unique(y)) == 1:
+        from sklearn.dummy import DummyClassifier
+
+        model = DummyClassifier()
+    return model.fit(X, y)
+
+
+def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
+    """Return predictions [n, C], of boosting one for every stage: numbers, or probabilities of all classes."""
+    if not n_classes:
+        found = list(fitted.staged_predict(X)) if stages else [fitted.predict(X)]
+        shaped = [np.asarray(one, dtype=np.float64).reshape(-1, 1) for one in found]
+    else:
+        many = stages and hasattr(fitted, "staged_predict_proba")
+        found = (
+            list(fitted.staged_predict_proba(X)) if many else [fitted.predict_proba(X)] * (STAGES[-1] if stages else 1)
+        )
+        shaped = []
+        for one in found:
+            shaped.append(np.zeros((len(X), n_classes)))
+            shaped[-1][:, fitted.classes_] = one
+    return [shaped[stage - 1] for stage in STAGES] if stages else shaped
+
+
+def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
+    """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""
+    from sklearn.metrics import roc_auc_score
+
+    n, C = predicted.shape
+    right = predicted.argmax(1) == truth
+    there = np.unique(truth)
+    areas = [roc_auc_score(truth == c, predicted[:, c]) for c in there] if len(there) > 1 else [math.nan]
+    return {
+        "accuracy": float(right.mean()),
+        "balanced": float(np.mean([right[truth == c].mean() for c in there])),
+        "auc": float(np.mean(areas)),
+        "log_loss": float(-np.log(np.clip(predicted[np.arange(n), truth], 1e-7, 1.0)).mean()),
+        "brier": float(((predicted - np.eye(C)[truth]) ** 2).sum(1).mean()),
+    }
+
+
+# Cells
 
 
 def make_cell(
     trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
 ) -> ComparisonCell:
-    """Return the cell of one contender under one condition, evaluated about 40 times, after whole iterations."""
-    iteration = steps_per_iteration(len(trainer.X))
-    every = iteration * max(1, round(steps / iteration / EVALUATIONS))
+    """Return the cell of one contender under one condition."""
+    every = max(1, min(EVERY, steps // FEWEST))
     return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
+
+
+def evaluated_at(cell: ComparisonCell) -> NDArray[np.int64]:
+    """Return the steps at which a network is measured."""
+    n = -(-cell.budget.n // cell.evaluate_every)
+    return np.minimum(np.arange(1, n + 1) * cell.evaluate_every, cell.budget.n)
 
 
 def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     """Return a rough cost on one core, for the time left; stored cells correct it."""
-    n, d = len(trainer.X), int(trainer.X.shape[1])
+    n, d, arm = len(trainer.X), int(trainer.X.shape[1]), cell.arm
     n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
-    fits = len(cell.seeds) * (N_SETTINGS * (FOLDS if n_train <= FOLD_ROWS else 1) + 1)
-    if cell.arm.model in BASELINES:
+    folds, logs, splits = n_folds(n_train), len(trainer.logs), len(cell.seeds)
+    if arm.model in BASELINES:
         return 0.1
-    if cell.arm.model in ("ridge", "logistic"):
-        return 0.5 + fits * 2e-7 * n_train * d
-    if cell.arm.model == "boosting":
-        return float(1.0 + fits * (0.1 + 3e-5 * n_train * min(d, 30) ** 0.5))
-    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.55 if cell.arm.is_rlp else min(n_train, 100.0)
-    return 1.0 + fits * cell.budget.n * (5e-6 + 2.5e-9 * rows * (d + 10) * 10)
+    if arm.model in ("ridge", "logistic", "lasso"):
+        return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
+    if arm.model == "gp":
+        return splits * logs * (folds if logs > 1 else 1) * (0.1 + 8e-6 * min(n_train, GP_ROWS[0]) ** 2)
+    if arm.model == "rlp-cv":
+        return splits * (0.6 + 5e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+    if arm.model == "trees":
+        return splits * (0.06 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+    if arm.model == "boosting":
+        one, tried = (0.06 + 8e-6 * n_train * d**0.5, 4) if n_train > LARGE else (0.05 + 2.5e-5 * n_train * d, 2)
+        return splits * one * (1 + tried * logs * folds)
+    taken = min(cell.budget.n, 300 + n_train) * (20.0 if isinstance(arm.objective, Pointwise | BatchLoss) else 1.0)
+    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.4 if arm.is_rlp else min(n_train, 90.0)
+    return splits * (N_SETTINGS * folds * logs + 1) * (2e-3 + taken * (5e-6 + 8e-10 * rows * (d + 10) * 10))

@@ -193,7 +193,7 @@ class CrossValidated(NetworkEstimator):
     def _grow(self, search: Search, n_fold: int) -> Choice:
         """Train, and twice as long again while the best step lies in the last fifth of the budget."""
         budget = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
-        numbers = sum(one.kept[0].numel() / 2 for one in search.replicas) + search.residuals[:, 0].size
+        numbers = sum(one.kept[0].size / 2 for one in search.replicas) + search.residuals[:, 0].size
         affordable = int(KEPT_BYTES / (8 * numbers * (1 + self.max_doublings / 2)))
         evaluations = max(4, min(EVALUATIONS, affordable))
         how: dict[str, Any] = {"device": self.device, "progress": bool(self.verbose)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from torch import Tensor, nn
 
@@ -35,7 +36,7 @@ class Replica:
     network: nn.Sequential
     problem: Problem  # its targets are what the plane leaves
     plane: nn.Linear | None = None
-    kept: list[Tensor] = field(default_factory=list)  # the weights [P] of every evaluation
+    kept: list[NDArray[np.float32]] = field(default_factory=list)  # the weights [P] of every evaluation
     state: dict[str, Any] | None = None  # of the optimiser
 
     def __post_init__(self) -> None:
@@ -47,17 +48,20 @@ class Replica:
 
     def watch(self) -> None:
         """Look at the weights where they are now; training changes them in place."""
-        self._live = [parameter.detach() for parameter in self.network.parameters()]
+        live = [parameter.detach() for parameter in self.network.parameters()]
+        # arrays: torch would let go of Python's lock for each of them, and wait for it beside the threads that train
+        self._live = [weights if weights.is_cuda else weights.numpy() for weights in live]
 
     def keep(self) -> None:
         """Remember the weights as they are now."""
-        self.kept.append(torch.cat([weights.reshape(-1) for weights in self._live]).cpu())
+        here = [weights.cpu().numpy() if isinstance(weights, Tensor) else weights for weights in self._live]
+        self.kept.append(np.concatenate([weights.ravel() for weights in here]))
 
     def predictions(self, X: Array, first: int, last: int) -> Array:
         """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network diverged."""
         kept = self.kept[first:last]
-        kept += [torch.full_like(self.kept[0], torch.nan)] * (last - first - len(kept))
-        flat, at = torch.stack(kept), 0
+        kept += [np.full_like(self.kept[0], np.nan)] * (last - first - len(kept))
+        flat, at = torch.from_numpy(np.stack(kept)), 0
         out = torch.tensor(X, dtype=flat.dtype).expand(len(flat), *X.shape)
 
         def take(parameter: Tensor) -> Tensor:  # [e, ...]
@@ -77,7 +81,7 @@ class Replica:
 
     def module(self, evaluation: int) -> nn.Module:
         """The network as it was at one evaluation, with its plane or its soft-max, in float64; its training is over."""
-        nn.utils.vector_to_parameters(self.kept[evaluation], self.network.parameters())
+        nn.utils.vector_to_parameters(torch.tensor(self.kept[evaluation]), self.network.parameters())
         network = copy.deepcopy(self.network).cpu().double()
         if self.plane is not None:
             return Skip(self.plane, network)
@@ -114,7 +118,7 @@ def train_further(replicas: Sequence[Replica], steps: int, every: int, *, device
         replica.watch() if event.step == 0 else replica.keep()
 
     watch = Supervision(Steps(every), (keep,), on_divergence="record")
-    for one, loop in zip(going, train(jobs, watch, progress=progress, numbered=True), strict=True):
+    for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
         one.state = loop.engine.state_dict()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -79,10 +80,17 @@ def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers
     return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
 
 
-def execute(todo: Plan, store: Store, *, train: Train, workers: Workers, console: Console) -> Finished:
-    """Train what the plan says and commit each cell as it comes; Ctrl-C leaves whole cells only.
+class _TimeUp(BaseException):
+    """The deadline has passed; no error of a cell, so that no one catches it as such."""
 
-    Progress is a line that is rewritten on a terminal, and a line per cell when piped.
+
+def execute(
+    todo: Plan, store: Store, *, train: Train, workers: Workers, console: Console, deadline: float = math.inf
+) -> Finished:
+    """Train what the plan says and commit each cell as it comes; Ctrl-C and the deadline leave whole cells only.
+
+    Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
+    `time.monotonic`.
     """
     started, failed = time.monotonic(), dict[str, str]()
     if not todo.todo:
@@ -96,9 +104,11 @@ def execute(todo: Plan, store: Store, *, train: Train, workers: Workers, console
         done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
         label = f"[{finished}/{len(todo.todo)}] {cell}"
         line.tell(total if finished == len(todo.todo) else done, label, now=now)
+        if time.monotonic() > deadline:
+            raise _TimeUp
 
     try:
-        with closing(workers.run(train, todo.todo, tell=tell, say=line.say)) as running:
+        with suppress(_TimeUp), closing(workers.run(train, todo.todo, tell=tell, say=line.say)) as running:
             for outcome in running:
                 if outcome.result is not None:
                     store.write(outcome.cell, outcome.result)

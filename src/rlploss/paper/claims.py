@@ -74,11 +74,11 @@ def verdict(claim: PublishedClaim, results: StoredResults, compare: Compare) -> 
         return Verdict(verdicts.NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.")
     wanted = claim.tasks or grids[0].whole_tasks()
     absent = [name for name in claim.studies if name not in results.requests]
-    missing = [verdicts.missing_words(grids[0], wanted), f"Not asked for: {', '.join(absent)}." if absent else ""]
+    scope, missing = verdicts.scope_of(grids[0], wanted)
+    missing += [f"Not asked for: {', '.join(absent)}."] if absent else []
     released, steps = (_compared(grids, claim, protocol, compare) for protocol in ("released", "steps"))
-    scope = verdicts.scope_of(grids[0], wanted)
     if not released:
-        return Verdict(verdicts.NOT_TESTED, " ".join(filter(None, missing)) or "No runs.", scope)
+        return Verdict(verdicts.NOT_TESTED, " ".join(missing) or "No runs.", scope)
     evidence = [
         claim.note,
         f"Equal epochs: {verdicts.tally(released)}.",
@@ -114,7 +114,10 @@ def _counted_beside(grids: Sequence[Grid], claim: PublishedClaim, compare: Compa
 
 
 def _final(at: Place) -> Iterator[Placed]:
-    """The last values, in every variant of the task; where the claim says so, who is faster too."""
+    """The last values, in every variant of the task.
+
+    Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final value first.
+    """
     for pair in at.pairs:
         cell = at.grid.cell(at.task, at.protocol, pair[0])
         for variant in range(0 if cell is None else len(cell.task.variants)):
@@ -122,13 +125,8 @@ def _final(at: Place) -> Iterator[Placed]:
                 yield title_of(at.task), c
     for pair in at.claim.faster if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps") else ():
         if (found := at.both(pair)) is not None:
-            yield f"{title_of(at.task)}, faster", _faster(at, *found)
-
-
-def _faster(at: Place, ours: StoredCell, theirs: StoredCell) -> stats.Comparison:
-    """“Converges faster”: in how many seeds RLP reaches the baseline's final value before the baseline does."""
-    target = theirs.final(at.metric)
-    return stats.first(*(reached(arm, at.axis, target, at.metric) for arm in (ours, theirs)))
+            each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
+            yield f"{title_of(at.task)}, faster", stats.first(*each)
 
 
 def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:

@@ -163,11 +163,8 @@ def boundary_drawing(title: str, stored: dict[str, StoredCell], X: Array, y: Arr
         axes.set_xlabel("first feature")
         axes.set_ylabel("second feature")
 
-    accuracies = ", ".join(
-        f"{ARMS[arm].label} {cell.matrix('accuracy')[0, -1]:.3f}"
-        for arm, cell in stored.items()
-        if cell.has("accuracy")
-    )
+    scored = [(ARMS[arm].label, cell.matrix("accuracy")[0, -1]) for arm, cell in stored.items() if cell.has("accuracy")]
+    accuracies = ", ".join(f"{label} {value:.3f}" for label, value in scored)
     words = f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {accuracies}."
     data = tuple((f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True))
     return Drawing(title, draw, words, data=data)

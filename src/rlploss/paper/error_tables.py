@@ -48,9 +48,9 @@ def error_table(
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = {p: grid.final(task, p, arm, metric) for p in protocols}
-            n = max((len(values) for values in ours.values() if values is not None), default=0)
-            row = [mean_sd(values) for values in ours.values()]
-            rows.append((title_of(task), ARMS[arm].label, shown, *row[:1], verdict, *row[1:], str(n)))
+            n = max((len(found) for found in ours.values() if found is not None), default=0)
+            first, *rest = map(mean_sd, ours.values())
+            rows.append((title_of(task), ARMS[arm].label, shown, first, verdict, *rest, str(n)))
             for protocol, found in ours.items():
                 cell, stored = grid.entries.get((task, protocol, arm), (None, None))
                 if found is None or cell is None or stored is None:
@@ -59,15 +59,13 @@ def error_table(
                 told = (None, None) if value is None else (value.mean, value.sd)
                 same = verdict if protocol == "released" else None
                 hashes = " ".join(part.hash[:16] for part in grid.parts[task, protocol, arm])
-                origin = (hashes, round(stored.seconds, 3))
                 mine = (task, arm, metric, protocol, budget, s.n, s.mean, s.sd, s.low, s.high)
-                data.append((*mine, *told, same, *origin))
-    titles = [PROTOCOLS[p] for p in protocols]
-    header = ("dataset", "trained with", "published", *titles[:1], "against published", *titles[1:], "n")
+                data.append((*mine, *told, same, hashes, round(stored.seconds, 3)))
+    first, *rest = (PROTOCOLS[p] for p in protocols)
     return Table(
         name,
         title,
-        header,
+        ("dataset", "trained with", "published", first, "against published", *rest, "n"),
         tuple(rows),
         data_header=DATA,
         data_rows=tuple(data),

@@ -17,13 +17,7 @@ from rlploss.paper.request import Request
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import MAE, MSE, RLP, BinaryCrossEntropy, CrossEntropy, Objective
 
-PROTOCOLS = {
-    "released": "equal epochs",
-    "steps": "equal steps",
-    "paper": "as printed",
-    "corrected": "corrected, equal epochs",
-    "corrected-steps": "corrected, equal steps",
-}
+PROTOCOLS: dict[str, str] = published.data("report.toml")["protocols"]
 AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
 
 
@@ -100,7 +94,7 @@ class CellFactory:
             outputs: last layer of RLP arms and of others.
         """
         made = []
-        for name in self.arms:
+        for name in self.request.pick_arms(self.arms):
             kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
                 continue
@@ -151,7 +145,7 @@ def _regression_factory(
     family = {"full": "regression", "shift": "sweep", "noise": "sweep"}.get(experiment, experiment)
     return CellFactory(
         request,
-        request.pick_arms(arms),
+        tuple(arms),
         published.hyper(dataset, experiment),
         family=family if family in scale.seeds else "regression",
         n_subsets=min(published.protocol("subsets")[experiment], scale.most_subsets),
@@ -211,7 +205,7 @@ def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_
         points = max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
     factory = CellFactory(
         request,
-        request.pick_arms(arms),
+        tuple(arms),
         published.hyper(dataset, "full" if n_train is None else "small"),
         family="images",
         n_subsets=min(n_subsets, scale.most_subsets),
@@ -251,7 +245,7 @@ def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_
 
 def classifier_cells(request: Request, family: str, arms: Iterable[str], *, small: bool) -> list[Cell]:
     """LeNet-5 on MNIST (`family="mnist_classes"`) or the Moons classifier (`"moons"`), at either size."""
-    arms = request.pick_arms(arms)
+    arms = tuple(arms)
     scale, moons = request.at, family == "moons"
     given = published.protocol("moons_small" if moons and small else family)
     mixed = any(ARMS[arm].mixed for arm in arms)
@@ -284,7 +278,7 @@ def classifier_cells(request: Request, family: str, arms: Iterable[str], *, smal
     released = replace(printed, n_train=rows, n_test=tests, first=True)
     described, last = ("sigmoid", "logits"), "sigmoid" if moons else "softmax"
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
-    cells = replace(factory, hyper=replace(factory.hyper, optimizer="adamw") if alone else factory.hyper).cells(
+    cells = replace(factory, hyper=factory.hyper._replace(optimizer="adamw") if alone else factory.hyper).cells(
         "released",
         released,
         RLP.released,

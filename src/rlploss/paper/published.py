@@ -7,31 +7,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-DATASETS = {
-    "california": "California",
-    "wine": "Wine",
-    "linear": "Linear",
-    "nonlinear": "Nonlinear",
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-}
-REGRESSION = ("california", "wine", "linear", "nonlinear")
-IMAGES = ("mnist", "cifar10")
+
+@cache
+def data(file: str = "published.toml") -> dict[str, Any]:
+    """The whole of a data file of this package."""
+    return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
+
+
+REGRESSION, IMAGES = ("california", "wine", "linear", "nonlinear"), ("mnist", "cifar10")
+DATASETS: dict[str, str] = {name: data("report.toml")["titles"][name] for name in (*REGRESSION, *IMAGES)}
 Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A published mean and standard deviation."""
 
     mean: float
     sd: float
 
 
-@dataclass(frozen=True)
-class Hyper:
+class Hyper(NamedTuple):
     """One row of the hyperparameter tables; `weight_decay` is that of the +L2 arm, `psi` mixup's shape."""
 
     optimizer: str
@@ -64,12 +61,6 @@ class PublishedClaim:
     def baselines(self) -> tuple[str, ...]:
         """The arms that RLP is compared with."""
         return tuple(theirs for _, theirs in self.pairs)
-
-
-@cache
-def data(file: str = "published.toml") -> dict[str, Any]:
-    """The whole of a data file of this package."""
-    return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
 
 
 def frozen(value: Any) -> Any:

@@ -129,19 +129,24 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     return found
 
 
-def build(store: Store, out: Path) -> Report:
-    """The report of everything that was asked for in this directory."""
+def stored_results(store: Store) -> StoredResults:
+    """What the store holds of everything that was asked for."""
     asked = store.requests()
     requests = {name: Request.from_options(asked[name]) for name in CATALOG if name in asked}
-    results = StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+    return StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+
+
+def build(store: Store, out: Path) -> Report:
+    """The report of everything that was asked for in this directory."""
+    results = stored_results(store)
     judged = tuple(claims.all_claims(results))
     shown = []
-    for name, request in requests.items():
+    for name, request in results.requests.items():
         grid = results.grid(name)
         assert grid is not None  # the name was asked for
         command = f"rlploss reproduce {name} {request.arguments()} --out {shlex.quote(str(out))}"
         shown.append(replace(CATALOG[name].section(grid), command=command))
-    scales = sorted({request.scale for request in requests.values()}, key=list(SCALES).index)
+    scales = sorted({request.scale for request in results.requests.values()}, key=list(SCALES).index)
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
@@ -172,12 +177,8 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)
     for paragraph in made.summary:
         say(console, f"\n{paragraph}\n")
-    tables = sum(path.suffix == ".csv" and path.parent.name == "tables" for path in written)
-    figures = sum(path.suffix == ".svg" for path in written)
     say(console, f"Report: {written[0]}")
-    say(console, f"Tables: {out / 'tables'} ({tables} as CSV and Markdown)")
-    if figures:
-        say(console, f"Figures: {out / 'figures'} ({figures} as SVG and PNG)")
+    say(console, f"Tables (CSV, Markdown) and figures (SVG, PNG, CSV) are beside it: {len(written) - 1} files.")
 
 
 def _show_table(table: Table, console: Console) -> None:

@@ -19,7 +19,7 @@ from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
 SCORES = ("accuracy", "f1")  # higher is better
-TITLES = {**published.DATASETS, **published.data("report.toml")["titles"]}
+TITLES: dict[str, str] = published.data("report.toml")["titles"]
 
 
 def title_of(task: str) -> str:
@@ -100,10 +100,6 @@ class Grid:
         """The stored networks, or None."""
         return self.entries.get((task, protocol, arm), (None, None))[1]
 
-    def has(self, task: str, protocol: str, arm: str) -> bool:
-        """Whether the networks are there."""
-        return self.stored(task, protocol, arm) is not None
-
     def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
         """[seeds]: the last value of a metric."""
         stored = self.stored(task, protocol, arm)
@@ -118,12 +114,14 @@ class Grid:
         return tuple(dict.fromkeys(task for task, _, _ in self.whole))
 
     def protocols(self) -> list[str]:
-        """The protocols that were asked for, in the order of PROTOCOLS."""
-        return [name for name in PROTOCOLS if any(protocol == name for _, protocol, _ in self.entries)]
+        """The protocols that were run, or if none was those that were asked for, in the order of PROTOCOLS."""
+        run = {protocol for (_, protocol, _), (_, stored) in self.entries.items() if stored is not None}
+        return [name for name in PROTOCOLS if name in (run or {protocol for _, protocol, _ in self.entries})]
 
     def why(self, task: str) -> str:
-        """Why a task has no networks, from the first missing cell; empty if all are there."""
-        lost = (k for k, (cell, stored) in self.entries.items() if cell.task.name == task and stored is None)
+        """Why a task has no networks, from the first missing cell of what is shown; empty if all are there."""
+        shown = {*self.protocols(), "measured"}
+        lost = (k for k, (_, stored) in self.entries.items() if k[0] == task and k[1] in shown and stored is None)
         return next((self.missing(self.parts[key][-1]) for key in lost), "")
 
     def compare(
@@ -151,7 +149,7 @@ class Grid:
         facts = [
             ("Scale", self.request.scale),
             ("Budgets", "; ".join(f"{name}: {values}" for name, values in budgets.items())),
-            ("Seeds", _joined(_seeds(cell.seeds) for cell, _ in found)),
+            ("Seeds", _joined(f"{len(c.seeds)} ({c.seeds[0]} to {c.seeds[-1]})" for c, _ in found)),
             ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
             ("Training time", f"{duration(seconds)} of one core"),
             ("Engine", _joined(f"{o['engine']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins)),
@@ -163,10 +161,6 @@ class Grid:
 
 def _joined(texts: Iterable[str], between: str = "; ") -> str:
     return between.join(dict.fromkeys(texts))
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} ({seeds[0]} to {seeds[-1]})" if len(seeds) > 1 else f"1 ({seeds[0]})"
 
 
 def budget_words(budget: Epochs | Steps) -> str:

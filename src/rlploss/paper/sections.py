@@ -173,8 +173,8 @@ def _table1_words(grid: Grid) -> list[str]:
     words = []
     released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
     if released:
-        ahead = _listed(released, "better", " datasets")
-        words += [_told("equal-epochs", ahead=ahead), _told("more-steps", ratio=_steps_ratio(grid))]
+        words = [_told("equal-epochs", ahead=_listed(released, "better", " datasets"))]
+        words.append(_told("more-steps", ratio=_steps_ratio(grid)))
     if steps:
         words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
     return words

@@ -145,17 +145,7 @@ def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
 
 
 # What a cell costs, for plans; stored cells correct these figures (see `lab.run.calibrated`).
-
-# Seconds of one core, measured: a step of one network, and more for each of its rows. A step as printed goes over all
-# K subsets: PRINTED_ROW for each of their rows, more with mixup, whose planes are fitted anew.
-STEP = {"regression": 1.5e-6, "moons": 5e-6, "autoencoder": 3e-4, "lenet5": 1e-3}
-STEP_ROW = {"regression": 4e-8, "moons": 3e-7, "autoencoder": 8e-6, "lenet5": 6e-5}
-OUTSIDE = 1.9e-4  # a step whose loss the kernel does not know and leaves to torch
-FRESH = 1.6  # times a step whose planes were fitted beforehand, for small networks
-PRINTED_ROW, PRINTED_MIXUP_ROW = 3e-8, 1e-7
-FACTORS = {"mnist": 0.4, "cifar10": 0.2, "cifar10-released": 0.3}  # per subset, once: images have many columns
-EVALUATION = {"autoencoder": 2e-2, "lenet5": 5e-1, "moons": 5e-4, "regression": 5e-4}
-START = 0.5
+COST = published.data("report.toml")["cost"]
 SMALL = ("regression", "moons")  # trained by the kernel
 
 
@@ -179,19 +169,17 @@ def expected_seconds(cell: AnyCell) -> float:
         return 3.0
     model, networks, steps = cell.task.model, cell.n_replicas, steps_of(cell)
     objective, _ = _resolved(cell)[0]
-    seconds = START + cell.budget.n / cell.evaluate_every * networks * EVALUATION[model]
+    seconds = COST["start"] + cell.budget.n / cell.evaluate_every * networks * COST["evaluation"][model]
     mixed = isinstance(objective, RLP) and objective.mixup is not None
     if model in SMALL and isinstance(objective, RLP) and objective.subsets_per_step == objective.n_subsets:
-        return seconds + steps * networks * objective.rows_per_step * (PRINTED_MIXUP_ROW if mixed else PRINTED_ROW)
+        each = objective.rows_per_step * COST["printed_mixup_row" if mixed else "printed_row"]
+        return float(seconds + steps * networks * each)
     rows = objective.shape()[0] if isinstance(objective, RLP) else objective.rows_per_step
-    each = STEP[model] + STEP_ROW[model] * rows
-    if isinstance(objective, BinaryCrossEntropy):
-        each += OUTSIDE
-    if cell.task.dataset.startswith("cifar10"):
-        each *= 4.0
-    if mixed and model in SMALL:
-        each *= FRESH
+    each = COST["step"][model] + COST["step_row"][model] * rows
+    each += COST["outside"] if isinstance(objective, BinaryCrossEntropy) else 0.0
+    each *= COST["cifar10"] if cell.task.dataset.startswith("cifar10") else 1.0
+    each *= COST["fresh"] if mixed and model in SMALL else 1.0
     if isinstance(objective, RLP) and not mixed and model == "autoencoder":
         size, n_subsets, _ = objective.shape()
-        seconds += networks * n_subsets * FACTORS[cell.task.dataset] * (size / 1000) ** 2
-    return seconds + steps * networks * each
+        seconds += networks * n_subsets * COST["factors"][cell.task.dataset] * (size / 1000) ** 2
+    return float(seconds + steps * networks * each)

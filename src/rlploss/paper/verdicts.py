@@ -113,15 +113,10 @@ def tally(found: Sequence[Placed]) -> str:
     return text
 
 
-def scope_of(grid: Grid, wanted: Sequence[str]) -> str:
-    """`4 of 6 datasets`; empty when all were tested."""
-    there = sum(grid.has(task, "released", "rlp") for task in wanted)
-    return "" if there == len(wanted) else f"{there} of {len(wanted)} datasets"
-
-
-def missing_words(grid: Grid, wanted: Sequence[str]) -> str:
-    """Which parts of a claim have no networks, and why."""
-    known = grid.tasks()
-    parts = [f"{title_of(task)} not tested ({grid.why(task)})." for task in wanted if task in known and grid.why(task)]
+def scope_of(grid: Grid, wanted: Sequence[str]) -> tuple[str, list[str]]:
+    """`4 of 6 datasets`, empty when all were tested, and sentences that say what was not, and why."""
+    there, known = sum(grid.stored(task, "released", "rlp") is not None for task in wanted), grid.tasks()
+    told = [f"{title_of(task)} not tested ({why})." for task in wanted if task in known and (why := grid.why(task))]
     left_out = [title_of(task) for task in wanted if task not in known]
-    return " ".join([*parts, *([f"Not asked for: {', '.join(left_out)}."] if left_out else [])])
+    told += [f"Not asked for: {', '.join(left_out)}."] if left_out else []
+    return "" if there == len(wanted) else f"{there} of {len(wanted)} datasets", told

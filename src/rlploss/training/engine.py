@@ -38,6 +38,7 @@ class Engine(ABC):
     feed: Feed
     total = 0.0  # the sum of losses since the loop set it to zero: its bits must not depend on how a run is cut
     stopping = False  # asks `run` to come back soon
+    in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:

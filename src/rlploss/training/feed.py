@@ -31,6 +31,7 @@ from rlploss.training.rows import flat
 HELD_BYTES = 2**28  # what may be held of a plan beyond the rows themselves; past it a block is made at a time
 BLOCK_BYTES = 2**26
 BLOCK_ROWS = 2**19  # row numbers that a block of several epochs holds
+AHEAD = 256  # steps whose rows are drawn at once at most, since a run may stop early
 
 
 def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
@@ -220,7 +221,7 @@ class Feed:
             high = min(low + self._block_steps, per_epoch)
         elif self._rlp is None:
             left = -(-self.job.total_steps // per_epoch) - epoch
-            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows))
+            epochs = max(1, min(left, BLOCK_ROWS // self.table.n_rows, AHEAD // per_epoch))
         sizes = self._sizes[low:high]
         units = torch.from_numpy(np.repeat(self._begin[low:high] - np.cumsum(sizes) + sizes, sizes))
         units += torch.arange(len(units))

@@ -21,7 +21,7 @@ from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, 
 from rlploss.training.job import Adam, ChosenBudget, ChosenOptimizer, Job, Problem, Schedule, describe_model, make_job
 from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
-from rlploss.training.objectives import RLP, BatchLoss, Objective, Pointwise
+from rlploss.training.objectives import RLP, Objective
 from rlploss.training.rows import Array, Inputs
 
 ENGINES = ("auto", "kernel", "torch")
@@ -226,7 +226,7 @@ def _go(loops: Iterator[Loop], stack: ExitStack) -> None:
         with _own_threads(loop.engine):
             loop.begin() if outcome is None else loop.took(outcome)
             while (stretch := loop.next()) is not None:
-                if pool is not None and _in_pool(loop.engine):
+                if pool is not None and loop.engine.in_pool:
                     running[pool.submit(stretch)] = loop
                     return
                 loop.took(stretch())
@@ -263,11 +263,6 @@ def _own_threads(engine: Engine) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _in_pool(engine: Engine) -> bool:
-    """Whether a stretch is nothing but kernel calls: anyone's own loss runs in the calling thread."""
-    return isinstance(engine, KernelEngine) and not isinstance(engine.job.objective, Pointwise | BatchLoss)
 
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:

@@ -233,7 +233,7 @@ def run(chain, data, loss, update, state, work, part, value):
     """
     d, C = data.x.shape[1], data.y.shape[1]
     room = work.target.size // C
-    last = room * (chain.widths.sum() - C)  # where the outputs begin
+    last = work.acts.size - work.target.size  # where the outputs begin
     for s in range(data.spans.shape[0]):
         B = data.y.shape[0] if data.every_row else data.spans[s, 1] - data.spans[s, 0]
         if part != kt.BACKWARD:

@@ -122,7 +122,7 @@ def blas_on_one_thread() -> AbstractContextManager[object]:
 
 
 class KernelEngine(Engine):
-    """The module's parameters are views of one vector while it trains, so that everybody sees the current weights."""
+    """Trains one vector with all weights: taken from the module when a stretch begins, and given back when it ends."""
 
     name = "kernel"
 
@@ -131,18 +131,22 @@ class KernelEngine(Engine):
 
         chain, table = read_chain(job.model), job.table
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
-        self.job, (self._layers, activations) = job, chain
+        self.job, (layers, activations) = job, chain
         self._run: Any = run
+        self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
         self._dtype = self._x.dtype
-        sizes = [0 if p is None else p.numel() for layer in self._layers for p in (layer.weight, layer.bias)]
+        sizes = [0 if p is None else p.numel() for layer in layers for p in (layer.weight, layer.bias)]
         self._theta = torch.zeros(sum(sizes), dtype=table.x.dtype)
+        self._module: list[Tensor] = [p for layer in layers for p in layer.parameters()]
+        parts = zip(self._module, torch.split(self._theta, [p.numel() for p in self._module]), strict=True)
+        self._views = [part.view(p.shape[::-1]).permute(*range(p.ndim)[::-1]) for p, part in parts]
         first, second = (np.zeros(len(self._theta), self._dtype) for _ in range(2))
         self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
-        widths = [self._layers[0].in_features, *(layer.out_features for layer in self._layers)]
+        widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
         self._net = kt.Chain(*(np.array(part, np.int64) for part in (widths, activations, starts[::2], biases)))
         optimizer: Any = job.optimizer  # a value, as `why_not_kernel` has seen
         self._lr = optimizer.lr
@@ -156,31 +160,25 @@ class KernelEngine(Engine):
         self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
-    # The module's parameters and the vector
-
-    def _parameters(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        start = 0
-        for layer in self._layers:
-            for parameter in layer.parameters():
-                part = self._theta[start : start + parameter.numel()]
-                yield parameter, part.view(parameter.shape[::-1]).permute(*range(parameter.ndim)[::-1])
-                start += parameter.numel()
-
     def begin(self) -> None:
-        for parameter, view in self._parameters():
-            view.copy_(parameter.detach())
-            parameter.data = view
+        """Nothing to do: each stretch begins with the module's weights."""
 
     def end(self) -> None:
-        for parameter, _ in self._parameters():
-            parameter.data = parameter.data.clone()
         self._block = self._rows = self._loss = self._work = None
         self.feed.release()
 
     # Steps
 
+    @torch.no_grad()
     def run(self, window: Window, deadline: float) -> Outcome:
         self._use(window.block)
+        torch._foreach_copy_(self._views, self._module)
+        try:
+            return self._take(window, deadline)
+        finally:
+            torch._foreach_copy_(self._module, self._views)
+
+    def _take(self, window: Window, deadline: float) -> Outcome:
         rates = self.job.rate_factors(window.first, window.last) * self._lr
         started = time.perf_counter()
         taken, n, bad = 0, window.last - window.first, None
@@ -217,7 +215,7 @@ class KernelEngine(Engine):
         here = (self._rows, self._loss, window.spans[one], rates[one])
         self._call(*here, kt.FORWARD)
         n = self._y.size if self._rows.every_row else int(window.spans[i, 1] - window.spans[i, 0]) * C
-        last = work.target.size // C * (int(self._net.widths.sum()) - C)
+        last = work.acts.size - work.target.size  # where the outputs begin
         pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
         value, back = score(self.job.objective, window, i, pred, target)
         work.back[last : last + n] = back.reshape(-1).numpy()

@@ -180,7 +180,9 @@ def fresh(kind, intercept, x, residual, back, scale):
         return -1.0
     value = 0.0
     if kind == kt.FRESH_SUM:
-        out = fitted(np.ones((M, 1), residual.dtype), intercept, Z, inverse)
+        ones = np.empty((M, 1), residual.dtype)
+        fill(ones.reshape(M), residual.dtype.type(1))
+        out = fitted(ones, intercept, Z, inverse)
         for c in range(C):
             seen = 0.0
             for i in range(M):

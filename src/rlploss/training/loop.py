@@ -20,7 +20,7 @@ from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, make_stopper
 from rlploss.training.job import ChosenBudget, Epochs, Job, Steps, as_budget
-from rlploss.training.objectives import RLP, BatchLoss
+from rlploss.training.objectives import RLP
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -72,8 +72,9 @@ class Loop:
         self._save_every = 0  # steps; 0 goes by the clock
         if watch.checkpoint_every is not None:
             self._save_every = as_budget("checkpoint_every", watch.checkpoint_every).steps(job.steps_per_epoch)
-        if self._path is not None and isinstance(job.objective, BatchLoss) and job.objective.has_generator:
-            raise ValueError("a checkpoint cannot keep the generator of a BatchLoss; leave out one of the two")
+        if self._path is not None and getattr(job.objective, "has_generator", False):
+            kind = type(job.objective).__name__
+            raise ValueError(f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two")
         self._saved_at = time.perf_counter()
         self._mode = job.model.training
 

@@ -276,47 +276,33 @@ class BinaryCrossEntropy(_RowLoss):
         return nn.functional.binary_cross_entropy(pred, target, reduction="none")
 
 
-PointwiseFunction = Callable[[Tensor, Tensor], Tensor]
-BatchFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
 @dataclass(frozen=True, repr=False)
-class Pointwise(OnBatches):
-    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+class _OwnLoss(OnBatches):
+    """A loss that is anyone's own function of `arguments`."""
 
-    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
-    objectives get: class numbers are one-hot rows.
-    """
-
-    loss: ClassVar[str] = "pointwise"
-    function: PointwiseFunction
+    arguments: ClassVar[tuple[str, ...]]
+    function: Callable[..., Tensor]
     batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
+        """Refuse what cannot be called with the arguments; where nothing is known of them, the first step tells."""
         super().__post_init__()
-        _check_function(self.function, ("pred", "target"), "Pointwise")
-
-    def values(self, pred: Tensor, target: Tensor) -> Tensor:
-        return self.function(pred, target)
-
-
-@dataclass(frozen=True, repr=False)
-class BatchLoss(OnBatches):
-    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
-
-    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
-    """
-
-    loss: ClassVar[str] = "batch"
-    function: BatchFunction
-    batch_size: int | str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_function(self.function, ("pred", "target", "features"), "BatchLoss")
-        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+        function, name = self.function, type(self).__name__
+        wanted = f"{name} takes a function of ({', '.join(self.arguments)})"
+        if not callable(function) or isinstance(function, type):
+            made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
+            raise TypeError(f"{wanted}, got {function!r}{made}")
+        called = function.forward if isinstance(function, nn.Module) else function
+        try:
+            inspect.signature(called).bind(*self.arguments)
+        except TypeError as error:
+            other = "BatchLoss" if name == "Pointwise" else "Pointwise"
+            raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
+        except ValueError:  # a built-in function without a signature
+            pass
+        if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
             raise ValueError(
-                f"a loss must have no parameters of its own to train, got {type(self.function).__name__} with some; "
+                f"a loss must have no parameters of its own to train, got {type(function).__name__} with some; "
                 "put them into the model"
             )
 
@@ -327,20 +313,30 @@ class BatchLoss(OnBatches):
         return any(isinstance(value, torch.Generator) for value in found)
 
 
-def _check_function(function: object, arguments: tuple[str, ...], name: str) -> None:
-    """Refuse what cannot be called with these arguments; where nothing is known of them, the first step tells."""
-    wanted = f"{name} takes a function of ({', '.join(arguments)})"
-    if not callable(function) or isinstance(function, type):
-        made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
-        raise TypeError(f"{wanted}, got {function!r}{made}")
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(called).bind(*arguments)
-    except TypeError as error:
-        other = "BatchLoss" if name == "Pointwise" else "Pointwise"
-        raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
-    except ValueError:  # a built-in function without a signature
-        return
+@dataclass(frozen=True, repr=False)
+class Pointwise(_OwnLoss):
+    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+
+    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
+    objectives get: class numbers are one-hot rows.
+    """
+
+    loss: ClassVar[str] = "pointwise"
+    arguments: ClassVar[tuple[str, ...]] = ("pred", "target")
+
+    def values(self, pred: Tensor, target: Tensor) -> Tensor:
+        return self.function(pred, target)
+
+
+@dataclass(frozen=True, repr=False)
+class BatchLoss(_OwnLoss):
+    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
+
+    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
+    """
+
+    loss: ClassVar[str] = "batch"
+    arguments: ClassVar[tuple[str, ...]] = ("pred", "target", "features")
 
 
 NAMES = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}

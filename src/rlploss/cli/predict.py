@@ -1,0 +1,43 @@
+"""`rlploss predict`: the model that a comparison kept, on new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlploss._progress import say
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `rlploss compare` wrote.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")],
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions; default: print them.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of a text file, e.g. latin-1.")] = "utf-8",
+) -> None:
+    """Predict the target of new rows, a line each; for classes with the probability of every class."""
+    from rich.console import Console
+
+    from rlploss._files import write_text
+    from rlploss.compare import load
+    from rlploss.compare.read import read_table
+    from rlploss.lab.text import csv_text
+
+    model, frame = load(directory), read_table(table, encoding=encoding)
+    told = Console(stderr=True)
+    absent = model[0].absent(frame)
+    if absent:
+        many = f"columns {', '.join(absent)} are" if len(absent) > 1 else f"column {absent[0]} is"
+        say(told, f"Warning: the {many} not in {table.name}; every row counts as missing there.")
+    header, columns = ["prediction"], [model.predict(frame).tolist()]
+    if model[-1].target is None:
+        chances = model.predict_proba(frame)
+        header += [f"probability of {label}" for label in model[-1].classes]
+        columns += chances.T.tolist()
+    text = csv_text(header, list(zip(*columns, strict=True)))
+    if out is None:
+        print(text, end="")
+        return
+    write_text(out, text)
+    say(told, f"{len(frame):,} predictions in {out}.")

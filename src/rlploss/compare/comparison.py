@@ -1,0 +1,303 @@
+"""`compare`: what to use on this table, and does RLP help? Every contender on a user's own data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from rlploss import _checks
+from rlploss._progress import duration, say
+from rlploss._scaling import Array
+from rlploss.compare.answer import ALPHA, Answer, Reached, answer
+from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
+from rlploss.compare.columns import Design, make_design
+from rlploss.compare.read import as_frame
+from rlploss.compare.rows import WINDOWS
+from rlploss.compare.schedule import (
+    FEWEST_ROWS,
+    Run,
+    check_rows,
+    dial_said,
+    sample,
+    sampled_said,
+    without_dial,
+    without_mixup,
+)
+from rlploss.compare.train import MEASURES, Trainer
+from rlploss.lab import provenance, stats
+from rlploss.lab.errors import LabError
+from rlploss.lab.results import StoredCell
+from rlploss.lab.store import Store
+from rlploss.lab.text import number
+from rlploss.lab.workers import Workers, parse_workers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from sklearn.pipeline import Pipeline
+
+ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
+MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.plot()`, `.write(directory)`."""
+
+    design: Design
+    contenders: tuple[Contender, ...]
+    conditions: tuple[Condition, ...]
+    cells: Mapping[tuple[str, str], StoredCell]  # by condition and contender
+    rows: Trainer  # after sampling
+    steps: int
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # what was not done, and why
+    source: str = "the table"
+    command: str = ""  # what made it
+
+    @property
+    def task(self) -> str:
+        """The task, regression or classification."""
+        return self.design.target.task
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """What is measured on the test rows, in words by name; the first decides."""
+        return MEASURES[self.task]
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether lower values of the measure that decides are better."""
+        return self.task == "regression"
+
+    def values(self, contender: str, measure: str | None = None, condition: str = "plain") -> Array:
+        """Return a measure of one contender [splits], or another number that is kept of every split."""
+        return self.cells[condition, contender].final(measure or next(iter(self.measures)))
+
+    def spread(self, one: Contender, measure: str = "", condition: str = "plain") -> tuple[float, float, float]:
+        """Return the mean of a measure over splits, and the ends of its 95 % t-interval."""
+        mean, low, high = stats.band(self.values(one.name, measure or None, condition)[:, None])
+        return float(mean[0]), float(low[0]), float(high[0])
+
+    def arms(self, condition: str = "plain") -> list[Contender]:
+        """Return the contenders that have results under a condition."""
+        return [one for one in self.contenders if (condition, one.name) in self.cells]
+
+    def answer(self, condition: str = "plain") -> Answer:
+        """Return the verdicts of one condition."""
+        arms = self.arms(condition)
+        n_test, n_train = (self.values(arms[0].name, name, condition) for name in ("n_test", "n_train"))
+        reached = {}
+        for one in arms:
+            rows = [network.artifacts["rows"] for network in self.cells[condition, one.name].of_variant()]
+            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss", condition).mean())
+            reached[one.name] = Reached(self.values(one.name, condition=condition), rows, tie)
+        stays, of = self.dial_stays(condition=condition)
+        overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
+        lower, n_rows = self.lower_is_better, len(self.rows.X)
+        return answer(arms, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of)
+
+    def dial_stays(self, contender: str = "rlp", condition: str = "plain") -> tuple[int, int]:
+        """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
+        cell = self.cells.get((condition, contender))
+        if cell is None or not cell.has("subset_size"):
+            return 0, 0
+        sizes = self.values(contender, "subset_size", condition)
+        return int((sizes == 0).sum()), len(sizes)
+
+    def called(self, one: Contender, condition: str = "plain") -> str:
+        """Return the name of an arm by what it was: RLP whose dial stands at its MSE end is MSE."""
+        stays, of = self.dial_stays(one.name, condition) if one.is_rlp else (0, 0)
+        return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
+
+    def lines(self) -> list[str]:
+        """Return what to use, whether RLP adds anything, how sure that is, and one line for every ablation."""
+        a = self.answer()
+        best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
+        value = number(float(self.values(a.best.name).mean()))
+        trivial = next((one for one in self.arms() if one.name in ("mean", "prior")), None)
+        against = ""
+        if self.lower_is_better:
+            how = f"root mean squared error {value}"
+            if trivial is not None and trivial is not a.best:
+                share = 1 - float(self.values(a.best.name).mean() / self.values(trivial.name).mean())
+                against = f", {100 * share:.0f} % better than predicting the mean"
+        else:
+            how = f"{float(self.values(a.best.name).mean()):.1%} right"
+            if trivial is not None and trivial is not a.best:
+                against = f", against {float(self.values(trivial.name).mean()):.1%} for the most frequent class"
+        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
+        use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
+        if trivial is not None and a.useless:
+            use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
+        told = [use]
+        if a.ours.is_rlp:
+            word = a.verdict()
+            told.append(f"{word}: {a.sentence('on this table')}" if word else a.sentence("on this table"))
+        else:
+            told.append(a.sentence("on this table"))
+        told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
+        second = self.called(a.second)
+        many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
+        if a.lead.p < ALPHA:
+            sure = f"Sure: {best} is better than the next, {second}, by {a.lead.by()} in {many}"
+        else:
+            sure = f"Not sure: {second} is not distinguishable from {best} ({a.lead.reverse().gap()}) in {many}"
+        heed = "; the warnings may change this" if self.design.warnings else ""
+        told.append(f"{sure}{heed}.")
+        for condition in self.conditions[1:]:
+            told.append(self.answer(condition.name).sentence(f"with {condition.label}"))
+        return told
+
+    def seconds(self, one: Contender) -> float:
+        """Return how long it takes to tune and train an arm once."""
+        return float(np.mean([network.seconds for network in self.cells["plain", one.name].networks]))
+
+    def summary(self) -> str:
+        """Return what to use, whether RLP adds anything and how sure that is, a line each."""
+        return "\n".join(self.lines())
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per contender and condition: means, intervals, the paired test against RLP, seconds."""
+        from rlploss.compare.report import result_rows
+
+        return pd.DataFrame([row for condition in self.conditions for row in result_rows(self, condition)])
+
+    def best_model(self) -> Pipeline:
+        """Return the winner, trained on all rows: a scikit-learn Pipeline that predicts from raw frames."""
+        from rlploss.compare.model import train_model
+
+        return train_model(self)
+
+    def plot(self) -> Figure:
+        """Return a matplotlib figure of the error of every contender and of RLP's dial."""
+        from rlploss.compare.report import overview
+
+        return overview(self)
+
+    def write(self, directory: str | Path) -> Path:
+        """Write report.html, its tables and figures, comparison.json and the model; returns the path of the page."""
+        from rlploss.compare.report import write
+
+        return write(self, Path(directory))
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)} splits\n{self.summary()}"
+
+    def _repr_html_(self) -> str:
+        from rlploss.compare.report import notebook_html
+
+        return notebook_html(self)
+
+
+def compare(
+    X: Any,
+    y: Any = None,
+    *,
+    task: str = "auto",
+    arms: Sequence[str] | None = None,
+    losses: Mapping[str, Any] | None = None,
+    time: str | None = None,
+    group: str | None = None,
+    train_size: Levels = None,
+    noise: Levels = None,
+    shift: Levels = None,
+    n_splits: int | None = None,
+    steps: int = 4000,
+    max_rows: int = 10_000,
+    quick: bool = False,
+    time_limit: float | None = None,
+    random_state: int = 0,
+    workers: str | Workers = "auto",
+    out: str | Path | None = None,
+    progress: bool | Console = False,
+    on_start: Callable[[], object] | None = None,
+) -> Comparison:
+    """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and targets y (n,).
+
+    Every arm sees the same splits and chooses among its settings on validation parts of the training rows. Networks try
+    the same number of settings, and each trains until its best step lies well behind it, for at most `steps` steps. The
+    test rows are used once. Arms that are no networks come first; arms that are clearly behind after three splits end.
+
+    Args:
+        X: array or frame (pandas, polars); text, dates and missing values are fine. Or the `Design` of a table that
+            has been read, without y.
+        y: numbers or classes.
+        task: `"regression"`, `"classification"`, or `"auto"`.
+        arms: names to narrow it to, e.g. `["mse", "rlp", "boosting"]`.
+        losses: your own, by name: a `Pointwise` or `BatchLoss` value, a function (pred, target) of rows, or a function
+            (pred, target, features) of a batch. Each is an arm beside the others.
+        time: a column of X: train on the past, test on the future, in five windows.
+        group: a column of X: rows that share its value are all in training or all in test.
+        train_size, noise, shift: repeat it with so many training rows, with noise on the training features (in units
+            of their standard deviations), with training rows near the mean and test rows far from it (γ). Numbers or
+            lists of numbers.
+        n_splits: splits into training and test rows; 10, or 5 if it is to be quick.
+        steps: the most optimiser steps of a network.
+        max_rows: larger tables are sampled down to this, and the answer says so.
+        quick: the arms that matter most, on fewer splits.
+        time_limit: seconds after which no more is trained; the answer tells what was left out.
+        random_state: seed of the first split; the others follow.
+        workers: `"auto"`, `"inline"`, `"local:N"` processes, `"dask:tcp://HOST:PORT"`, or anything with a `run` method.
+        out: a directory that keeps what is trained, and from which a stopped comparison goes on.
+        progress: whether to show progress on stderr, or the console to show it on.
+        on_start: called once all is checked, before anything is trained.
+
+    Example:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+        >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
+        >>> found.summary().startswith("Use ridge regression: root mean squared error")
+        True
+    """
+    design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
+    names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
+    chosen = contenders_for(design.target.task, names, losses, session=out is None)
+    first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
+    n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
+    seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
+    keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
+    conditions = (PLAIN, *ablations(train_size, noise, shift))
+    limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
+    when = None if design.time is None else design.time[keep]
+    groups = None if design.group is None else design.group[keep]
+    target = design.target
+    rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
+    check_rows(rows, conditions, seeds)
+    steps = _checks.count("steps", steps)
+    team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
+    chosen, notes = without_dial(chosen, rows)
+    if names is None:
+        chosen, more = without_mixup(chosen, rows)
+        notes += more
+    console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
+    if losses and workers not in ("auto", "inline"):
+        raise ValueError(f'losses of your own are trained in this process: workers must be "inline", got {workers!r}')
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "store" if out is None else Path(out)
+        with Store(place, code_version=provenance.code_version(ROOT)) as store:
+            if store.requests():
+                raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
+            if on_start is not None:
+                on_start()
+            if len(keep) < len(design.X):
+                say(console, sampled_said(len(keep), len(design.X)))
+            say(console, dial_said(rows))
+
+            def so_far(cells: Mapping[tuple[str, str], StoredCell]) -> str:
+                there = tuple(one for one in chosen if ("plain", one.name) in cells)
+                return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
+
+            run = Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
+            cells, left = run.all(so_far)
+    there = tuple(one for one in chosen if ("plain", one.name) in cells)
+    if len(there) < 2:
+        raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
+    return Comparison(design, there, conditions, cells, rows, steps, seeds, (*notes, *left))

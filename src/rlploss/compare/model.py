@@ -1,0 +1,294 @@
+"""A model to keep: a scikit-learn Pipeline from raw frames to predictions, saved without pickle and loaded again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.pipeline import Pipeline
+from torch import nn
+
+from rlploss import __version__
+from rlploss._files import write_bytes, write_text
+from rlploss._scaling import Array, Scaling
+from rlploss.compare.arms import PLAIN, Contender
+from rlploss.compare.columns import Column
+from rlploss.compare.read import TableError, frame_of
+from rlploss.compare.rows import Rows, TargetScale, filled, probabilities
+from rlploss.compare.train import fit_model, make_cell, network_problem, staged, with_stages
+from rlploss.models import Skip, WeightedMean
+from rlploss.training.job import Steps
+
+if TYPE_CHECKING:
+    from rlploss.compare.comparison import Comparison
+
+FILE, WEIGHTS, ESTIMATOR = "model.json", "weights.safetensors", "estimator.skops"
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda z: np.maximum(z, 0),
+    "tanh": np.tanh,
+    "sigmoid": lambda z: 1 / (1 + np.exp(-np.clip(z, -500, 500))),
+    "identity": lambda z: z,
+    "softmax": lambda z: probabilities(z, logits=True),
+}
+
+
+class ReadColumns(TransformerMixin, BaseEstimator):
+    """Raw frames to numbers: every column as it was read in the table, dates counted from the table's first day.
+
+    Columns may be missing or in another order; categories that the table did not have count as none of its own.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+
+    def fit(self, X: Any, y: Any = None) -> ReadColumns:
+        """Return itself: what columns are was decided with the table."""
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return the columns of numbers [n, d], NaN where a value is missing."""
+        frame = frame_of(X, [column.name for column in self.columns])
+        nothing = pd.Series([None] * len(frame), dtype=object)
+        parts = [
+            column.numbers(frame[column.name].reset_index(drop=True) if column.name in frame else nothing)
+            for column in self.columns
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def absent(self, frame: pd.DataFrame) -> list[str]:
+        """Return the columns that a frame should have and has not."""
+        return [column.name for column in self.columns if column.names and column.name not in frame.columns]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class FillAndScale(TransformerMixin, BaseEstimator):
+    """Missing numbers become the median of the table; columns are standardised."""
+
+    def __init__(self, median: Array, mean: Array, scale: Array) -> None:
+        self.median, self.mean, self.scale = median, mean, scale
+
+    def fit(self, X: Any, y: Any = None) -> FillAndScale:
+        """Return itself: the numbers are those of the table."""
+        return self
+
+    def transform(self, X: Array) -> Array:
+        """Return numbers [n, d] without gaps."""
+        return np.asarray((np.where(np.isnan(X), self.median, X) - self.mean) / self.scale)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A network as arrays: layers of weights [out, in] and offsets [out], each with what follows it."""
+
+    weights: tuple[tuple[Array, Array], ...]
+    activations: tuple[str, ...]
+    share: float = 1.0  # in a mean of networks
+
+    @classmethod
+    def of(cls, network: nn.Module, share: float = 1.0) -> Chain:
+        """Return a sequence of linear layers and activations as arrays."""
+        weights, names = [], []
+        for layer in network.modules():
+            if isinstance(layer, nn.Linear):
+                weights.append((layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()))
+                names.append("identity")
+            elif type(layer).__name__.lower() in ACTIVATIONS:
+                names[-1] = type(layer).__name__.lower()
+        return cls(tuple(weights), tuple(names), share)
+
+    def __call__(self, X: Array) -> Array:
+        """Return the outputs [n, C]."""
+        for (weight, offset), name in zip(self.weights, self.activations, strict=True):
+            X = ACTIVATIONS[name](X @ weight.T + offset)
+        return X
+
+
+class Kept(BaseEstimator):
+    """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
+
+    def __init__(self, model: Any, target: TargetScale | None, classes: Sequence[str], logits: bool = False) -> None:
+        self.model, self.target, self.classes, self.logits = model, target, classes, logits
+
+    def fit(self, X: Any, y: Any = None) -> Kept:
+        """Refuse: this model is trained; a new comparison trains another."""
+        raise TypeError("this model is trained already; run compare on the new table to train another")
+
+    def _outputs(self, X: Array) -> Array:
+        if isinstance(self.model, tuple):
+            return np.asarray(sum(chain.share * chain(X) for chain in self.model))
+        return staged(self.model, X, False, len(self.classes))[0]
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes, in the order of the columns of `predict_proba`."""
+        whole = all(label.lstrip("-").isdigit() for label in self.classes)
+        return np.array([int(label) if whole else label for label in self.classes])
+
+    def predict_proba(self, X: Array) -> Array:
+        """Return probabilities [n, C] of the classes."""
+        return probabilities(self._outputs(X), logits=self.logits)
+
+    def predict(self, X: Array) -> NDArray[Any]:
+        """Return numbers in the target's own units, or classes."""
+        if self.target is None:
+            return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        return self.target.original(self._outputs(X)[:, 0])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+def train_model(found: Comparison) -> Pipeline:
+    """Return the winner, trained on all rows of the table with the setting that it chose most often."""
+    design, one = found.design, found.answer().best
+    everything = replace(found.rows, X=design.X, y=design.target.y, time=None, group=None)
+    (X,) = filled(design.X)
+    median = np.nan_to_num(np.nanmedian(design.X, axis=0)) if np.isnan(design.X).any() else np.zeros(X.shape[1])
+    scaling = Scaling.of(X)
+    chosen = found.values(one.name, "setting")
+    setting = int(Counter(chosen).most_common(1)[0][0])
+    model, log, logits = _fitted(found, everything, one, setting, scaling.inputs(X))
+    target = None if everything.n_classes else TargetScale.of(everything.y, log=log)
+    last = Kept(model, target, design.target.classes, logits)
+    numbers = FillAndScale(median, scaling.x_mean, scaling.x_scale)
+    columns = ReadColumns([column for column in design.columns if column.names])
+    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
+
+
+def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Array) -> tuple[Any, bool, bool]:
+    """Return networks or a model, whether it predicts logarithms, and whether it gives logits."""
+    n_train = int(found.values(one.name, "n_train")[0])
+    if one.model:
+        model, log, stages = found.rows.tries(one, n_train, 0)[setting]
+        y = rows.y if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)
+        fitted = fit_model(with_stages(model, stages), X, y)
+        return (_members(fitted) if one.model == "rlp-cv" else fitted), log, False
+    settings = one.settings
+    log, tried = setting >= len(settings), settings[setting % len(settings)]
+    steps = sorted(found.values(one.name, "best_step")[found.values(one.name, "setting") == setting])
+    y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)[:, None]
+    problem = network_problem(tried, X, y, 0, Steps(int(steps[len(steps) // 2])))
+    cell = make_cell(found.rows, one, PLAIN, (0,), found.steps)
+    (history,) = found.rows.fit(cell, [problem], None, lambda _: None)
+    assert history.model is not None
+    return (Chain.of(history.model),), log, one.gives_logits
+
+
+def _members(fitted: Any) -> tuple[Chain, ...]:
+    """Return the networks of `RLPRegressorCV`, with its scaling put into their first and last layers."""
+    s, network = fitted.scaling_, fitted.network_
+    members, shares = [network], [1.0]
+    if isinstance(network, WeightedMean):
+        members, shares = list(network.networks), network.weights.tolist()
+    found = []
+    for member, share in zip(members, shares, strict=True):
+        parts = [member.plane, member.network] if isinstance(member, Skip) else [member]
+        for part, mean in zip(parts, (s.y_mean, 0 * s.y_mean), strict=False):  # the offset counts once
+            chain = Chain.of(part, share)
+            layers = [list(layer) for layer in chain.weights]
+            layers[0] = [layers[0][0] / s.x_scale, layers[0][1] - layers[0][0] @ (s.x_mean / s.x_scale)]
+            layers[-1] = [layers[-1][0] * s.y_scale[:, None], layers[-1][1] * s.y_scale + mean]
+            found.append(replace(chain, weights=tuple((w, b) for w, b in layers)))
+    return tuple(found)
+
+
+# Files
+
+
+def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
+    """Write a model: JSON for columns and scaling, safetensors for networks, skops for scikit-learn's own."""
+    columns, numbers, last = (step for _, step in model.steps)
+    kept: dict[str, Any] = {
+        "rlploss": __version__,
+        **about,
+        "columns": [asdict(column) for column in columns.columns],
+        "numbers": {name: getattr(numbers, name).tolist() for name in ("median", "mean", "scale")},
+        "target": None if last.target is None else asdict(last.target),
+        "classes": list(last.classes),
+        "logits": last.logits,
+        "networks": [],
+    }
+    if isinstance(last.model, tuple):
+        from safetensors.numpy import save as to_bytes
+
+        kept["networks"] = [{"activations": chain.activations, "share": chain.share} for chain in last.model]
+        arrays = {
+            f"{i}.{j}.{name}": np.ascontiguousarray(array)
+            for i, chain in enumerate(last.model)
+            for j, layer in enumerate(chain.weights)
+            for name, array in zip(("weight", "offset"), layer, strict=True)
+        }
+        write_bytes(directory / WEIGHTS, to_bytes(arrays))
+    else:
+        import skops.io
+
+        write_bytes(directory / ESTIMATOR, skops.io.dumps(last.model))
+    write_text(directory / FILE, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+
+
+def load(directory: str | Path) -> Pipeline:
+    """Return the model that a comparison kept in a directory: a Pipeline that predicts from raw frames.
+
+    Nothing in the directory is run: it holds numbers, and of scikit-learn's own objects only types that are known.
+    """
+    place = Path(directory)
+    place = place / "model" if (place / "model" / FILE).exists() else place
+    if not (place / FILE).exists():
+        raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
+    try:
+        kept = json.loads((place / FILE).read_text(encoding="utf-8"))
+        columns = [_column(described) for described in kept["columns"]]
+        numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
+        target = None if kept["target"] is None else TargetScale(**kept["target"])
+        model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
+        last = Kept(model, target, tuple(kept["classes"]), kept["logits"])
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(
+            f"the model in {place} cannot be read ({type(error).__name__}: {error}); make it anew"
+        ) from error
+    return Pipeline([("columns", ReadColumns(columns)), ("numbers", numbers), ("model", last)])
+
+
+def _column(described: dict[str, Any]) -> Column:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
+    return Column(**fields)
+
+
+def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:
+    from safetensors.numpy import load_file
+
+    arrays = load_file(place / WEIGHTS)
+    return tuple(
+        Chain(
+            tuple((arrays[f"{i}.{j}.weight"], arrays[f"{i}.{j}.offset"]) for j in range(len(one["activations"]))),
+            tuple(one["activations"]),
+            one["share"],
+        )
+        for i, one in enumerate(described)
+    )
+
+
+def _estimator(place: Path) -> Any:
+    import skops.io
+
+    data = (place / ESTIMATOR).read_bytes()
+    unknown = skops.io.get_untrusted_types(data=data)
+    foreign = [name for name in unknown if name.split(".")[0] not in ("sklearn", "numpy", "scipy")]
+    if foreign:
+        raise TableError(f"the model in {place} must hold scikit-learn's objects only, got {foreign[0]}; make it anew")
+    return skops.io.loads(data, trusted=unknown)

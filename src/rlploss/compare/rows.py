@@ -1,0 +1,218 @@
+"""Which rows train and which test: random splits, windows of time, whole groups; and the target as models see it."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlploss._scaling import Array, Scaling
+from rlploss.compare.arms import Condition
+from rlploss.datasets.splits import mahalanobis_region
+from rlploss.estimators.dial import Split
+
+TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
+FOLDS = ((150, 3), (300, 2))  # three folds up to 150 training rows, two up to 300, one validation part beyond
+VALIDATION_SHARE = 0.2
+SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """A target of numbers as models see it: standardised, after its logarithm if asked, and the way back."""
+
+    log: bool
+    mean: float
+    scale: float
+    low: float  # what comes back lies no further outside the training rows than they are wide
+    high: float
+
+    @classmethod
+    def of(cls, y: Array, *, log: bool = False) -> TargetScale:
+        """Return the scale of training rows."""
+        z = np.log(y) if log else np.asarray(y, dtype=np.float64)
+        scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
+        wide = float(z.max() - z.min())
+        return cls(
+            log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), float(z.min()) - wide, float(z.max()) + wide
+        )
+
+    def scaled(self, y: Array) -> Array:
+        """Return targets (n,) as models see them."""
+        return ((np.log(y) if self.log else y) - self.mean) / self.scale
+
+    def original(self, z: Array) -> Array:
+        """Return predictions in the units of the table."""
+        found = z * self.scale + self.mean
+        return np.exp(np.clip(found, self.low, self.high)) if self.log else found
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Training and test rows of one seed, columns scaled by the training rows, targets as in the table."""
+
+    seed: int
+    X: Array
+    y: NDArray[Any]
+    X_test: Array
+    truth: NDArray[Any]
+    folds: list[Split]
+    n_classes: int
+
+    @property
+    def fold_sizes(self) -> list[int]:
+        """How many validation rows each fold has."""
+        return [len(validation) for _, validation in self.folds]
+
+    def scale(self, log: bool) -> TargetScale | None:
+        """Return how a target of numbers is scaled; None for classes."""
+        return None if self.n_classes else TargetScale.of(self.y, log=log)
+
+    def target(self, scale: TargetScale | None) -> Array:
+        """Return what networks are trained on [n, C]: scaled numbers, or one-hot classes."""
+        return np.eye(self.n_classes)[self.y] if scale is None else scale.scaled(self.y)[:, None]
+
+    def error(self, rows: NDArray[Any], scale: TargetScale | None, *, logits: bool = False) -> Callable[[Array], float]:
+        """Return what measures predictions of training rows: the squared error, in units of the target's variance."""
+        if scale is None:
+            wanted = np.eye(self.n_classes)[self.y[rows]]
+            return lambda out: float(np.mean((probabilities(out, logits=logits) - wanted) ** 2))
+        truth, unit = self.y[rows], TargetScale.of(self.y).scale
+        return lambda out: float(np.mean(((scale.original(out[:, 0]) - truth) / unit) ** 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one table, and how they are split."""
+
+    X: Array
+    y: NDArray[Any]
+    task: str
+    n_classes: int = 0
+    time: Array | None = None
+    group: NDArray[np.int64] | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest that tells this table, and its order or groups, from another."""
+        digest = hashlib.sha256(f"{self.task} {self.X.shape} {self.time is None} {self.group is None}".encode())
+        for part in (self.X, self.y, self.time, self.group):
+            digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def logs(self) -> tuple[bool, ...]:
+        """Whether targets are tried as they are only, or as logarithms too: positive and skewed ones are."""
+        if self.n_classes or self.y.min() <= 0:
+            return (False,)
+        z = (self.y - self.y.mean()) / max(float(self.y.std()), 1e-300)
+        return (False, True) if float(np.mean(z**3)) > SKEWED else (False,)
+
+    def data(self, condition: Condition, seed: int) -> SplitData:
+        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
+        noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
+        train, test = self.split(condition, seed)
+        X, X_test = filled(self.X[train], self.X[test])
+        if condition.noise is not None:
+            X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
+        scaling = Scaling.of(X)
+        folds = self.folds(train, inside)
+        rows = scaling.inputs(X), self.y[train], scaling.inputs(X_test), self.y[test]
+        return SplitData(seed, *rows, folds, self.n_classes)
+
+    def split(self, condition: Condition, seed: int) -> Split:
+        """Return training and test rows: random ones, or with a shift those near the mean and those far from it.
+
+        With times, `seed` is the number of the window: the past trains, the tenth of the rows that follows tests. With
+        groups, a random quarter of the rows in whole groups tests.
+        """
+        n, rng = len(self.X), np.random.default_rng([seed, 0])
+        if self.time is not None:
+            order, edges = self.windows()
+            past = order[: edges[seed]]
+            return past[-(condition.train_size or n) :], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
+        if condition.shift is not None:
+            near = mahalanobis_region(filled(self.X)[0])
+            chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
+            train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+            if len(test) > MOST_TEST_ROWS:
+                test = rng.choice(test, MOST_TEST_ROWS, replace=False)
+            return train, test
+        order, n_test = rng.permutation(n), n_test_rows(n)
+        if self.group is not None:
+            turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
+            order = order[np.argsort(turn[order], kind="stable")]
+            n_test = int((turn <= turn[order[n_test - 1]]).sum())
+            return order[n_test:][: condition.train_size], order[:n_test][:MOST_TEST_ROWS]
+        if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
+            place = np.empty(n)
+            for label in range(self.n_classes):
+                mine = np.flatnonzero(self.y[order] == label)
+                place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
+            order = order[np.argsort(place, kind="stable")]
+        return order[n_test:][: condition.train_size], order[:n_test]
+
+    def windows(self) -> tuple[NDArray[np.int64], list[int]]:
+        """Return the rows in order of time, and where the five windows begin and end; one moment is never cut."""
+        assert self.time is not None
+        order = np.argsort(self.time, kind="stable")
+        places = np.linspace(len(order) / 2, len(order), WINDOWS + 1).astype(int)
+        return order, [int(np.searchsorted(self.time[order], self.time[order[p - 1]], side="right")) for p in places]
+
+    def folds(self, train: NDArray[np.int64], rng: np.random.Generator) -> list[Split]:
+        """Return where training rows are cut to choose settings: folds, or one validation part."""
+        from sklearn import model_selection as cut
+
+        n, y, state = len(train), self.y[train], int(rng.integers(2**31))
+        folds = n_folds(n)
+        if self.time is not None:  # the latest rows validate
+            last = n - max(3, round(VALIDATION_SHARE * n))
+            return [(np.arange(last), np.arange(last, n))]
+        # Classes in equal shares, unless an ablation left them too few rows for that.
+        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
+        groups = None if self.group is None else self.group[train]
+        if groups is not None:
+            folds = min(folds, len(np.unique(groups)))
+            cutter = cut.GroupKFold(folds) if folds > 1 else cut.GroupShuffleSplit(1, test_size=0.2, random_state=state)
+        elif folds > 1:
+            cutter = (cut.StratifiedKFold if sizes.max() >= folds else cut.KFold)(
+                folds, shuffle=True, random_state=state
+            )
+        else:
+            kind = cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit
+            cutter = kind(1, test_size=VALIDATION_SHARE, random_state=state)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a class with fewer rows than folds
+            return list(cutter.split(np.empty((n, 1)), y, groups))
+
+
+def probabilities(out: Array, *, logits: bool) -> Array:
+    """Return what a network gives for classes as probabilities."""
+    if not logits:
+        return out
+    powers = np.exp(out - out.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def filled(train: Array, *others: Array) -> list[Array]:
+    """Return rows with missing values filled by the median of the training rows, 0 for a column without values."""
+    from sklearn.impute import SimpleImputer
+
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(train)
+    return [imputer.transform(rows) for rows in (train, *others)]
+
+
+def n_test_rows(n_rows: int) -> int:
+    """Return how many rows are test rows."""
+    return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
+
+
+def n_folds(n_train: int) -> int:
+    """Return in how many folds so many training rows choose settings; 1 is a validation part."""
+    return next((k for most, k in FOLDS if n_train <= most), 1)

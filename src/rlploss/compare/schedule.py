@@ -1,0 +1,268 @@
+"""When arms are trained: other models first, networks after, those clearly behind only on the first splits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from rlploss._progress import duration, say
+from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
+from rlploss.compare.columns import Design
+from rlploss.compare.read import TableError
+from rlploss.compare.rows import TEST_SHARE, filled, n_test_rows
+from rlploss.compare.train import MEASURES, ComparisonCell, Trainer, expected_seconds, make_cell
+from rlploss.estimators.dial import DIALS, Index, auto_subset_size
+from rlploss.lab.errors import LabError
+from rlploss.lab.results import StoredCell
+from rlploss.lab.run import execute, plan
+from rlploss.lab.store import Store
+from rlploss.lab.workers import Inline, Workers, parse_workers
+
+FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
+FIRST = 3  # splits after which arms that are clearly behind are stopped
+BEHIND, POINTS = 1.25, 0.05  # so much more error, or so much less accuracy, in every one of them
+WORTH_PROCESSES = 90.0  # seconds of work for which processes are started
+MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
+
+Cells = dict[tuple[str, str], StoredCell]  # by condition and contender
+
+
+@dataclass(frozen=True)
+class Run:
+    """The arms of one comparison, and where and for how long they are trained."""
+
+    rows: Trainer
+    contenders: tuple[Contender, ...]
+    conditions: tuple[Condition, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    store: Store
+    workers: str | Workers  # "auto" decides by how much there is to do
+    console: Console
+    time_limit: float | None
+
+    def all(self, so_far: Callable[[Cells], str]) -> tuple[Cells, list[str]]:
+        """Train what is not stored, and return the cells, and sentences on what was left out.
+
+        `so_far` says what the arms without networks have come to.
+        """
+        deadline = math.inf if self.time_limit is None else time.monotonic() + self.time_limit
+        models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
+        networks = [one for one in self.contenders if one not in models]
+        some = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
+        everything = [self._cell(c, one, self.seeds) for c in self.conditions for one in self.contenders]
+        team = self._team(everything)
+        cells: Cells = {}
+        self._train([(c, one, self.seeds) for c in self.conditions for one in models], team, cells, deadline)
+        if networks and (told := so_far(cells)):
+            say(self.console, f"So far, without networks: {told}")
+        self._train([(c, one, some) for c in self.conditions for one in networks], team, cells, deadline)
+        notes, rest = [], []
+        for condition in self.conditions if len(some) < len(self.seeds) else ():
+            behind = self._behind(condition, cells)
+            rest += [(condition, one, self.seeds[FIRST:]) for one in networks if one.name not in behind]
+            if behind:
+                labels = ", ".join(one.label for one in networks if one.name in behind)
+                where = "" if condition is self.conditions[0] else f" (with {condition.label})"
+                notes.append(f"Ended after {FIRST} splits, clearly behind{where}: {labels}.")
+        self._train(rest, team, cells, deadline)
+        if time.monotonic() > deadline:
+            there = {c.name: [one for one in self.contenders if (c.name, one.name) in cells] for c in self.conditions}
+            missing = [one.label for one in self.contenders if one not in there["plain"]]
+            left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
+            notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
+        return cells, notes
+
+    def _cell(self, condition: Condition, one: Contender, seeds: tuple[int, ...]) -> ComparisonCell:
+        return make_cell(self.rows, one, condition, seeds, self.steps)
+
+    def _team(self, cells: Sequence[ComparisonCell]) -> Workers:
+        """Say what will be done and how long it takes, and return who does it."""
+        costs = [expected_seconds(self.rows, cell) for cell in cells]
+        team = self.workers
+        if isinstance(team, str):
+            own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
+            auto = "inline" if sum(costs) < WORTH_PROCESSES or own_loss else "local"
+            team = parse_workers(auto)
+        threads = torch.get_num_threads() if isinstance(team, Inline) else team.count
+        alone = sum(c for c, cell in zip(costs, cells, strict=True) if cell.arm.model and isinstance(team, Inline))
+        left = alone + (sum(costs) - alone) / max(1, threads)
+        stored = sum(self._stored(cell) for cell in cells)
+        times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
+        kept = f", {stored} trained already" if stored else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if stored < len(cells) else ""
+        say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{times}{kept}{about}.")
+        return team
+
+    def _stored(self, cell: ComparisonCell) -> bool:
+        parts = (cell.seeds, cell.seeds[:FIRST])  # a network's first splits are a cell of their own
+        return any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)
+
+    def _train(
+        self,
+        wanted: Sequence[tuple[Condition, Contender, tuple[int, ...]]],
+        team: Workers,
+        cells: Cells,
+        deadline: float,
+    ) -> None:
+        """Train cells that are not stored, and add all of them to `cells`."""
+        made = {(c.name, one.name): self._cell(c, one, seeds) for c, one, seeds in wanted}
+        if time.monotonic() < deadline:
+            todo = plan(made.values(), self.store, cost=lambda cell: expected_seconds(self.rows, cell), workers=team)
+            done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
+            if done.failed:
+                reason = next(iter(done.failed.values()))
+                raise LabError(f"{len(done.failed)} of {len(self.contenders)} arms could not be trained: {reason}")
+        for key, cell in made.items():
+            found = self.store.read(cell)
+            if found is not None and key in cells:
+                before = cells[key]
+                found = replace(
+                    found, networks=before.networks + found.networks, seconds=before.seconds + found.seconds
+                )
+            if found is not None:
+                cells[key] = found
+
+    def _behind(self, condition: Condition, cells: Cells) -> set[str]:
+        """Return networks that were clearly behind the best arm in each of the first splits.
+
+        RLP, and the best network without it, go on: how they stand to each other is a question of its own.
+        """
+        measure = next(iter(MEASURES[self.rows.task]))
+        lower = self.rows.task == "regression"
+        found = {
+            one.name: cells[condition.name, one.name].final(measure)[:FIRST]
+            for one in self.contenders
+            if (condition.name, one.name) in cells
+        }
+        if not found:
+            return set()
+        best = min(found.values(), key=lambda values: float(values.mean()) * (1 if lower else -1))
+        plain = [one.name for one in self.contenders if one.name in found and not one.model and not one.is_rlp]
+        kept = {"rlp", min(plain, key=lambda n: float(found[n].mean()) * (1 if lower else -1), default="")}
+        return {
+            one.name
+            for one in self.contenders
+            if one.name in found
+            and one.name not in kept
+            and (not one.model or one.model == "rlp-cv")
+            and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
+        }
+
+
+# The rows before anything is trained
+
+
+def without_dial(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
+    """Return the arms without RLP, and why, where RLP is MSE: a fold has no more rows than the planes have columns."""
+    smallest, p = _smallest(rows), rows.X.shape[1] + 1
+    rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
+    if not rlp or smallest > p + 1:
+        return chosen, ()
+    why = (
+        f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more rows "
+        f"than columns. {', '.join(one.label for one in rlp)} not trained."
+    )
+    left = tuple(one for one in chosen if one not in rlp)
+    wanted = {"mse", *BASELINES} if len(left) < 2 else set()
+    return left + tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in left), (why,)
+
+
+def without_mixup(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
+    """Return the arms without mixup, and why, on few rows, where every step draws anew: ten times as long."""
+    mixed = [one for one in chosen if one.own == "shape"]
+    if len(rows.X) >= MIXUP_ROWS or not mixed:
+        return chosen, ()
+    labels = ", ".join(one.label for one in mixed)
+    told = f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them."
+    return tuple(one for one in chosen if one not in mixed), (told,)
+
+
+def _smallest(rows: Trainer) -> int:
+    """Return the fewest rows that a network trains on."""
+    n = len(rows.X) - n_test_rows(len(rows.X)) if rows.time is None else rows.windows()[1][0]
+    return min(len(train) for train, _ in rows.folds(np.arange(n), np.random.default_rng(0)))
+
+
+def dial_said(rows: Trainer) -> str:
+    """Return where RLP's dial may stand on this table, and why."""
+    n, d = round((1 - TEST_SHARE) * len(rows.X)), rows.X.shape[1]
+    if _smallest(rows) <= d + 2:
+        return (
+            f"The dial: {d} columns and {n} training rows leave RLP no subset with more rows than columns: it is MSE."
+        )
+    sizes = [dial.subset_size(n, d + 1) for dial in DIALS[1:]]
+    Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
+    auto = auto_subset_size(filled(rows.X)[0], Y)
+    why = (
+        f"{auto} rows"
+        if auto
+        else "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
+    )
+    return (
+        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all {n:,} training rows are "
+        f"linear regression; tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows. "
+        f'subset_size="auto" of the estimators is {why}.'
+    )
+
+
+def sample(design: Design, max_rows: int, seed: int) -> Index:
+    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
+    n = len(design.X)
+    if n < FEWEST_ROWS:
+        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
+        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+    y, classes = design.target.y, design.target.classes
+    for number, label in enumerate(classes):
+        rows = int((y == number).sum())
+        if rows < FEWEST_OF_A_CLASS:
+            raise TableError(
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
+                "merge rare classes or drop their rows"
+            )
+    if n <= max_rows:
+        return np.arange(n)
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    if not classes:
+        return np.sort(order[:max_rows])
+    kept = []  # every class keeps its share, and the rows it needs
+    for number in range(len(classes)):
+        mine = order[y[order] == number]
+        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
+    return np.sort(np.concatenate(kept))
+
+
+def check_rows(rows: Trainer, conditions: Sequence[Condition], seeds: Sequence[int]) -> None:
+    """Refuse a condition that leaves too few rows, before anything is trained."""
+    n = len(rows.X)
+    most = n - n_test_rows(n) if rows.time is None else rows.windows()[1][0]
+    for condition in conditions:
+        if condition.train_size is not None and condition.train_size > most:
+            raise TableError(
+                f"train_size must be at most {most}, what {n} rows leave beside the test rows, got "
+                f"{condition.train_size}; lower it"
+            )
+        own = rows.time is not None or rows.group is not None
+        if own and condition.shift is not None:
+            raise TableError("shift makes splits of its own; leave out --shift, or --time and --group")
+        for seed in seeds if own or condition.shift is not None else ():
+            train, test = rows.split(condition, seed)
+            classes = rows.task == "regression" or len(np.unique(rows.y[train])) > 1
+            if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
+                what, remedy = f"shift must leave {{}}, got {condition.shift:g} with", "choose a value nearer to 0.5"
+                if own:
+                    what = f"--{'group' if rows.time is None else 'time'} must leave {{}} in every split, got"
+                    remedy = "the column has too few different values"
+                least = f"{FEWEST_TRAINING_ROWS} training rows and 5 test rows"
+                raise TableError(f"{what.format(least)} {len(train)} and {len(test)}; {remedy}")
+
+
+def sampled_said(n_used: int, n: int) -> str:
+    """Return what is told about a sample, on the terminal and in the report."""
+    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."

@@ -1,0 +1,323 @@
+"""compare is never wrong in silence: numbers, statistics, attribution, time and groups, more columns than rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+from tests.seeds import SEED
+
+from rlploss import MSE
+from rlploss.compare import TableError, arms, compare
+from rlploss.compare.answer import Reached, answer, paired
+from rlploss.compare.arms import PLAIN
+from rlploss.compare.columns import make_design
+from rlploss.compare.rows import TargetScale
+from rlploss.compare.schedule import without_dial
+from rlploss.compare.train import Trainer, Watch, class_measures, make_cell
+from rlploss.training.evaluation import Event
+
+# One convention for a file
+
+
+def table(n=30, **columns):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"y": rng.normal(size=n), **columns}, index=range(n))
+
+
+def german(n=30):
+    litres = [f"{v:.1f}".replace(".", ",") for v in np.linspace(5.2, 9.9, n)]
+    km = ["95.418" if i % 2 else "900" for i in range(n - 1)] + ["12.000"]
+    return table(n, litres=litres, km=km)
+
+
+def test_one_convention_for_all_columns():
+    design = make_design(german(), "y")
+    km = design.X[:, design.names.index("km")]
+    assert sorted(set(km)) == [900, 12_000, 95_418]
+    assert design.said == "Numbers are read with decimal commas (7,8 is 7.8)."
+    (told,) = design.warnings
+    assert "column 'km' can be read in two ways: 12.000 is taken as 12,000, as in other columns" in told
+    assert "--decimal . takes it as 12" in told
+
+
+def test_the_decimal_sign_can_be_given():
+    design = make_design(german(), "y", decimal=".", drop=["litres"])
+    assert sorted(set(design.X[:, 0])) == [12, 95.418, 900]
+    assert design.warnings == ()
+    design = make_design(german(), "y", thousands=".")
+    assert design.X[:, design.names.index("km")].max() == 95_418
+
+
+def test_plain_tables_are_read_without_a_word():
+    design = make_design(table(a=[f"{i}.5" for i in range(30)], b=["1.250", "2.375", "10.125"] * 10), "y")
+    assert (design.warnings, design.said) == ((), "")
+    assert design.X[0].tolist() == [0.5, 1.25]
+
+
+def test_what_nothing_in_the_table_decides_is_warned_about():
+    design = make_design(table(b=["1,250", "2,375", "10,125"] * 10), "y")
+    assert design.X[0, 0] == 1250
+    assert (
+        "column 'b' can be read in two ways: 1,250 is taken as 1,250, though nothing in the table" in design.warnings[0]
+    )
+
+
+def test_a_column_that_is_certainly_otherwise_keeps_its_own_style():
+    columns = {"a": ["0,5", "1,25"] * 15, "b": ["7,1", "2,2"] * 15, "c": ["0.5", "1.25"] * 15}
+    design = make_design(table(**columns), "y")
+    assert design.X[1].tolist() == [1.25, 2.2, 1.25]
+    assert design.warnings == ("column 'c' is written with decimal points, unlike 2 other columns",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decimal": ";"}, "--decimal must be . or , got ';'"),
+        ({"thousands": "x"}, "--thousands must be a comma, a point, a quote, space or none, got 'x'"),
+        ({"decimal": ",", "thousands": ","}, "must be different signs, got ',' twice"),
+        ({"time": "when"}, "there is no column 'when' for --time"),
+        ({"time": "a", "group": "a"}, "--time and --group ask for different splits"),
+        ({"group": "a"}, "--group needs at least 8 groups, got 2"),
+        ({"time": "b"}, "--time needs dates or numbers without gaps, but in 'b' 'x' is none"),
+    ],
+)
+def test_bad_options(options, message):
+    frame = table(a=[0.5, 1.5] * 15, b=["x", "y"] * 15)
+    with pytest.raises(TableError) as told:
+        make_design(frame, "y", **options)
+    assert message in str(told.value)
+
+
+# Statistics
+
+
+def classes(right, n=142):
+    return Reached(np.array([r.mean() for r in right]), [1.0 - r for r in right])
+
+
+def test_one_row_of_142_is_no_certainty():
+    """Three splits that each differ by one test row: p was 4e-28 and the interval a point."""
+    theirs = [np.ones(142) for _ in range(3)]
+    ours = [np.r_[0.0, np.ones(141)] for _ in range(3)]
+    c = paired(classes(ours), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
+    assert c.p > 0.2
+    low, high = c.interval
+    assert low < -1 / 142 < high
+    assert high - low >= 2 / 142
+    same = paired(classes(theirs), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
+    assert same.interval[1] - same.interval[0] >= 2 / 142
+    assert same.word == "level"
+
+
+def test_the_floor_is_that_of_the_rows():
+    """Splits that agree by chance do not make the rows tell more: the error is that of a mean over different rows."""
+    rng = np.random.default_rng(SEED)
+    a, b = (rng.chisquare(1, size=(4, 50)) for _ in range(2))
+    a, b = a / a.mean(1, keepdims=True) * 0.81, b / b.mean(1, keepdims=True)
+    ours, theirs = (Reached(np.sqrt(x.mean(1)), list(x)) for x in (a, b))
+    c = paired(ours, theirs, lower_is_better=True, overlap=1 / 3, n_rows=200)
+    gaps = (a / a.mean(1, keepdims=True) - b / b.mean(1, keepdims=True)) / 2
+    assert c.error >= gaps.std() / np.sqrt(200) * 0.99
+    assert c.effect == pytest.approx(0.9)
+    far = paired(Reached(np.array([1.0, 2, 3]), list(a)), Reached(np.array([2.0, 2, 2]), list(b)), lower_is_better=True,
+                 overlap=1 / 3, n_rows=200)  # fmt: skip
+    logs = np.log([0.5, 1, 1.5])
+    assert far.error == pytest.approx(logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3))  # Nadeau and Bengio's stays
+
+
+def test_false_alarms_are_rare():
+    """Two equal classifiers on the same rows: at most about one in twenty is called different."""
+    rng, alarms = np.random.default_rng(SEED), 0
+    for _ in range(300):
+        truth = rng.random((2, 400)) < 0.9
+        picks = [rng.permutation(400)[:100] for _ in range(5)]
+        ours, theirs = (classes([side[p].astype(float) for p in picks]) for side in truth)
+        c = paired(ours, theirs, lower_is_better=False, overlap=1 / 3, n_rows=400)
+        alarms += c.p < 0.05
+    assert alarms <= scipy_stats.binom.ppf(0.9999, 300, 0.05)
+
+
+def test_ties_in_accuracy_go_to_the_lower_log_loss():
+    chosen = tuple(a for a in arms.CLASSIFICATION if a.name in ("logistic", "rlp", "mse"))
+    right = [np.r_[np.zeros(3), np.ones(97)]] * 3
+    reached = {a.name: classes(right) for a in chosen}
+    for best in ("logistic", "rlp", "mse"):
+        ties = {name: Reached(r.values, r.rows, 0.1 if name == best else 0.5) for name, r in reached.items()}
+        assert answer(chosen, ties, lower_is_better=False, overlap=1 / 3).best.name == best
+
+
+def test_measures_of_classes():
+    from sklearn import metrics
+
+    rng = np.random.default_rng(SEED)
+    truth, p = rng.integers(3, size=60), rng.dirichlet(np.ones(3), size=60)
+    found = class_measures(p, truth)
+    assert found["balanced"] == pytest.approx(metrics.balanced_accuracy_score(truth, p.argmax(1)))
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(truth, p, multi_class="ovr"))
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, p))
+
+
+# Attribution
+
+
+@pytest.fixture(scope="module")
+def bent():
+    """Strongly nonlinear and noiseless: the dial stays at MSE."""
+    rng = np.random.default_rng(SEED)
+    X = rng.uniform(-2, 2, size=(300, 2))
+    return compare(X, np.sin(3 * X[:, 0]) * X[:, 1], arms=["rlp+l2", "mean"], n_splits=4, steps=400, random_state=SEED)
+
+
+def test_at_the_mse_end_the_winner_has_the_name_of_mse(bent):
+    stays, of = bent.dial_stays("rlp+l2")
+    assert stays == of == 4
+    assert bent.answer().best.name == "rlp+l2"
+    assert bent.lines()[0].startswith("Use MSE+L2 (RLP's dial stood at its MSE end in 4 of 4 splits)")
+
+
+def test_squared_error_on_probabilities_is_an_arm_of_its_own():
+    assert {"mse", "mse+l2"} <= {a.name for a in arms.CLASSIFICATION}
+    mse = next(a for a in arms.CLASSIFICATION if a.name == "mse")
+    assert isinstance(mse.objective, MSE)
+    assert not mse.gives_logits
+
+
+# Time and groups
+
+
+def days(n=120):
+    rng = np.random.default_rng(SEED)
+    walk = rng.normal(size=n).cumsum()
+    when = pd.date_range("2020-01-01", periods=n).strftime("%Y-%m-%d")
+    return pd.DataFrame(
+        {"when": when, "patient_id": np.repeat(np.arange(n // 4), 4), "a": rng.normal(size=n), "y": walk}
+    )
+
+
+def test_sorted_dates_and_repeated_keys_are_warned_about():
+    sorted_by, repeated = make_design(days(), "y").warnings
+    assert "the rows are sorted by 'when'" in sorted_by
+    assert "--time when tests on the future" in sorted_by
+    assert "'patient_id' looks like a key that repeats (30 values in 120 rows)" in repeated
+    assert "--group patient_id keeps them together" in repeated
+    assert make_design(days(), "y", time="when").warnings == ()
+    assert make_design(days().sample(frac=1, random_state=0).drop(columns="patient_id"), "y").warnings == ()
+
+
+def rows_of(design):
+    return Trainer(design.X, design.target.y, design.target.task, 0, design.time, design.group)
+
+
+def test_windows_train_on_the_past_and_test_on_the_future():
+    design = make_design(days().sample(frac=1, random_state=SEED), "y", time="when")
+    one, tested = rows_of(design), []
+    for window in range(5):
+        train, test = one.split(PLAIN, window)
+        assert design.time[train].max() < design.time[test].min()
+        for inside, validation in one.data(PLAIN, window).folds:
+            assert design.time[train][inside].max() < design.time[train][validation].min()
+        tested += list(test)
+    assert len(tested) == len(set(tested)) == 60
+    assert len(train) > 100
+
+
+def test_a_moment_is_never_cut():
+    frame = days().assign(when=np.repeat(np.arange(12), 10))
+    one = rows_of(make_design(frame, "y", time="when"))
+    for window in range(5):
+        train, test = one.split(PLAIN, window)
+        assert not set(one.time[train]) & set(one.time[test])
+
+
+def test_groups_stay_together():
+    design = make_design(days(), "y", group="patient_id")
+    assert "patient_id" not in design.names
+    one = rows_of(design)
+    for seed in range(5):
+        train, test = one.split(PLAIN, seed)
+        assert not set(design.group[train]) & set(design.group[test])
+        assert 20 <= len(test) <= 40
+        for inside, validation in one.data(PLAIN, seed).folds:
+            assert not set(design.group[train][inside]) & set(design.group[train][validation])
+
+
+def test_windows_of_time_have_block_intervals():
+    frame = days()
+    found = compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"])
+    assert len(found.values("ridge")) == 5
+    c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))
+    assert c.n == 5
+    assert c.error >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
+    assert "in 5 windows of time" in found.summary()
+    with pytest.raises(TableError, match="shift makes splits of its own"):
+        compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"], shift=0.9)
+
+
+# More columns than rows
+
+
+def test_where_rlp_is_mse_it_is_not_trained():
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(60, 50))
+    one = Trainer(X, X[:, 0], "regression")
+    left, (why,) = without_dial(arms.REGRESSION, one)
+    assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
+    assert why.startswith("RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows")
+    assert without_dial(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression")) == (arms.REGRESSION, ())
+    found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
+    assert found.lines()[1].startswith("RLP is MSE here")
+    assert [a.name for a in found.contenders] == ["mse", "mean"]
+
+
+# Steps
+
+
+def evaluations(errors, every=10):
+    """Feed errors of one network to a Watch, and return at which evaluation it stops."""
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    values = iter(errors)
+    watch = Watch([(np.zeros((1, 1), dtype=np.float32), lambda out: next(values))], every, len(errors))
+    for at in range(len(errors) + 1):
+        if watch(Event(at * every, 0.0, 0, 0.0, {}, lambda: net, 0)):
+            return at, watch
+    return len(errors), watch
+
+
+def test_a_network_goes_on_until_its_best_lies_well_behind():
+    falling = [1 / (i + 1) for i in range(60)]
+    assert evaluations(falling)[0] == 60
+    rising = [abs(i - 20) + 1.0 for i in range(60)]  # lowest at the 21st
+    stop, watch = evaluations(rising)
+    assert stop == 32  # 1.5 times 21, rounded up
+    assert (watch.carried([True])[0][stop:] == rising[stop - 1]).all()
+    assert np.isnan(watch.carried([False])[0][stop:]).all()
+
+
+def test_networks_that_have_not_converged_are_named(bent):
+    from rlploss.compare.report import late_said
+
+    late = bent.values("rlp+l2", "late")
+    assert set(late) == {float(step > 320) for step in bent.values("rlp+l2", "best_step")} | set()
+    told = late_said(bent)
+    assert bool(told) == bool(late.any())
+    if told:
+        assert told[0].startswith("Not converged within 400 steps: RLP+L2 in")
+
+
+# The target's logarithm
+
+
+def test_a_skewed_positive_target_is_tried_as_a_logarithm():
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(200, 3))
+    y = np.exp(X.sum(1) + 0.1 * rng.normal(size=200))
+    one = Trainer(X, y, "regression")
+    assert one.logs == (False, True)
+    assert Trainer(X, X[:, 0], "regression").logs == (False,)
+    cell = make_cell(one, next(a for a in arms.REGRESSION if a.name == "ridge"), PLAIN, (0, 1), 10)
+    assert [network.values["log"] for network in one(cell, lambda _: None).networks] == [1.0, 1.0]
+    scale = TargetScale.of(y, log=True)
+    np.testing.assert_allclose(scale.original(scale.scaled(y)), y)
+    assert np.isfinite(scale.original(np.array([1e9]))).all()

@@ -1,0 +1,174 @@
+"""Anyone's loss as an arm; options that shorten a comparison; a terminal and a pipe."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.seeds import SEED
+
+from rlploss import BatchLoss, Pointwise
+from rlploss.cli import compare as command
+from rlploss.cli import run
+from rlploss.compare import arms, compare
+from rlploss.lab.errors import LabError
+
+QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
+
+
+def line(n=40):
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(n, 3))
+    return X, X.sum(1) + 0.1 * rng.normal(size=n)
+
+
+def squared(pred, target):
+    return (pred - target).square()
+
+
+def squared_of_a_batch(pred, target, features):
+    return (pred - target).square().mean()
+
+
+def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
+    X, y = line()
+    mine = {
+        "mine": squared,
+        "batch": squared_of_a_batch,
+        "value": Pointwise(squared),
+        "lambda": lambda p, t: squared(p, t),
+    }
+    found = compare(X, y, arms=["mse", "mean"], losses=mine, n_splits=2, steps=20, random_state=SEED)
+    for name in mine:
+        np.testing.assert_allclose(found.values(name), found.values("mse"), rtol=1e-4)
+    assert {type(a.objective) for a in found.contenders if a.name in mine} == {Pointwise, BatchLoss}
+    assert found.answer().against.keys() >= {"mine", "mean"}
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "error", "message"),
+    [
+        ({"mse": squared}, {}, ValueError, "needs a name that no arm has, got 'mse'"),
+        ({"mine": 3}, {}, TypeError, "the loss 'mine' must be a function or a Pointwise or BatchLoss value"),
+        ({"mine": squared}, {"workers": "local:2"}, ValueError, 'workers must be "inline", got'),
+    ],
+)
+def test_losses_that_cannot_be(losses, options, error, message):
+    with pytest.raises(error, match=message):
+        compare(*line(), arms=["mse", "mean"], losses=losses, n_splits=2, steps=20, **options)
+
+
+def test_a_lambda_is_not_kept_beyond_the_session(tmp_path):
+    with pytest.raises(ValueError, match="a store keeps functions by name"):
+        compare(*line(), arms=["mse", "mean"], losses={"m": lambda p, t: (p - t) ** 2}, n_splits=2, out=tmp_path / "o")
+
+
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = line()
+    pd.DataFrame(X, columns=list("abc")).assign(y=y).to_csv("t.csv", index=False)
+    Path("mine.py").write_text(
+        "class Cubed:\n    def __call__(self, pred, target):\n        return (pred - target).abs() ** 3\n"
+        "def quartic(pred, target):\n    return (pred - target) ** 4\n"
+    )
+
+
+@pytest.mark.usefixtures("_here")
+def test_losses_from_a_file(capsys):
+    losses = ["--loss", "mine.py:quartic"]
+    assert run(["compare", "t.csv", "--target", "y", "--arms", "mse,mean", *losses, *QUICK]) == 0
+    assert "quartic" in capsys.readouterr().out
+    for bad, message in (
+        ("mine.py:none", "there is no 'none' in mine.py"),
+        ("gone.py:f", "takes FILE.py:NAME of a file"),
+    ):
+        assert run(["compare", "t.csv", "--target", "y", "--loss", bad]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_here")
+def test_json_quiet_and_the_default_directory(capsys):
+    words = ["compare", "t.csv", "--target", "y", "--arms", "ridge,mean", *QUICK]
+    assert run([*words, "--json"]) == 0
+    said = capsys.readouterr()
+    data = json.loads(said.out)
+    assert said.err == ""
+    assert data["best"] == "ridge"
+    assert Path("t-y/report.html").exists()
+    assert run([*words, "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.splitlines() == data["summary"].splitlines()
+    assert len(said.out.splitlines()) == 3
+
+
+@pytest.mark.usefixtures("_here")
+def test_another_tables_report_is_never_overwritten(capsys):
+    words = ["--target", "y", "--arms", "ridge,mean", *QUICK, "--out", "out", "--quiet"]
+    assert run(["compare", "t.csv", *words]) == 0
+    before = Path("out/report.html").read_bytes()
+    pd.read_csv("t.csv").rename(columns={"a": "z"}).to_csv("other.csv", index=False)
+    assert run(["compare", "other.csv", *words]) == 2
+    assert "out holds the report of another table, t.csv with the target 'y'; choose another" in capsys.readouterr().err
+    assert Path("out/report.html").read_bytes() == before
+
+
+def test_a_time_limit_ends_the_training_and_says_so(monkeypatch):
+    import time
+
+    X, y = line()
+    began, real = time.monotonic(), time.monotonic
+    monkeypatch.setattr("rlploss.compare.train.Trainer._networks", lambda self, cell, data, tell: _wait(tell))
+    found = compare(X, y, arms=["ridge", "mean", "mse"], n_splits=2, time_limit=1.0, random_state=SEED)
+    assert real() - began < 5
+    assert [a.name for a in found.contenders] == ["mean", "ridge"]
+    assert "The time limit of 1 s ended the training; not trained at all: MSE." in found.notes
+    with pytest.raises(LabError, match="fewer than two arms were trained within 1 s; give more time"):
+        compare(X, y, arms=["ridge", "mse"], n_splits=2, time_limit=1.0)
+
+
+def _wait(tell):
+    import time
+
+    while True:
+        time.sleep(0.02)
+        tell(0.5)
+
+
+def test_arms_that_are_clearly_behind_end_after_three_splits():
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(200, 2))
+    found = compare(X, X @ [1.0, 2.0], arms=["ridge", "mae", "huber", "rlp"], n_splits=6, steps=8, random_state=SEED)
+    n = {a.name: len(found.values(a.name)) for a in found.contenders}
+    assert n["ridge"] == n["rlp"] == 6
+    assert sorted((n["mae"], n["huber"])) == [3, 6]  # the better of the networks without RLP goes on
+    assert any(note.startswith("Ended after 3 splits, clearly behind: ") for note in found.notes)
+    assert len(found.table) == 4
+
+
+def test_the_help_names_every_arm():
+    told = command.ARMS.replace("regression: ", "").replace("classification: ", "").replace(";", ",").split(", ")
+    assert told == [a.name for a in (*arms.REGRESSION, *arms.CLASSIFICATION)]
+
+
+def test_quick_takes_fewer_arms_and_splits():
+    for task, known in (("regression", arms.REGRESSION), ("classification", arms.CLASSIFICATION)):
+        assert set(arms.QUICK[task]) < {a.name for a in known}
+
+
+def test_a_table_fits_a_terminal(capsys):
+    from rich.console import Console
+
+    from rlploss.compare.report import result_table
+
+    X, y = line()
+    found = compare(X, y, arms=["ridge", "mean"], n_splits=2)
+    command._print_table(Console(force_terminal=True, width=80), result_table(found, arms.PLAIN, short=True))
+    said = capsys.readouterr().out
+    assert "ridge regression" in said
+    assert "|" not in said
+    plain = re.sub(r"\x1b\[[\d;]*m", "", said)  # without the codes of colours
+    assert max(map(len, plain.splitlines())) <= 80

@@ -1,0 +1,130 @@
+"""The model to keep: the same numbers through the file, on strange new rows, without pickle."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.pipeline import Pipeline
+from tests.seeds import SEED
+
+from rlploss.cli import run
+from rlploss.compare import TableError, arms, compare, load
+from rlploss.compare.model import save
+
+
+def frame(n=80):
+    rng = np.random.default_rng(SEED)
+    size, day = rng.uniform(1, 5, n), rng.integers(0, 900, n)
+    city = rng.choice(["Rome", "Oslo", "Bern"], n)
+    price = 10 * size + 0.02 * day + 5 * (city == "Oslo") + 0.1 * rng.normal(size=n)
+    sold = pd.to_datetime("2019-01-05") + pd.to_timedelta(day, unit="D")
+    columns = {"sold": sold.strftime("%d.%m.%Y"), "size": [f"{v:.2f}".replace(".", ",") for v in size], "city": city}
+    return pd.DataFrame({**columns, "price": price})
+
+
+def target(task):
+    table = frame()
+    return (
+        table["price"]
+        if task == "regression"
+        else (table["price"] > table["price"].median()).map({True: "dear", False: "cheap"})
+    )
+
+
+CASES = [("regression", a.name) for a in arms.REGRESSION if a.own != "shape" or a.is_rlp] + [
+    ("classification", name) for name in ("prior", "logistic", "boosting", "trees", "cross_entropy", "mse", "rlp")
+]
+
+
+@pytest.mark.parametrize(("task", "name"), CASES)
+def test_every_arm_is_kept_to_the_bit(task, name, tmp_path, monkeypatch):
+    X, y = frame().drop(columns="price"), target(task)
+    other = "mean" if task == "regression" else "prior"
+    chosen = [name, other if name != other else "ridge" if task == "regression" else "logistic"]
+    monkeypatch.setattr("rlploss.compare.arms.RATES", (3e-3,))
+    found = compare(X, y, arms=chosen, n_splits=2, steps=20, random_state=SEED)
+    monkeypatch.setattr(type(found), "answer", lambda self, c="plain": _forced(self, name))
+    model = found.best_model()
+    assert isinstance(model, Pipeline)
+    save(model, tmp_path / "model", {})
+    again = load(tmp_path)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    part = X.iloc[40:50]  # dates do not restart, numbers are read in the table's way
+    if task == "regression":
+        np.testing.assert_allclose(again.predict(part), model.predict(X)[40:50], rtol=1e-9)
+    if task == "classification":
+        np.testing.assert_allclose(again.predict_proba(X).sum(1), 1.0, rtol=1e-6)
+        assert set(again.predict(X)) <= {"cheap", "dear"}
+
+
+def _forced(found, name):
+    from types import SimpleNamespace
+
+    return SimpleNamespace(best=next(a for a in found.contenders if a.name == name))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A directory of the command, and its table."""
+    place = tmp_path_factory.mktemp("kept")
+    frame().to_csv(place / "t.csv", index=False, sep=";")
+    words = ["--splits", "2", "--arms", "ridge,mean", "--workers", "inline", "--quiet"]
+    assert run(["compare", str(place / "t.csv"), "--target", "price", "--out", str(place / "out"), *words]) == 0
+    return place
+
+
+def test_the_same_rows_have_the_same_predictions_through_the_file(kept):
+    table = frame()
+    whole = load(kept / "out").predict(table)
+    assert np.corrcoef(whole, table["price"])[0, 1] > 0.98
+    rows = table.sort_values("price").iloc[5:30]
+    rows.drop(columns="price").to_csv(kept / "part.csv", index=False)
+    assert run(["predict", str(kept / "out"), str(kept / "part.csv"), "--out", str(kept / "p.csv")]) == 0
+    through = pd.read_csv(kept / "p.csv")["prediction"]
+    np.testing.assert_allclose(through, whole[rows.index], rtol=1e-12)
+
+
+def test_strange_new_rows(kept, capsys):
+    model = load(kept / "out")
+    new = frame().drop(columns="price").iloc[:4, ::-1].reset_index(drop=True)
+    plain = model.predict(new)
+    new.loc[0, "city"] = "Paris"
+    new.loc[1, "size"] = None
+    new.loc[2, "sold"] = "soon"
+    changed = model.predict(new)
+    assert np.isfinite(changed).all()
+    assert changed[3] == plain[3]
+    assert (changed[:3] != plain[:3]).all()
+    new.drop(columns=["size"]).to_csv(kept / "new.csv", index=False)
+    assert run(["predict", str(kept / "out"), str(kept / "new.csv")]) == 0
+    said = capsys.readouterr()
+    assert "the column size is not in new.csv" in said.err
+    assert said.out.splitlines()[0] == "prediction"
+    assert len(said.out.splitlines()) == 5
+
+
+def test_what_is_no_model_is_refused(kept, tmp_path):
+    with pytest.raises(TableError, match="holds no model; give the directory"):
+        load(tmp_path)
+    (tmp_path / "model.json").write_text('{"columns": []}')
+    with pytest.raises(TableError, match="cannot be read"):
+        load(tmp_path)
+    files = sorted(p.name for p in (kept / "out" / "model").iterdir())
+    assert files == ["estimator.skops", "model.json"]
+    assert json.loads((kept / "out" / "model" / "model.json").read_text())["target_name"] == "price"
+
+
+def test_objects_that_are_not_scikit_learns_are_refused(tmp_path, kept):
+    import skops.io
+
+    (tmp_path / "model.json").write_bytes((kept / "out/model/model.json").read_bytes())
+    (tmp_path / "estimator.skops").write_bytes(skops.io.dumps(arms.Setting(None, None, None)))
+    with pytest.raises(TableError, match="must hold scikit-learn's objects only, got rlploss"):
+        load(tmp_path)
+
+
+def test_a_kept_model_is_not_trained_again():
+    found = compare(frame().drop(columns="price"), frame()["price"], arms=["mean", "ridge"], n_splits=2)
+    with pytest.raises(TypeError, match="this model is trained already"):
+        found.best_model().fit(frame(), frame()["price"])
