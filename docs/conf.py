@@ -6,7 +6,6 @@ executes pages while they are built.
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 import tomllib
@@ -16,8 +15,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
-import figures  # noqa: E402 - found by the path above, as are the next two
+import figures  # noqa: E402 - found by the path above, as are the next three
 import hatch_build  # noqa: E402
+import readme  # noqa: E402
 
 import rlploss  # noqa: E402
 
@@ -67,16 +67,13 @@ def departures() -> str:
     return "\n".join(rows)
 
 
-def verdict_map() -> str:
-    """The claims with their verdicts, of every results folder that has them."""
-    parts = []
-    for path in sorted((HERE / "results").glob("*/tables/claims.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["verdict"] != "not tested"]
-        if rows:
-            parts.append(f"\n**{path.parts[-3]}**\n\n| claim | verdict |\n|---|---|")
-            parts += [f"| {' '.join(row['text'].split())} | {row['verdict']} |".replace("$", "\\$") for row in rows]
-    return "\n".join(parts)
+def verdict_table() -> str:
+    """Every claim with its verdict."""
+    rows = [
+        f"| {' '.join(text.split())} | {verdict} |".replace("|J|", "&#124;J&#124;")
+        for text, verdict in readme.verdicts().values()
+    ]
+    return "\n".join(["| claim | verdict |", "|---|---|", *rows])
 
 
 def write_if_new(path: Path, text: str) -> None:
@@ -90,7 +87,7 @@ def prepare(app: object) -> None:
     """Draw the figures, and collect what pages include."""
     figures.draw()
     write_if_new(HERE / "_parts" / "departures.md", departures())
-    write_if_new(HERE / "_parts" / "verdicts.md", verdict_map())
+    write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
 
 
 def outside(app: object, document: str, source: list[str]) -> None:

@@ -41,7 +41,7 @@ def test_autocast_leaves_the_loss_in_float32():
 
 def test_a_trained_network_exports():
     net = seeded(lambda: RegressionNet(4), 0)
-    fit(net, X, Y, RLP(20), budget=Steps(20))
+    fit(net, X, Y, RLP(20), budget=Steps(20), engine="torch")
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(net, (X,), dynamic_shapes=({0: rows},))
     for n in (3, 60):
