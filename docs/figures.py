@@ -5,9 +5,11 @@ python docs/figures.py [DIRECTORY]
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,10 +17,12 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import readme
 import torch
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, Steps, balanced_subsets, fit_fleet, seeded
+from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
 
 HERE = Path(__file__).parent
 INK = {"light": "#222222", "dark": "#dddddd"}
@@ -97,42 +101,69 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
         axes.legend(frameon=False, fontsize=8, title="dashed: p(N − M) / M(N − p)", title_fontsize=8)
 
 
-def dial(path: Path, n: int = 100, seeds: int = 8) -> None:
-    """Test error against the subset size, at equal steps: with label noise and without, linear and not."""
-    sizes = [8, 12, 20, 35, 50, 70, 85, 100]
+SIZES = (8, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
+
+
+@cache
+def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
+    """Test error of RLP divided by that of MSE, by subset size, at equal steps: with label noise and without."""
+    n = SIZES[-1]
     truths: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
         "linear, noisy": (lambda x: x[:, :3].sum(1), 1.0),
         "half linear, noisy": (lambda x: x[:, 0] + x[:, 1] + torch.sin(2 * x[:, 2]), 1.0),
         "strongly nonlinear, no noise": (lambda x: torch.sin(2 * x[:, 0]) * x[:, 1], 0.0),
     }
 
-    def build(seed: int) -> torch.nn.Module:
-        return seeded(
-            lambda: torch.nn.Sequential(torch.nn.Linear(5, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)), seed
-        )
-
-    def errors(objective: MSE | RLP, problems: list[Problem]) -> np.ndarray:
-        done = fit_fleet(build, problems, objective, budget=Steps(3000), optimizer=Adam(3e-3))
+    def errors(objective: MSE | RLP) -> np.ndarray:
+        done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(5), seed), problems, objective, budget=Steps(2000),
+                         optimizer=Adam(3e-3))  # fmt: skip
         return np.array([history.last("mse") for history in done])
 
+    found: dict[str, list[float]] = {}
+    for name, (truth, noise) in truths.items():
+        problems = []
+        for seed in range(seeds):
+            g = torch.Generator().manual_seed(seed)
+            X = torch.randn(n + 1000, 5, generator=g)
+            y = truth(X).unsqueeze(1)
+            noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
+            problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
+        mse = errors(MSE(batch_size="all"))
+        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 200) for m in SIZES]
+        found[name] = [float(np.exp(np.mean(np.log(errors(objective) / mse)))) for objective in objectives]
+    return found
+
+
+def dial(path: Path) -> None:
+    """Test error against the subset size."""
     with figure(path) as (axes,):
-        for (name, (truth, noise)), color in zip(truths.items(), (LABEL, THIRD, PREDICTION), strict=True):
-            problems = []
-            for seed in range(seeds):
-                g = torch.Generator().manual_seed(seed)
-                X = torch.randn(n + 1000, 5, generator=g)
-                y = truth(X).unsqueeze(1)
-                noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
-                problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
-            mse = errors(MSE(batch_size="all"), problems)
-            ratio = []
-            for m in sizes:
-                found = errors(RLP(subset_size=m, n_subsets=1 if m == n else 200), problems)
-                ratio.append(np.exp(np.mean(np.log(found / mse))))
-            axes.plot(sizes, ratio, "o-", ms=4, color=color, label=name)
+        for (name, ratio), color in zip(dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True):
+            axes.plot(SIZES, ratio, "o-", ms=4, color=color, label=name)
         axes.axhline(1, lw=0.6, color=LABEL)
-        axes.set(yscale="log", xlabel=f"subset size M, of {n} rows", ylabel="test error, divided by that of MSE")
+        axes.set(
+            yscale="log", xlabel=f"subset size M, of {SIZES[-1]} rows", ylabel="test error, divided by that of MSE"
+        )
         axes.legend(frameon=False, fontsize=8)
+
+
+def verdict_map(path: Path) -> None:
+    """A tile per claim of the paper, coloured by its verdict, from docs/results."""
+    colors = dict(
+        zip(readme.WORDS, ("#4c9a52", "#b8b04a", "#c9c38a", "#c05a4a", "#8fa3b8", "#9a9a9a", "#c4c4c4"), strict=True)
+    )
+    found = sorted(readme.verdicts().items(), key=lambda item: (readme.WORDS.index(item[1][1]), item[0]))
+    across = 5
+    down = math.ceil(len(found) / across)
+    with figure(path, 1, (8.6, 0.5 * down + 0.8)) as (axes,):
+        for i, (name, (_, verdict)) in enumerate(found):
+            x, y = i % across, -(i // across)
+            axes.add_patch(Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=colors[verdict], lw=0))
+            axes.text(x + 0.5, y + 0.5, name, ha="center", va="center", fontsize=7.5, color="#111111")
+        used = [word for word in readme.WORDS if any(verdict == word for _, (_, verdict) in found)]
+        keys = [Rectangle((0, 0), 1, 1, color=colors[word]) for word in used]
+        axes.legend(keys, used, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, fontsize=8)
+        axes.set(xlim=(0, across), ylim=(1 - down, 1))
+        axes.axis("off")
 
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
@@ -140,6 +171,7 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     "residual": residual,
     "spectrum": spectrum,
     "dial": dial,
+    "verdicts": verdict_map,
 }
 
 

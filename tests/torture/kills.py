@@ -27,8 +27,9 @@ def study(out: Path, workers: str = "inline") -> list[str]:
 
 
 def tables(out: Path) -> dict[str, bytes]:
-    """The CSV files of a report, without their columns of seconds."""
-    return {path.name: without_seconds(path.read_bytes()) for path in sorted((out / "tables").glob("*.csv"))}
+    """The CSV files of a report, without their columns of seconds, and without the table of seconds."""
+    files = [path for path in sorted((out / "tables").glob("*.csv")) if path.stem != "time"]
+    return {path.name: without_seconds(path.read_bytes()) for path in files}
 
 
 def without_seconds(data: bytes) -> bytes:

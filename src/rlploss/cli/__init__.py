@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
 RESUMING = (["reproduce"], ["compare"], ["data", "get"])  # the same command goes on where it was stopped
 
+EXAMPLES = {  # of every command, shown by its --help
+    "reproduce": ("table1 --scale smoke", "table1 fig-curves --datasets wine,linear --out results", "--list"),
+    "report": ("results",),
+    "compare": ("houses.csv --target price", "houses.csv --target price --quick --track tensorboard:runs"),
+    "predict": ("houses-price new.csv",),
+    "inspect": ("houses.csv --target price",),
+    "bench": ("--steps 500", "--json"),
+}
+
 
 def make_app() -> typer.Typer:
     """Return the command with its groups of commands."""
@@ -33,13 +42,16 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         help="Random Linear Projections loss: data, reproduction, comparison.",
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
     app.add_typer(data.app, name="data")
     compared = (compare.compare, predict.predict, compare.inspect)
     for command in (reproduce.reproduce, reproduce.report, *compared, bench.bench):
-        app.command()(command)
+        name = command.__name__
+        app.command(epilog="\n\n".join(["For example:", *(f"rlploss {name} {words}" for words in EXAMPLES[name])]))(
+            command
+        )
 
     @app.callback(invoke_without_command=True)
     def _version(

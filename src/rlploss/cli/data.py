@@ -15,7 +15,7 @@ WIDTH = 80  # columns of a terminal
 app = typer.Typer(help="Datasets: list, get, verify.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", epilog="For example: rlploss data list")
 def list_() -> None:
     """Show every dataset: rows, features, task, size, whether it is in the cache, where it comes from."""
     from rlploss.datasets import cache_dir, is_cached
@@ -31,7 +31,7 @@ def list_() -> None:
     print(f"\nCache: {cache_dir()}")
 
 
-@app.command()
+@app.command(epilog="For example: rlploss data get wine california")
 def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help='Names, or "all".')]) -> None:
     """Fetch datasets into the cache, verified; what is there already is only verified."""
     from rlploss.datasets import DatasetUnavailable, registry
@@ -51,7 +51,7 @@ def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help='Nam
         raise DatasetUnavailable("\n".join(failed))
 
 
-@app.command()
+@app.command(epilog="For example: rlploss data verify wine")
 def verify(
     wanted: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help="Names; all if none is given.")

@@ -1,0 +1,101 @@
+"""The numbers of the README, from the stored results: `python docs/readme.py` writes them between their markers.
+
+Nothing is trained here. `docs/results` has the commands that make the results, `make bench` makes the speeds.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear"}
+WORDS = ("reproduced", "reproduced, but gone at equal steps", "reproduced, undecided at equal steps", "not reproduced",
+         "undecided", "not judged at this scale", "not tested")  # fmt: skip
+NO_VERDICT = WORDS[-2:]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def short(text: str) -> str:
+    """Three digits: 0.952, 11.6, 2.38e-6."""
+    return re.sub(r"e-0?", "e-", f"{float(text):#.3g}").rstrip(".")
+
+
+def verdicts() -> dict[str, tuple[str, str]]:
+    """Claim to (text, verdict): of the results at paper scale where they judge it, else of the others."""
+    found: dict[str, tuple[str, str]] = {}
+    folders = sorted(RESULTS.glob("*/tables/claims.csv"), key=lambda path: ("paper" in path.parts[-3], path.parts[-3]))
+    for path in folders:
+        for row in read(path):
+            old = found.get(row["claim"])
+            if old is None or row["verdict"] not in NO_VERDICT or old[1] == "not tested":
+                found[row["claim"]] = row["text"], row["verdict"]
+    return found
+
+
+def table1() -> str:
+    """Published and ours, for both losses, and the ratio at equal epochs and at equal steps."""
+    folder = RESULTS / "table1-paper" / "tables"
+    rows = {(row["dataset"], row["trained_with"], row["protocol"]): row for row in read(folder / "table1.csv")}
+    ratios = {(row["dataset"], row["protocol"]): row for row in read(folder / "table1-ratios.csv")
+              if row["baseline"] == "mse"}  # fmt: skip
+    heads = ("published", "ours, equal epochs", "ours, equal steps")
+    columns = [*(f"{head}: MSE, RLP" for head in heads), "RLP / MSE, equal epochs", "RLP / MSE, equal steps"]
+    lines = [f"| | {' | '.join(columns)} |", "|---" * 6 + "|"]
+    for name, shown in NAMES.items():
+        cells = [shown]
+        for protocol, key in (("released", "published_mean"), ("released", "mean"), ("steps", "mean")):
+            cells.append(", ".join(short(rows[name, arm, protocol][key]) for arm in ("mse", "rlp")))
+        for protocol in ("released", "steps"):
+            row = ratios[name, protocol]
+            cells.append("{} [{}, {}]".format(*(short(row[key]) for key in ("effect", "low", "high"))))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def claims() -> str:
+    """How many claims got which verdict, in a sentence."""
+    counts = Counter(verdict for _, verdict in verdicts().values())
+    said = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
+    return f"Of the paper's {sum(counts.values())} claims: {'; '.join(said)}."
+
+
+def speed() -> str:
+    """The lines of the benchmarks that speak of the released loop."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| ([^|]*the released loop[^|]*) \| ([\d.]+) \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.M)
+    rows = [f"| {what.partition(':')[0]} | {times} × | {detail} |" for what, times, detail in found]
+    return "\n".join(["| | beside the released loop | |", "|---|---|---|", *rows])
+
+
+def compare() -> str:
+    """The answer of the comparison that is kept in docs/results."""
+    text = (RESULTS / "compare-diabetes" / "answer.txt").read_text(encoding="utf-8")
+    return "\n".join(f"> {line}<br>" for line in text.strip().splitlines()).removesuffix("<br>")
+
+
+BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "speed": speed}
+
+
+def render(text: str) -> str:
+    """The text with every block made anew."""
+    for name, make in BLOCKS.items():
+        begin, end = f"<!-- begin: {name} -->\n", f"\n<!-- end: {name} -->"
+        head, found, rest = text.partition(begin)
+        if found:
+            text = head + begin + make() + end + rest.partition(end)[2]
+    return text
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")
+    print(path)
