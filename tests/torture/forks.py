@@ -207,7 +207,7 @@ class _Child:
         return [bytes(text).decode(errors="replace") for text in self.pipes.values()]
 
     def _says(self, pattern: str) -> bool:
-        return re.search(pattern, self._texts()[0]) is not None
+        return any(re.search(pattern, text) for text in self._texts())
 
     def done(self) -> Done:
         assert self.ended is not None
