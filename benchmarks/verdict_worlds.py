@@ -65,7 +65,7 @@ def steps_words(world: str, law: str, n: int, size: int, runs: int) -> Counter[s
 
 
 def published_words(shift: float, law: str, n: int, runs: int) -> Counter[str]:
-    """Agreement with a published mean ± sd of 30 seeds from a world that is `shift` standard deviations away."""
+    """Agreement with a published mean ± sd of 30 seeds from a world that is `shift` scales of the law away."""
     rng = np.random.default_rng([2, n])
     found: Counter[str] = Counter()
     for _ in range(runs):
@@ -113,10 +113,18 @@ def rows(runs: int) -> list[Row]:
             for world in ("20 % better everywhere", "better nowhere: equal"):
                 wrong = verdicts.GONE if world in TRUE else verdicts.REPRODUCED
                 add("claim at equal steps", world, law, n, 12, steps_words(world, law, n, 12, runs), wrong)
-            for shift, wrong in ((0.0, "different"), (0.5, "different"), (2.0, "same")):
-                world = f"{shift:g} sd away"
-                wrong = "" if shift == 0.5 else wrong
-                add("same as published", world, law, n, 1, published_words(shift, law, n, runs), wrong)
+            for shift, wrong in ((0.0, "different"), (0.5, ""), (2.0, "same")):
+                # Heavy tails have no standard deviation to be away by: only equality has a truth there.
+                wrong = wrong if law == "normal" or not shift else ""
+                add(
+                    "same as published",
+                    f"{shift:g} scales away",
+                    law,
+                    n,
+                    1,
+                    published_words(shift, law, n, runs),
+                    wrong,
+                )
             for factor, wrong in ((1.0, "better"), (0.3, "worse")):
                 found = spread_words(factor, law, n, runs // 5)
                 shares = Counter({word: 5 * count for word, count in found.items()})
