@@ -70,12 +70,13 @@ check: lint test
 
 # The site, in site/: open site/index.html. Code is executed, figures are drawn, and a warning is an error.
 docs: $(DOCS_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/docs/trees docs build/docs/html
+	rm -rf site && cp -R build/docs/html site
 	@echo "site/index.html"
 
 # Links that leave the site; needs the network.
 links: $(DOCS_STAMP)
-	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/doctrees docs build/links
+	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/docs/trees docs build/docs/links
 
 # Wheel and source distribution, in dist/.
 dist: $(DOCS_STAMP)

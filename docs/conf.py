@@ -28,13 +28,12 @@ project, author, copyright = "rlploss", "rlploss contributors", "rlploss contrib
 version = release = rlploss.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
               "sphinx_copybutton"]  # fmt: skip
-exclude_patterns = ["_build", "results/*/report.html", "_parts/*"]
-suppress_warnings = ["myst.xref_missing"]  # links to files of the repository: `resolve` below makes them links to it
+exclude_patterns = ["_parts/*", "results/*/*"]
 
 html_theme, html_title = "furo", "rlploss"
 html_theme_options = {"source_repository": HOME, "source_branch": "main", "source_directory": "docs/"}
+templates_path = ["_templates"]
 html_static_path, html_css_files = ["_static"], ["site.css"]
-html_extra_path: list[str] = []
 html_show_sphinx = False
 
 myst_enable_extensions = ["colon_fence", "attrs_inline", "attrs_block", "deflist", "html_image"]
@@ -99,15 +98,24 @@ def outside(app: object, document: str, source: list[str]) -> None:
         if target.startswith(("http", "#", "mailto:")):
             return match[0]
         path = (folder / target.partition("#")[0]).resolve()
-        shown = path.is_relative_to(HERE) and path.suffix in (".md", ".svg", ".png") and "results/" not in target
-        if shown or not path.exists():
+        page = path.suffix == ".md" and path.is_relative_to(HERE) and len(path.relative_to(HERE).parts) <= 2
+        if page or not path.exists():
             return match[0]
         return f"{match[1]}({HOME}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT).as_posix()})"
 
     source[0] = re.sub(r"(\])\(([^)\s]+)\)", lead, source[0])
 
 
+def plain(app: object, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
+    """Docstrings are plain text with `code`, |J| and *: make them what reStructuredText means by that."""
+    text, parts = "\n".join(lines), []
+    for i, part in enumerate(text.split("`")):
+        parts.append(part if i % 2 else part.replace("|", "\\|").replace("*", "\\*"))
+    lines[:] = "``".join(parts).split("\n")
+
+
 def setup(app: object) -> None:
-    """Connect the two."""
+    """Connect the three."""
+    app.connect("autodoc-process-docstring", plain, priority=400)  # type: ignore[attr-defined]  # before napoleon
     app.connect("builder-inited", prepare)  # type: ignore[attr-defined]
     app.connect("source-read", outside)  # type: ignore[attr-defined]

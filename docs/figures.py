@@ -57,7 +57,10 @@ def planes(path: Path) -> None:
         ends = np.array([-2.1, 2.1])
         lines = [np.polyval(np.polyfit(x[rows], v[rows], 1), ends) for v in (label, prediction)]
         one.fill_between(ends, *lines, color=THIRD, alpha=0.2, lw=0)
-        for v, line, color, name in ((label, lines[0], LABEL, "labels"), (prediction, lines[1], PREDICTION, "network")):
+        for v, line, color, name in (
+            (label, lines[0], LABEL, "labels"),
+            (prediction, lines[1], PREDICTION, "predictions"),
+        ):
             one.plot(x[rows], v[rows], "o", ms=6, color=color)
             one.plot(ends, line, color=color, lw=2, label=f"plane through its {name}")
         one.set_title("one random subset: the gap is the loss")
@@ -89,16 +92,21 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
     """How many times faster than under MSE each direction of the residual is learned, and what theory says."""
     g = torch.Generator().manual_seed(0)
     X, p = torch.randn(n, d, generator=g, dtype=torch.float64), d + 1
+    basis = torch.linalg.qr(torch.cat([X, torch.ones(n, 1, dtype=X.dtype)], 1))[0]
+    hat = basis @ basis.T
+    leverage = hat.diagonal() * n
     with figure(path) as (axes,):
         for size, color in ((12, THIRD), (30, LABEL), (100, PREDICTION)):
             subsets = balanced_subsets(n, size, 4000, generator=g)
             values = torch.linalg.eigvalsh(ProjectionBank(X, subsets).form()).flip(0).numpy() * n
             axes.plot(np.arange(1, n + 1), values, color=color, label=f"M = {size}")
             axes.plot([p, n], [p * (n - size) / (size * (n - p))] * 2, "--", lw=1, color=color)
+            large = torch.diag(leverage) / size + (1 - 1 / size) * hat
+            axes.plot(np.arange(1, n + 1), torch.linalg.eigvalsh(large).flip(0).numpy(), ":", lw=1.2, color=color)
         axes.axhline(1, lw=0.6, color=LABEL)
-        axes.set(yscale="log", xlabel=f"direction of the residual (the first {p} are linear)", ylim=(0.02, 2),
+        axes.set(yscale="log", xlabel=f"direction of the residual (the first {p} are linear)", ylim=(0.003, 3),
                  ylabel="speed relative to MSE")  # fmt: skip
-        axes.legend(frameon=False, fontsize=8, title="dashed: p(N − M) / M(N − p)", title_fontsize=8)
+        axes.legend(frameon=False, fontsize=8, title="dashed: mean level, dotted: large M", title_fontsize=8)
 
 
 SIZES = (8, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows

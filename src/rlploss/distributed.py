@@ -2,7 +2,7 @@
 
 RLP is a mean over independent subsets, so each subset lies wholly in one process and nothing but gradients (and the
 moments of the features, for probe="expected") has to be exchanged. `fit` does all of it by itself once
-`torch.distributed` is initialised; the functions here are for `start`ing and for training loops of one's own.
+`torch.distributed` is initialised (`start` does that); the other functions are for training loops of one's own.
 
 Rank r of W has the units r·n//W to (r+1)·n//W of the n units of a step, so counts differ by at most one. A value
 over all n is Σ_r of what each process weighs by 1/n (not by its own count): gradients are summed, never averaged.

@@ -38,7 +38,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the number handed out, which is
     right without workers. After `load_state_dict` the next iteration hands out what was left of the epoch, from step
     `start` on; `len` remains that of a whole epoch. The state is plain numbers and strings, and that of one
-    rank serves them all.
+    rank serves them all::
 
         for epoch in range(sampler.epoch, n_epochs):
             sampler.set_epoch(epoch)
