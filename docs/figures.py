@@ -5,7 +5,6 @@ python docs/figures.py [DIRECTORY]
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +16,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-import readme
 import torch
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
 from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
 
@@ -154,32 +151,11 @@ def dial(path: Path) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
-def verdict_map(path: Path) -> None:
-    """A tile per claim of the paper, coloured by its verdict, from docs/results."""
-    colors = dict(
-        zip(readme.WORDS, ("#4c9a52", "#b8b04a", "#c9c38a", "#c05a4a", "#8fa3b8", "#9a9a9a", "#c4c4c4"), strict=True)
-    )
-    found = sorted(readme.verdicts().items(), key=lambda item: (readme.WORDS.index(item[1][1]), item[0]))
-    across = 5
-    down = math.ceil(len(found) / across)
-    with figure(path, 1, (8.6, 0.5 * down + 0.8)) as (axes,):
-        for i, (name, (_, verdict)) in enumerate(found):
-            x, y = i % across, -(i // across)
-            axes.add_patch(Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=colors[verdict], lw=0))
-            axes.text(x + 0.5, y + 0.5, name, ha="center", va="center", fontsize=7.5, color="#111111")
-        used = [word for word in readme.WORDS if any(verdict == word for _, (_, verdict) in found)]
-        keys = [Rectangle((0, 0), 1, 1, color=colors[word]) for word in used]
-        axes.legend(keys, used, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, fontsize=8)
-        axes.set(xlim=(0, across), ylim=(1 - down, 1))
-        axes.axis("off")
-
-
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "planes": planes,
     "residual": residual,
     "spectrum": spectrum,
     "dial": dial,
-    "verdicts": verdict_map,
 }
 
 

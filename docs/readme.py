@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear"}
-WORDS = ("reproduced", "reproduced, but gone at equal steps", "reproduced, undecided at equal steps", "not reproduced",
-         "undecided", "not judged at this scale", "not tested")  # fmt: skip
-NO_VERDICT = WORDS[-2:]
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -27,18 +23,6 @@ def read(path: Path) -> list[dict[str, str]]:
 def short(text: str) -> str:
     """Three digits: 0.952, 11.6, 2.38e-6."""
     return re.sub(r"e-0?", "e-", f"{float(text):#.3g}").rstrip(".")
-
-
-def verdicts() -> dict[str, tuple[str, str]]:
-    """Claim to (text, verdict): of the results at paper scale where they judge it, else of the others."""
-    found: dict[str, tuple[str, str]] = {}
-    folders = sorted(RESULTS.glob("*/tables/claims.csv"), key=lambda path: ("paper" in path.parts[-3], path.parts[-3]))
-    for path in folders:
-        for row in read(path):
-            old = found.get(row["claim"])
-            if old is None or row["verdict"] not in NO_VERDICT or old[1] == "not tested":
-                found[row["claim"]] = row["text"], row["verdict"]
-    return found
 
 
 def table1() -> str:
@@ -61,13 +45,6 @@ def table1() -> str:
     return "\n".join(lines)
 
 
-def claims() -> str:
-    """How many claims got which verdict, in a sentence."""
-    counts = Counter(verdict for _, verdict in verdicts().values())
-    said = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
-    return f"Of the paper's {sum(counts.values())} claims: {'; '.join(said)}."
-
-
 def speed() -> str:
     """The lines of the benchmarks that speak of the released loop."""
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
@@ -82,16 +59,18 @@ def compare() -> str:
     return "\n".join(f"> {line}<br>" for line in text.strip().splitlines()).removesuffix("<br>")
 
 
-BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "speed": speed}
+BLOCKS = {"compare": compare, "table1": table1, "speed": speed}
 
 
 def render(text: str) -> str:
     """The text with every block made anew."""
     for name, make in BLOCKS.items():
-        begin, end = f"<!-- begin: {name} -->\n", f"\n<!-- end: {name} -->"
+        begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
         head, found, rest = text.partition(begin)
+        if found and end not in rest:
+            raise ValueError(f"the block {name} must end with {end}, got none; put it back")
         if found:
-            text = head + begin + make() + end + rest.partition(end)[2]
+            text = f"{head}{begin}{make()}\n{end}{rest.partition(end)[2]}"
     return text
 
 
