@@ -31,7 +31,7 @@ from rlploss.training.rows import flat
 HELD_BYTES = 2**28  # what may be held of a plan beyond the rows themselves; past it a block is made at a time
 BLOCK_BYTES = 2**26
 BLOCK_ROWS = 2**19  # row numbers that a block of several epochs holds
-AHEAD = 256  # steps whose rows are drawn at once at most, since a run may stop early
+AHEAD = 2048  # steps whose rows are drawn at once at most, since a run may stop early
 
 
 def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
