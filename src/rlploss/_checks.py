@@ -108,10 +108,7 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
         raise TypeError(f"features must be real, got {features.dtype}")
     if features.ndim == 0:
         raise ValueError("features must have shape (N, d), got a scalar")
-    if features.ndim == 2:
-        flat = features
-    else:
-        flat = features.unsqueeze(1) if features.ndim == 1 else features.flatten(1)
+    flat = features if features.ndim == 2 else features.unsqueeze(-1).flatten(1)
     if flat.shape[0] == 0 or flat.shape[1] == 0:
         raise ValueError(f"features must have at least one row and one column, got shape {tuple(features.shape)}")
     if n_rows is not None and flat.shape[0] != n_rows:

@@ -73,16 +73,8 @@ def _sweep(path: Path) -> None:
     start = f".{path.name}."
     for name in os.listdir(path.parent):
         if name.startswith(start) and name.endswith(PART):
-            writer = name[len(start) :].partition("-")[0]
-            if writer.isdecimal() and not _alive(int(writer)):
-                (path.parent / name).unlink(missing_ok=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+            with suppress(PermissionError, OverflowError, ValueError):  # it lives, or this is no process's
+                try:
+                    os.kill(int(name[len(start) :].partition("-")[0]), 0)
+                except ProcessLookupError:
+                    (path.parent / name).unlink(missing_ok=True)

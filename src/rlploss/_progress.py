@@ -57,7 +57,14 @@ class ProgressLine:
         left = self.remaining(done, clock) if remaining is None else remaining
         share = f"{done / self._total:4.0%}" if self._total else "    "
         ending = "done" if done >= self._total else f"{duration(left)} left" if math.isfinite(left) else ""
-        self._write(", ".join(part for part in (f"{share} {label}", ending) if part))
+        text = ", ".join(part for part in (f"{share} {label}", ending) if part)
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r" + text[:width].ljust(width))
+            self._stream.flush()
+            self._open = True
+        else:
+            self.say(text)
 
     def say(self, text: str) -> None:
         """Write a sentence on a line of its own."""
@@ -71,15 +78,6 @@ class ProgressLine:
             self._stream.write("\n")
             self._stream.flush()
             self._open = False
-
-    def _write(self, text: str) -> None:
-        if self.terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write("\r" + text[:width].ljust(width))
-            self._open = True
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
 
 
 class Reporter:

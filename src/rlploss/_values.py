@@ -97,27 +97,18 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def why_not_loadable(function: Callable[..., Any]) -> str | None:
-    """Why a function cannot be found again in another process, or None if it can."""
-    if not inspect.isfunction(function) and not inspect.isclass(function) and not inspect.isbuiltin(function):
-        return f"{function_name(function)} is an object, not a function"
-    if "<" in function.__qualname__:
-        what = "lambda" if "<lambda>" in function.__qualname__ else "function inside another function"
-        return f"{function.__qualname__} is a {what}"
-    return None
-
-
 def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
     """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again."""
+    name = function_name(function)
     where: str | None = None
-    if why_not_loadable(function) is None:
+    kinds = (inspect.isfunction, inspect.isclass, inspect.isbuiltin)
+    if any(is_one(function) for is_one in kinds) and "<" not in name:  # <lambda>, or f.<locals>.g
         where = function.__module__
-        module = sys.modules.get(where)
-        spec = getattr(module, "__spec__", None)
+        spec = getattr(sys.modules.get(where), "__spec__", None)
         lost = spec is None or spec.origin is None or where.startswith(_LOADED)
         if lost or importlib.util.find_spec(where.partition(".")[0]) is None:
             where = inspect.getsourcefile(function)  # a script, or a file that was loaded by its path
-    return {"function": function_name(function), "where": where, "source": _digest(function)}
+    return {"function": name, "where": where, "source": _digest(function)}
 
 
 def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
@@ -161,10 +152,6 @@ def _digest(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         text = ""
     if not described or isinstance(function, partial):
-        plain = {
-            name: value
-            for name, value in getattr(function, "__dict__", {}).items()
-            if isinstance(value, int | float | str)
-        }
-        text += repr(function) + repr(sorted(plain.items()))
+        held = getattr(function, "__dict__", {}).items()
+        text += repr(function) + repr(sorted(item for item in held if isinstance(item[1], int | float | str)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ Rows = list[tuple[int, dict[str, float]]]  # of one run: (step, what was measure
 PER_BATCH = 1000  # numbers that MLflow takes at once
 
 
-class Logger:
+class Logger(AbstractContextManager["Logger"]):
     """A callback of `fit` and `fit_fleet`, and a context manager that closes what it opened.
 
     Trouble is told once, by a warning or by `tell`; training goes on without the logger.
@@ -43,10 +44,6 @@ class Logger:
     def close(self) -> None:
         """Close what is open."""
         self._try(self._close)
-
-    def __enter__(self) -> Logger:
-        """Return the logger itself."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close what is open."""

@@ -518,7 +518,7 @@ def test_epochs_can_be_the_unit_of_checkpoints(tmp_path: Path) -> None:
     X, y = data()
     for _ in range(2):
         history = fit(
-            network(), X, y, MSE(), budget=Epochs(2), checkpoint=tmp_path / "a" / "b.pt", checkpoint_every=(1, "epochs")
+            network(), X, y, MSE(), budget=Epochs(2), checkpoint=tmp_path / "a" / "b.pt", checkpoint_every=Epochs(1)
         )
     assert history.last("epoch") == 2
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b.pt"]

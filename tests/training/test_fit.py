@@ -147,7 +147,7 @@ def test_axes_agree_with_each_other(objective: Objective, rows: int, steps: int,
     np.testing.assert_array_equal(by_epoch["samples"], rows * np.arange(5))
     assert (np.diff(by_epoch["seconds"]) > 0).all()
     assert by_epoch["seconds"][0] == 0
-    by_step = fit(network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=(1, "steps"), engine=engine)
+    by_step = fit(network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=Steps(1), engine=engine)
     np.testing.assert_array_equal(by_step["step"], np.arange(4 * steps + 1))
     np.testing.assert_allclose(by_step["epoch"], by_step["step"] / steps)
     np.testing.assert_array_equal(by_step["samples"][::steps], by_epoch["samples"])
@@ -435,7 +435,7 @@ def test_the_defaults_in_force_are_told() -> None:
     assert {name: settings[name] for name in told} == told
     assert (settings["n_rows"], settings["seed"], settings["schedule"], settings["clip_grad"]) == (300, 0, None, None)
     assert fit(network(), X, y, RLP(10, 5, probe="sum"), budget=Steps(1)).settings["objective"].intercept is False
-    assert fit(network(), X, y, "mse", optimizer="adamw", budget=(1, "epochs")).settings["budget"] == Epochs(1)
+    assert fit(network(), X, y, "mse", optimizer="adamw", budget=Epochs(1)).settings["budget"] == Epochs(1)
 
 
 @pytest.mark.parametrize(

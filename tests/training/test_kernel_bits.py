@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +201,23 @@ TRAIN = """
     print(history.settings["engine"], sum(kernel.run.stats.cache_hits.values()), repr(history.last("loss")))
 """
 TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
+
+
+def test_what_older_sources_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlploss.training import compiling
+
+    monkeypatch.setenv("RLPLOSS_CACHE", str(tmp_path))
+    now = time.time()
+    for name, days in {"kernel-old": 31, "kernel-recent": 29, "other": 31}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.nbc").touch()
+        os.utime(tmp_path / name, (now, now - days * 24 * 3600))
+    own = compiling._folder()
+    own.mkdir()
+    os.utime(own, (0, 0))  # old too, but it is used now
+    compiling.cached(build)
+    assert {path.name for path in tmp_path.iterdir()} == {"kernel-recent", "other", own.name}
+    assert own.stat().st_mtime >= now - 1
 
 
 @pytest.mark.slow

@@ -261,7 +261,6 @@ def test_names_stand_for_values_with_their_defaults() -> None:
     names = {"rlp": RLP(), "mse": MSE(), "mae": MAE(), "huber": Huber(), "cross_entropy": CrossEntropy()}
     assert {name: as_objective(name) for name in names} == names
     assert (as_optimizer("adam"), as_optimizer("adamw")) == (Adam(), AdamW())
-    assert (as_budget("b", (3, "steps")), as_budget("b", (3, "epochs"))) == (Steps(3), Epochs(3))
     assert as_optimizer(torch.optim.Adagrad) is torch.optim.Adagrad
 
 
@@ -396,7 +395,7 @@ def test_a_job_has_every_default_filled_in() -> None:
     assert (made.optimizer, made.budget, made.seed, made.table.n_rows) == (Adam(), Epochs(2), 3, 20)
     assert (made.steps_per_epoch, made.total_steps, made.objective.samples(3, 20)) == (1000, 2000, 30)
     assert as_budget("evaluate_every", Epochs(1)).steps(made.steps_per_epoch) == 1000
-    pointwise = job(objective=MSE(8), budget=(2, "epochs"))
+    pointwise = job(objective=MSE(8), budget=Epochs(2))
     assert (pointwise.steps_per_epoch, pointwise.total_steps) == (3, 6)
     assert [pointwise.objective.samples(step, 20) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
     many = job(n_processes=4)

@@ -90,9 +90,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def engine_of(path: Path) -> str | None:
     """The engine that a checkpoint was written by; None where there is none yet."""
-    if not path.exists():
-        return None
-    return str(read(path)["spec"].get("engine"))
+    return str(read(path)["spec"].get("engine")) if path.exists() else None
 
 
 @contextmanager
@@ -113,8 +111,8 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else _short(text) or type(error).__name__
+    kind, text = type(error).__name__, str(error).strip()
+    return f"{kind} {text}" if isinstance(error, KeyError) else _short(text) or kind
 
 
 def _short(text: str) -> str:

@@ -7,11 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+
+UNUSED_SECONDS = 30 * 24 * 3600
 
 F = TypeVar("F", bound=Callable[..., Any])
 _njit: Any = numba.njit  # its types do not know all of its options
@@ -30,29 +34,24 @@ def compiled(function: F) -> F:
 def cached(function: F) -> F:
     """Compile a function that is called from Python, and keep the result on disk where that is possible.
 
-    The folder is named by a digest of this room's compiled sources: numba itself looks at one file only.
+    The folder is named by a digest of this room's compiled sources: numba itself looks at one file only. Folders of
+    other sources that nobody has used for a month are removed.
     """
     folder, before, kept = _folder(), _config.CACHE_DIR, True
     try:  # numba would fall back on a place that does not notice a change of the other sources
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             _config.CACHE_DIR = str(folder)
+        os.utime(folder)  # used today
+        for each in folder.parent.glob("kernel-*"):
+            with suppress(OSError):  # another process sweeps too
+                if time.time() - each.stat().st_mtime > UNUSED_SECONDS:
+                    shutil.rmtree(each)
     except OSError:
         kept = False
     made: F = _njit(cache=kept, **_RULES)(function)
     _config.CACHE_DIR = before
     return made
-
-
-def cache_folder() -> Path:
-    """Where compiled code is kept: `RLPLOSS_CACHE`, else the user's own cache folder."""
-    if given := os.environ.get("RLPLOSS_CACHE"):
-        return Path(given)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "rlploss"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "rlploss"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlploss"
 
 
 def forget() -> None:
@@ -61,7 +60,12 @@ def forget() -> None:
 
 
 def _folder() -> Path:
-    digest = hashlib.sha256()
+    """Where compiled code of these sources is kept: in `RLPLOSS_CACHE`, else in the user's own cache folder."""
+    here, digest = Path(__file__).parent, hashlib.sha256()
     for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
-        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
-    return cache_folder() / f"kernel-{digest.hexdigest()[:16]}"
+        digest.update((here / f"{name}.py").read_bytes())
+    usual = {
+        "win32": Path(os.environ.get("LOCALAPPDATA", Path.home())),
+        "darwin": Path.home() / "Library" / "Caches",
+    }.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
+    return Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss") / f"kernel-{digest.hexdigest()[:16]}"

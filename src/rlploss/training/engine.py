@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from rlploss import distributed
-from rlploss.loss.quadratic import projected, quadratic
+from rlploss.loss.quadratic import projected_value, quadratic_value
 from rlploss.training.feed import Feed, Window, stream
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP, BatchLoss, Objective, OnBatches
@@ -40,6 +39,9 @@ class Engine(ABC):
     stopping = False  # asks `run` to come back soon
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
+    def begin(self) -> None:  # noqa: B027 - most have nothing to do
+        """Begin the run."""
+
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window, fewer if the deadline passes; nothing that is not finite reaches the weights."""
@@ -52,17 +54,13 @@ class Engine(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with such a state."""
 
-    @abstractmethod
-    def begin(self) -> None:
-        """Begin the run."""
-
-    @abstractmethod
     def end(self) -> None:
-        """End it: the module owns its weights, and what can be made again is let go of."""
+        """Let go of what can be made again."""
+        self.feed.release()
 
 
 class ModuleEngine(Engine):
-    """One step at a time, by torch. The closed-form gradient of the objective goes into the module's backward pass."""
+    """One step at a time, by torch."""
 
     name = "torch"
 
@@ -85,9 +83,6 @@ class ModuleEngine(Engine):
         for generator in default_generators(self.job.table.x.device):
             generator.manual_seed(source)
 
-    def end(self) -> None:
-        self.feed.release()
-
     def run(self, window: Window, deadline: float) -> Outcome:
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
@@ -103,9 +98,8 @@ class ModuleEngine(Engine):
             for parameter in parameters:
                 parameter.grad = None
             if inputs.shape[0]:
-                pred = model(inputs)
-                value, back = score(job.objective, window, i, pred.detach().reshape(inputs.shape[0], -1), target)
-                pred.backward(back.reshape(pred.shape))
+                value = score(job.objective, window, i, model(inputs).reshape(inputs.shape[0], -1), target)
+                torch.autograd.backward(value)
             else:  # other processes have all rows of this step
                 value = inputs.new_zeros(())
             if self.share.world > 1:
@@ -164,67 +158,48 @@ def _check_for_processes(model: nn.Module) -> None:
             )
 
 
-# Value and gradient of an objective with respect to the predictions of one step. RLP has its gradient in closed form. A
-# loss of single rows, built in or anyone's own, goes through autograd up to the predictions.
-
-
-def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The value of the i-th step, this process's part of it, and its gradient, for predictions and targets [b, C]."""
-    block, total = window.block, int(window.totals[i])
-    low, high = (int(end) for end in window.spans[i])
-    index = block.rows[low:high].to(pred.device)
+def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> Tensor:
+    """The value of the i-th step, this process's part of it, for predictions and targets [b, C]; autograd goes on."""
+    low, high = window.spans[i].tolist()
+    total, index = int(window.totals[i]), window.rows[low:high].to(pred.device)
     weight = None
-    if block.weight is not None:
-        weight = (block.weight if block.every_row else block.weight[index]).unsqueeze(1)
-    if isinstance(objective, BatchLoss):
-        features = flat(window.inputs(i)[0])
-        return _by_autograd(lambda leaf: _one_number(objective.function(leaf, target, features)), pred)
+    if window.weight is not None:
+        weight = (window.weight if window.every_row else window.weight[index]).unsqueeze(1)
     if isinstance(objective, OnBatches):
-        return _by_autograd(lambda leaf: _mean(objective.values(leaf, target), leaf, weight, total), pred)
+        if isinstance(objective, BatchLoss):
+            value = objective.function(pred, target, flat(window.inputs(i)[0]))
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise ValueError(f"a BatchLoss function must return one number, got {_shown(value)}; take the mean")
+            value = value.reshape(())
+        else:
+            value = _mean(objective.values(pred, target), pred, weight, total)
+        if not value.requires_grad:
+            raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
+        return value
     assert isinstance(objective, RLP)
     residual = pred - target if weight is None else (pred - target) * weight
-    (M, _, _), C, bank = objective.shape(), residual.shape[1], block.bank
-    if block.form is not None:
-        value, back = quadratic(residual, block.form.to(residual.dtype), 1 / C)
-    elif bank is not None:
-        value, back = _by_autograd(lambda leaf: bank.loss(leaf, torch.zeros_like(leaf)), residual)
-    else:
-        some = slice(low // M, high // M)
-        stack = (residual[index] if block.every_row else residual).view(-1, M, C)
-        rows = None if block.projector is None else block.projector[some]
-        values, back = projected(stack, rows, 1 / (total * C), block.residual_weight)
-        value, back = values.sum(), back.view(-1, C)
-        if block.offset is not None:
-            value = value + block.offset[some].sum() / total
-        if block.every_row:
-            back = torch.zeros_like(residual).index_add_(0, index, back)
-    return value, back if weight is None else back * weight
+    (M, _, _), C = objective.shape(), residual.shape[1]
+    if window.form is not None:
+        return quadratic_value(residual, window.form.to(residual.dtype)) / C
+    if window.bank is not None:
+        return window.bank.loss(residual, torch.zeros_like(residual))
+    some = slice(low // M, high // M)
+    stack = (residual.index_select(0, index) if window.every_row else residual).view(-1, M, C)
+    rows = None if window.projector is None else window.projector[some]
+    value = projected_value(stack, rows, window.residual_weight).sum() / (total * C)
+    return value if window.offset is None else value + window.offset[some].sum() / total
 
 
 def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:
     """The mean of values [b] or [b, C] over `total` rows and over outputs, with row weights [b, 1]."""
     if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
-        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(
             f"a Pointwise function must return one value per row ({pred.shape[0]},) or per output "
-            f"{tuple(pred.shape)}, got {got}; leave out the mean"
+            f"{tuple(pred.shape)}, got {_shown(values)}; leave out the mean"
         )
     values = values.unsqueeze(1) if values.ndim == 1 else values
     return (values if weight is None else values * weight).sum() / (total * values.shape[1])
 
 
-def _one_number(value: object) -> Tensor:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"a BatchLoss function must return one number, got {got}; take the mean")
-    return value.reshape(())
-
-
-def _by_autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        leaf = at.detach().requires_grad_()
-        value = function(leaf)
-        if not value.requires_grad:
-            raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
-        (back,) = torch.autograd.grad(value, leaf)
-    return value.detach(), back
+def _shown(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Evaluator:
 
     def __init__(self, metrics: ChosenMetrics, validation: Table | None, classes: bool) -> None:
         self.validation = validation
-        self._functions: dict[str, MetricFunction] = {}
+        self.functions: dict[str, MetricFunction] = {}  # by the names of the columns that an evaluation gives
         if validation is None:
             if metrics is not None:
                 raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
@@ -86,26 +86,21 @@ class Evaluator:
             metrics = "accuracy" if classes else "mse"
         for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
             if callable(metric):
-                self._functions[getattr(metric, "__name__", type(metric).__name__)] = metric
+                self.functions[getattr(metric, "__name__", type(metric).__name__)] = metric
             else:
-                self._functions[metric] = METRICS[one_of("metrics", metric, METRICS)](validation)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that an evaluation gives."""
-        return tuple(self._functions)
+                self.functions[metric] = METRICS[one_of("metrics", metric, METRICS)](validation)
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
         """Evaluate the network in evaluation mode."""
-        if self.validation is None or not self._functions:
+        if self.validation is None or not self.functions:
             return {}
         training = model.training
         model.eval()
         parts = [model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)]
         model.train(training)
         seen = parts[0] if len(parts) == 1 else torch.cat(parts), self.validation.y, self.validation.features
-        return {name: float(function(*seen)) for name, function in self._functions.items()}
+        return {name: float(function(*seen)) for name, function in self.functions.items()}
 
 
 @dataclass(frozen=True)
@@ -128,12 +123,18 @@ class EarlyStopping:
 
 
 class Stopper:
-    """`EarlyStopping` for one network: a rule, and how its metric has gone so far."""
+    """`EarlyStopping` for one network, or a patience for its first metric, and how the metric has gone so far."""
 
-    def __init__(self, rule: EarlyStopping) -> None:
-        self.rule = rule
+    def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
+        if not (metrics := tuple(metrics)):
+            raise ValueError(
+                "early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)"
+            )
+        if not isinstance(rule, EarlyStopping):
+            rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
+        one_of("the metric of early_stopping", rule.metric, metrics)
         up = rule.metric in HIGHER_IS_BETTER if rule.higher_is_better is None else rule.higher_is_better
-        self._sign = -1.0 if up else 1.0
+        self.rule, self._sign = rule, -1.0 if up else 1.0
         self._best, self._waited, self.best_step = math.inf, 0, 0
 
     def better(self, value: float, step: int) -> bool:
@@ -149,18 +150,6 @@ class Stopper:
     def done(self) -> bool:
         """Whether patience has run out."""
         return self._waited >= self.rule.patience
-
-
-def make_stopper(early_stopping: EarlyStopping | int | None, metrics: tuple[str, ...]) -> Stopper | None:
-    """Read `early_stopping`: a rule, or a patience for the first metric."""
-    if early_stopping is None:
-        return None
-    if not metrics:
-        raise ValueError("early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)")
-    if not isinstance(early_stopping, EarlyStopping):
-        early_stopping = EarlyStopping(metrics[0], patience=count("early_stopping", early_stopping))
-    one_of("the metric of early_stopping", early_stopping.metric, metrics)
-    return Stopper(early_stopping)
 
 
 @dataclass(frozen=True)

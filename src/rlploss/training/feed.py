@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,19 +40,19 @@ def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """What a number of steps read. Step i has the rows numbered rows[spans[i, 0]:spans[i, 1]] of the table x, y.
+class Window:
+    """What steps first..last of a run read: the i-th the rows numbered rows[spans[i, 0]:spans[i, 1]] of x and y.
 
-    For RLP these are whole subsets; subset j of the block has entries j·M to (j + 1)·M of `rows` and the projector W_j,
-    with value (a·‖R‖² + b·‖W_j R‖²)/C: a is `residual_weight`, b is 1 where a is 0, else -1.
+    For RLP these are whole subsets. Subset j has entries j·M to (j + 1)·M of `rows` and the projector W_j, with value
+    (a·‖R‖² + b·‖W_j R‖²)/C: a is `residual_weight`, b is 1 where a is 0, else -1.
     """
 
-    first: int  # step of the run
+    first: int
     last: int
     x: Tensor
     y: Tensor
-    rows: Tensor  # [n]
-    spans: NDArray[np.int64]  # [S, 2]; taken again from the start where the block serves more than S steps
+    rows: Tensor  # [n] of more steps than these perhaps: the same tensor in all windows that were made together
+    spans: NDArray[np.int64]  # [S, 2]
     totals: NDArray[np.int64]  # [S] rows, or subsets, of the step in all processes
     every_row: bool = False  # the network runs on all rows of the table once; `rows` are positions among them
     weight: Tensor | None = None  # [N] of the rows, or √ of it for RLP
@@ -66,6 +65,13 @@ class Block:
     form: Tensor | None = None  # [N, N]
     bank: ProjectionBank | None = None  # where no projector can be held
 
+    def inputs(self, i: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the i-th step."""
+        if self.every_row:
+            return self.x, self.y
+        low, high = self.spans[i].tolist()
+        return self.mixed(self.x, low, high), self.mixed(self.y, low, high)
+
     def mixed(self, table: Tensor, low: int, high: int) -> Tensor:
         """Entries low..high of `rows`, taken from a table and mixed with their partners."""
         here = table[self.rows[low:high].to(table.device)]
@@ -74,68 +80,49 @@ class Block:
         return mixup(here, table[self.partner[low:high].to(table.device)], self.lam[low:high].to(table))
 
 
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Steps first..last of a run, all of them in one block."""
-
-    block: Block
-    first: int
-    last: int
-    spans: NDArray[np.int64]  # those of the block that belong to the steps
-    totals: NDArray[np.int64]
-
-    def inputs(self, i: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the i-th step of the window."""
-        block = self.block
-        if block.every_row:
-            return block.x, block.y
-        low, high = (int(end) for end in self.spans[i])
-        return block.mixed(block.x, low, high), block.mixed(block.y, low, high)
-
-
 class Feed:
-    """Gives the steps of one job, block by block.
+    """Gives the steps of one job, a window at a time.
 
-    A unit is a subset, or a row for pointwise objectives. `fits_planes` tells that the engine can fit planes to
-    fresh subsets by itself.
+    A unit is a subset, or a row for pointwise objectives. A block is what is drawn, and factored, together.
+    `fits_planes` tells that the engine can fit planes to fresh subsets by itself.
     """
 
     def __init__(self, job: Job, share: Share | None = None, *, fits_planes: bool = False) -> None:
-        self.job, self.table, self.share = job, job.table, Share() if share is None else share
+        self.job, self.table, share = job, job.table, share or Share()
         rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
         self._unit = 1 if rlp is None else rlp.shape()[0]
-        n_units, per_step = (
-            n // self._unit for n in (job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step)
-        )
-        first = np.arange(job.steps_per_epoch) * per_step
-        self._totals = np.minimum(per_step, n_units - first)
-        self._begin = first + self.share.rank * self._totals // self.share.world
-        self._sizes = first + (self.share.rank + 1) * self._totals // self.share.world - self._begin
+        rows = job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step
+        in_epoch, in_step = (n // self._unit for n in rows)
+        first = np.arange(job.steps_per_epoch) * in_step
+        self._totals = np.minimum(in_step, in_epoch - first)
+        self._begin = first + share.rank * self._totals // share.world
+        self._sizes = first + (share.rank + 1) * self._totals // share.world - self._begin
         mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
         in_memory = self.table.dataset is None
-        alone = in_memory and self.share.world == 1
+        alone = in_memory and share.world == 1
         # where a step reads at least N rows, the network is run on all rows once: subsets share them
         self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
         self._every_row &= rlp is not None or alone
+        self.most_rows = self.table.n_rows if self._every_row else mine
         self._as_form = self._every_row and alone and job.steps_per_epoch == 1
         self._weight = self.table.weight
         if self._weight is not None:
             self._centre = (self._weight.unsqueeze(1) * self.table.features).mean(0, dtype=torch.float64)
-        # how long a block lasts: for the run, for whole epochs, or for some steps
-        self._constant, self._at_once, self._fresh = self._every_row, alone, False
+        # a block lasts for the run (kept), for whole epochs (at once), or for some steps
+        self._at_once, self._kept, self._fresh = alone, alone and self._every_row, False
         if rlp is not None:
             all_needed = "float32_cutoff=True" if rlp.float32_cutoff else ""
             if rlp.probe == "expected" and rlp.draw_from == "outside":
                 all_needed = 'probe="expected" with draw_from="outside"'
             if all_needed and not alone:
                 raise ValueError(f"{all_needed} needs all rows in one process and in memory, got a part of them")
-            self._constant = rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw"
             fits = self._as_form or self._held_bytes(rlp) <= HELD_BYTES
             self._at_once = alone and (bool(all_needed) or fits)
+            self._kept = self._at_once and rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw"
             self._fresh = fits_planes and alone and not all_needed and self._can_be_fresh(rlp)
         numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
         self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
-        self._block: Block | None = None
+        self._block: Window | None = None
         self._bank: ProjectionBank | None = None
         self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
@@ -147,8 +134,8 @@ class Feed:
             self._block = None  # its memory is free before the next one is made
             self._block = self._make_block(step)
         block, last = self._block, min(stop, self._block.last)
-        where = (np.arange(step, last) - block.first) % len(block.spans)
-        return Window(block, step, last, block.spans[where], block.totals[where])
+        where = (np.arange(step, last) - block.first) % len(block.spans)  # a kept block begins again
+        return replace(block, first=step, last=last, spans=block.spans[where], totals=block.totals[where])
 
     def release(self) -> None:
         """Let go of everything that can be made again."""
@@ -166,7 +153,7 @@ class Feed:
         """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
         p = r.planes.n_columns(self.table.n_columns)
         plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
-        if not plain or self._every_row or (self._constant and self._at_once):
+        if not plain or self._every_row or self._kept:
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
         if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
@@ -210,11 +197,11 @@ class Feed:
 
     # Blocks
 
-    def _make_block(self, step: int) -> Block:
+    def _make_block(self, step: int) -> Window:
         per_epoch = self.job.steps_per_epoch
         epoch, position = divmod(step, per_epoch)
         low, high, epochs = 0, per_epoch, 1
-        if self._constant and self._at_once:
+        if self._kept:
             epoch = 0
         elif not self._at_once and not self._fresh:
             low = position // self._block_steps * self._block_steps
@@ -238,15 +225,15 @@ class Feed:
                 x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
             rows, partner, lam = torch.arange(len(x)), None, None
         first = epoch * per_epoch + low
-        last = self.job.total_steps if self._constant and self._at_once else first + len(spans)
+        last = self.job.total_steps if self._kept else first + len(spans)
         totals = np.tile(self._totals[low:high], epochs)
         weight = self._weight if self._rlp is None or self._weight is None else self._weight.sqrt()
-        block = Block(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
+        block = Window(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
         if self._rlp is None or self._fresh or not len(rows):
             return block
         return self._with_factors(block, self._rlp, epoch, units)
 
-    def _with_factors(self, block: Block, r: RLP, epoch: int, units: Tensor) -> Block:
+    def _with_factors(self, block: Window, r: RLP, epoch: int, units: Tensor) -> Window:
         """The block with what the planes of its subsets see."""
         plan = block.rows.view(-1, self._unit).to(block.x.device)
         if r.float32_cutoff:
@@ -272,7 +259,7 @@ class Feed:
             return replace(block, bank=bank)
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
-    def _make_bank(self, block: Block, r: RLP) -> ProjectionBank:
+    def _make_bank(self, block: Window, r: RLP) -> ProjectionBank:
         n, pool = len(block.rows), None
         own = self._at_once and block.partner is None  # the planes' rows are those of the table
         if own:
@@ -282,7 +269,8 @@ class Feed:
             plan = torch.arange(n, device=features.device)
         if r.probe == "expected" and not own:
             if self._pool is None:
-                self._pool = same_moments(self._column_parts)
+                parts = torch.split(torch.arange(self.table.n_rows), 2**16)
+                self._pool = same_moments(lambda: (self._columns(self.table.read(part)[0], part) for part in parts))
             pool = self._pool
         elif r.probe == "draw" and not own:
             pool = features[:1]  # stands for the points, which are given
@@ -310,7 +298,3 @@ class Feed:
             return flat(x)
         weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
         return weighted_columns(flat(x), weight, self._centre, intercept=r.planes.intercept, ridge=r.ridge)
-
-    def _column_parts(self) -> Iterator[Tensor]:
-        for index in torch.split(torch.arange(self.table.n_rows), 2**16):
-            yield self._columns(self.table.read(index)[0], index)

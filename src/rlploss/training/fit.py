@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.checkpoint import engine_of
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
-from rlploss.training.job import Adam, ChosenBudget, ChosenOptimizer, Job, Problem, Schedule, describe_model, make_job
-from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas_on_one_thread, why_not_kernel
+from rlploss.training.job import Adam, Budget, ChosenOptimizer, Job, Problem, Schedule, make_job
+from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
 from rlploss.training.objectives import RLP, Objective
 from rlploss.training.rows import Array, Inputs
@@ -33,13 +33,13 @@ def fit(
     y: Array | None,
     objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
-    budget: ChosenBudget,
+    budget: Budget,
     optimizer: ChosenOptimizer = Adam(),  # noqa: B008 - as above
     seed: int = 0,
     sample_weight: Array | None = None,
     validation: tuple[Inputs, Array | None] | None = None,
     metrics: ChosenMetrics = None,
-    evaluate_every: ChosenBudget | None = None,
+    evaluate_every: Budget | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
     schedule: str | Schedule | None = None,
@@ -48,7 +48,7 @@ def fit(
     progress: bool | ProgressFunction = False,
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: ChosenBudget | None = None,
+    checkpoint_every: Budget | None = None,
     engine: str = "auto",
 ) -> History:
     """Train `model` in place and return its curves.
@@ -115,10 +115,10 @@ def fit_fleet(
     problems: Iterable[Problem],
     objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
     *,
-    budget: ChosenBudget,
+    budget: Budget,
     optimizer: ChosenOptimizer = Adam(),  # noqa: B008 - as above
     metrics: ChosenMetrics = None,
-    evaluate_every: ChosenBudget | None = None,
+    evaluate_every: Budget | None = None,
     callbacks: Iterable[Callback] = (),
     early_stopping: EarlyStopping | int | None = None,
     schedule: str | Schedule | None = None,
@@ -127,7 +127,7 @@ def fit_fleet(
     progress: bool | ProgressFunction = False,
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: ChosenBudget | None = None,
+    checkpoint_every: Budget | None = None,
     engine: str = "auto",
 ) -> list[History]:
     """Train one replica per problem and return their histories in order.
@@ -136,7 +136,7 @@ def fit_fleet(
     the kernel trains share the cores, as many at a time as torch has threads; others train one after another.
 
     Args:
-        build_model: called with the seed of each problem; the same architecture each time, see `seeded`.
+        build_model: called with the seed of each problem; see `seeded`.
         problems: the replicas; what a `Problem` does not set is shared and comes from the other arguments, which are
             those of `fit`.
         callbacks: called with an `Event`, whose `replica` says which; one that returns True stops that replica.
@@ -163,21 +163,12 @@ def fit_fleet(
     known: dict[Any, Evaluator] = {}
     jobs: list[Job] = []
     settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
-    for number, problem in enumerate(problems):
+    for problem in problems:
         if not isinstance(problem, Problem):
             raise TypeError(f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y)")
         jobs.append(make_job(build_model(problem.seed), problem, *settings, known=known))
-        if _look(jobs[-1]) != _look(jobs[0]):
-            raise ValueError(
-                f"all replicas must have the same architecture and input shape, but replica {number} differs from "
-                "replica 0; train different architectures in fleets of their own"
-            )
     watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint, checkpoint_every)
     return [loop.history for loop in train(jobs, watch, engine=engine, progress=progress, fleet=True)]
-
-
-def _look(job: Job) -> tuple[object, ...]:
-    return repr(job.model), describe_model(job.model), job.table.x.shape[1:], job.table.n_outputs
 
 
 # From jobs to loops
@@ -193,76 +184,53 @@ def train(
 ) -> list[Loop]:
     """Train all jobs, and return their loops in order.
 
-    Kernel calls go to a pool of threads; everything else, models, evaluations and callbacks among it, happens in the
-    calling thread, because torch has one generator for all.
+    Kernel calls go to a pool of threads, some loops at a time, so that few hold their factors. Everything else, models,
+    evaluations and callbacks among it, happens in the calling thread, because torch has one generator for all.
     """
     one_of("engine", engine, ENGINES)
     reporter = Reporter(distributed.current().rank == 0 and progress, sum(job.total_steps for job in jobs))
-    loops: list[Loop] = []
-
-    def make_loops() -> Iterator[Loop]:
-        for number, job in enumerate(jobs):
-            replica = number if fleet else None
-            made, reason = _choose_engine(job, engine, watch.path(replica))
-            loops.append(Loop(job, made, watch, reporter, reason, replica))
-            yield loops[-1]
-
-    generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
-    with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
-        _go(make_loops(), stack)
-    reporter.end()
-    return loops
-
-
-def _go(loops: Iterator[Loop], stack: ExitStack) -> None:
-    """Take the loops to their ends: some at a time where the kernel trains them, so that few hold their factors."""
-    pool: ThreadPoolExecutor | None = None
     threads = torch.get_num_threads()
+    pool: ThreadPoolExecutor | None = None
     running: dict[Future[Outcome], Loop] = {}
-    active: list[Loop] = []
+    loops: list[Loop] = []
 
     def advance(loop: Loop, outcome: Outcome | None) -> None:
         """Begin a loop, or note how its stretch went; then give its next one to the pool, or take it here."""
-        with _own_threads(loop.engine):
+        if isinstance(loop.engine, KernelEngine):
+            torch.set_num_threads(1)  # the bits of factors and metrics must not depend on how many there are
+        try:
             loop.begin() if outcome is None else loop.took(outcome)
             while (stretch := loop.next()) is not None:
                 if pool is not None and loop.engine.in_pool:
                     running[pool.submit(stretch)] = loop
                     return
                 loop.took(stretch())
-        active.remove(loop)
+        finally:
+            torch.set_num_threads(threads)
         loop.leave()
 
-    try:
-        while True:
-            while len(running) <= threads and (loop := next(loops, None)) is not None:
-                if pool is None and isinstance(loop.engine, KernelEngine):
-                    stack.enter_context(blas_on_one_thread())
+    generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
+    with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
+        try:
+            for number, job in enumerate(jobs):
+                replica = number if fleet else None
+                made, reason = _choose_engine(job, engine, watch.path(replica))
+                loops.append(Loop(job, made, watch, reporter, reason, replica))
+                if pool is None and isinstance(made, KernelEngine):
+                    stack.enter_context(blas().limit(limits=1, user_api="blas"))
                     pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
-                active.append(loop)
-                advance(loop, None)
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                advance(running.pop(future), future.result())
-    finally:
-        for loop in active:
-            loop.engine.stopping = True
-        wait(running)
-        for loop in active:
-            loop.leave()
-
-
-@contextmanager
-def _own_threads(engine: Engine) -> Iterator[None]:
-    """Factors and metrics of a kernel's network on one of torch's threads: their bits must not depend on how many."""
-    threads = torch.get_num_threads()
-    if isinstance(engine, KernelEngine):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+                advance(loops[-1], None)
+                while len(running) > (threads if number + 1 < len(jobs) else 0):
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        advance(running.pop(future), future.result())
+        finally:
+            for loop in loops:
+                loop.engine.stopping = True
+            wait(running)
+            for loop in loops:
+                loop.leave()
+    reporter.end()
+    return loops
 
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -19,8 +18,6 @@ from rlploss._values import Value, plain, positive, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
 from rlploss.training.rows import Array, Inputs, Table, digest, read_rows, weigh
-
-SCHEDULES = ("cosine", "linear")
 
 Schedule = Callable[[int, int], float]
 OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]  # the values below are such functions too
@@ -43,8 +40,7 @@ class OptimizerValue(Value):
         # torch's fused SGD fails where a parameter has its first gradient later than others
         fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(self, "momentum", 0.0)
         kind: Any = getattr(torch.optim, type(self).__name__)
-        arguments = {name: value for name, value in self.to_json().items() if name != "kind"}
-        return kind(parameters, **arguments, fused=fused)  # type: ignore[no-any-return]  # torch's own class
+        return kind(parameters, **vars(self), fused=fused)  # type: ignore[no-any-return]  # torch's own class
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,44 +93,43 @@ def as_optimizer(value: object) -> OptimizerFunction:
     return function
 
 
-@dataclass(frozen=True, repr=False)
-class Epochs(Value):
-    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts."""
+class Budget(Value):
+    """How long a run is, and what is counted."""
 
     n: int
 
     def __post_init__(self) -> None:
-        put(self, "n", count("Epochs(n)", self.n))
+        put(self, "n", count(f"{type(self).__name__}(n)", self.n))
+
+    def steps(self, steps_per_epoch: int) -> int:
+        """Optimiser steps in all."""
+        return self.n
+
+
+@dataclass(frozen=True, repr=False)
+class Epochs(Budget):
+    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts."""
+
+    n: int
 
     def steps(self, steps_per_epoch: int) -> int:
         return self.n * steps_per_epoch
 
 
 @dataclass(frozen=True, repr=False)
-class Steps(Value):
+class Steps(Budget):
     """`n` optimiser steps, whatever an epoch is for the objective."""
 
     n: int
 
-    def __post_init__(self) -> None:
-        put(self, "n", count("Steps(n)", self.n))
-
-    def steps(self, steps_per_epoch: int) -> int:
-        return self.n
-
-
-Budget = Epochs | Steps
-ChosenBudget = Budget | tuple[int, str]
-
 
 def as_budget(name: str, value: object) -> Budget:
-    """Read `Epochs(n)`, `Steps(n)`, `(n, "epochs")` or `(n, "steps")`."""
-    if isinstance(value, Epochs | Steps):
-        return value
-    if isinstance(value, tuple) and len(value) == 2:
-        n, unit = value
-        return Epochs(n) if one_of(f"the unit of {name}", unit, ("epochs", "steps")) == "epochs" else Steps(n)
-    raise TypeError(f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}")
+    """Return `value` if it is a budget."""
+    if not isinstance(value, Budget):
+        raise TypeError(
+            f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}"
+        )
+    return value
 
 
 # Problems and jobs
@@ -155,7 +150,7 @@ class Problem:
     sample_weight: Array | None = None
     objective: Objective | str | None = None
     optimizer: ChosenOptimizer | None = None
-    budget: ChosenBudget | None = None
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,39 +185,26 @@ class Job:
         total, steps = self.total_steps, np.arange(first, last)
         if self.schedule == "linear":
             return np.asarray(1 - steps / total)
-        if self.schedule == "cosine":
-            return np.asarray(0.5 * (1 + np.cos(math.pi * steps / total)))
-        assert callable(self.schedule)  # names are checked when the job is made
+        if isinstance(self.schedule, str):  # cosine
+            return np.asarray(0.5 * (1 + np.cos(np.pi * steps / total)))
         return np.array([float(self.schedule(int(step), total)) for step in steps])
 
     def settings(self) -> dict[str, Any]:
         """The settings in force, for `History`: values as they are, functions by name."""
-        return {
-            "objective": self.objective,
-            "optimizer": self.optimizer,
-            "budget": self.budget,
-            "n_rows": self.table.n_rows,
-            "seed": self.seed,
-            "schedule": self.schedule,
-            "clip_grad": self.clip_grad,
-        }
+        names = ("objective", "optimizer", "budget", "seed", "schedule", "clip_grad")
+        return {name: getattr(self, name) for name in names} | {"n_rows": self.table.n_rows}
 
     def describe(self) -> dict[str, Any]:
         """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
         validation = self.evaluator.validation
+        shapes = ", ".join(f"{name} {list(p.shape)} {p.dtype}" for name, p in self.model.named_parameters())
         return {
             **{name: plain(value) for name, value in self.settings().items()},
-            "model": describe_model(self.model),
+            "model": f"{type(self.model).__qualname__}({shapes})",
             "data": self.table.fingerprint(),
             "validation": None if validation is None else digest(validation.x, validation.y),
-            "metrics": list(self.evaluator.names),
+            "metrics": list(self.evaluator.functions),
         }
-
-
-def describe_model(model: nn.Module) -> str:
-    """Class and parameter shapes: what must be the same for weights to be put back."""
-    shapes = ", ".join(f"{name} {list(p.shape)} {p.dtype}" for name, p in model.named_parameters())
-    return f"{type(model).__qualname__}({shapes})"
 
 
 def make_job(
@@ -230,7 +212,7 @@ def make_job(
     problem: Problem,
     objective: Objective | str,
     optimizer: ChosenOptimizer,
-    budget: ChosenBudget,
+    budget: Budget,
     metrics: ChosenMetrics = None,
     schedule: str | Schedule | None = None,
     clip_grad: float | None = None,
@@ -255,9 +237,10 @@ def make_job(
     table = weigh(read_rows(model, problem.X, problem.y, loss=loss, device=where), problem.sample_weight)
     _check_meaning(wanted, table, n_processes)
     if schedule is not None and not callable(schedule):
-        one_of("schedule", schedule, SCHEDULES)
-    key = (loss, table.classes, None if problem.validation is None else tuple(id(part) for part in problem.validation))
+        one_of("schedule", schedule, ("cosine", "linear"))
     known = {} if known is None else known
+    kind = (loss, table.classes, table.n_outputs, table.x.dtype, where)
+    key = (*kind, *(id(part) for part in problem.validation or ()))
     if key not in known:
         rows = None
         if problem.validation is not None:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -21,9 +20,9 @@ from rlploss._extras import missing
 from rlploss.loss.planes import probe_rows
 from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome, score
-from rlploss.training.feed import Block, Feed, Window
+from rlploss.training.feed import Feed, Window
 from rlploss.training.job import SGD, Adam, AdamW, Job
-from rlploss.training.objectives import RLP, Huber
+from rlploss.training.objectives import RLP
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
 MOST_PRODUCTS, MOST_PARAMETERS = 3e7, 3e5
@@ -34,6 +33,7 @@ _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
+_TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
 _TOLD_AFTER = 1.0  # seconds of compiling in silence
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # floating types that the kernel is compiled for
@@ -73,8 +73,9 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
 
 
 def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    plain = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
-    if isinstance(model, nn.Sequential) and plain and not any(getattr(model, name) for name in _HOOKS):
+    """The module, or what stands in it one after another."""
+    own = type(model).forward is not nn.Sequential.forward or any(getattr(model, name) for name in _HOOKS)
+    if isinstance(model, nn.Sequential) and not own:
         for child in model:
             yield from _in_order(child)
     else:
@@ -108,17 +109,12 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
 
 
 @cache
-def _controller() -> Any:
+def blas() -> Any:
+    """What sets the number of BLAS's threads, by which small products lose, and on which bits must not depend."""
     import scipy.linalg.cython_blas  # noqa: F401 - numba's products call it: it must be loaded to be found
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
-
-
-def blas_on_one_thread() -> AbstractContextManager[object]:
-    """Products of small matrices lose by threads of their own, and their bits must not depend on them."""
-    limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
-    return limit
 
 
 class KernelEngine(Engine):
@@ -154,24 +150,21 @@ class KernelEngine(Engine):
         kind = kt.NESTEROV if getattr(optimizer, "nesterov", False) else kind
         momentum = float(getattr(optimizer, "momentum", 0.0))
         self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
-        self._block: Block | None = None
+        self._ready_for: Tensor | None = None  # the rows that the three below are made for
         self._rows: Any = None
         self._loss: Any = None
         self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
-    def begin(self) -> None:
-        """Nothing to do: each stretch begins with the module's weights."""
-
     def end(self) -> None:
-        self._block = self._rows = self._loss = self._work = None
-        self.feed.release()
+        self._ready_for = self._rows = self._loss = self._work = None
+        super().end()
 
     # Steps
 
     @torch.no_grad()
     def run(self, window: Window, deadline: float) -> Outcome:
-        self._use(window.block)
+        self._use(window)
         torch._foreach_copy_(self._views, self._module)
         try:
             return self._take(window, deadline)
@@ -217,7 +210,9 @@ class KernelEngine(Engine):
         n = self._y.size if self._rows.every_row else int(window.spans[i, 1] - window.spans[i, 0]) * C
         last = work.acts.size - work.target.size  # where the outputs begin
         pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
-        value, back = score(self.job.objective, window, i, pred, target)
+        with torch.enable_grad():
+            value = score(self.job.objective, window, i, pred.requires_grad_(), target)
+            (back,) = torch.autograd.grad(value, pred)
         work.back[last : last + n] = back.reshape(-1).numpy()
         return self._call(*here, kt.BACKWARD, value.item())
 
@@ -235,48 +230,45 @@ class KernelEngine(Engine):
 
     # From the job's values to the kernel's arguments
 
-    def _use(self, block: Block) -> None:
-        """Get ready for the steps of a block."""
-        if block is self._block:
+    def _use(self, window: Window) -> None:
+        """Get ready for the steps that were drawn together with these."""
+        if window.rows is self._ready_for:
             return
-        self._block = block
-        C, spans = self._y.shape[1], np.zeros((0, 2), np.int64)
-        weight, lam = (_numbers(part, self._theta.dtype) for part in (block.weight, block.lam))
-        rows, partner = (_numbers(part, torch.int64) for part in (block.rows, block.partner))
-        self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, spans, block.every_row)
-        self._loss = self._make_loss(block)
-        B = len(self._y) if block.every_row else int((block.spans[:, 1] - block.spans[:, 0]).max())
-        total, P = B * int(self._net.widths.sum()), len(self.state.theta)
+        self._ready_for = window.rows
+        weight, lam = (_numbers(part, self._theta.dtype) for part in (window.weight, window.lam))
+        rows, partner = (_numbers(part, torch.int64) for part in (window.rows, window.partner))
+        self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, window.spans[:0], window.every_row)
+        self._loss = self._make_loss(window)
+        B, C, P = self.feed.most_rows, self._y.shape[1], len(self._theta)
+        total = B * int(self._net.widths.sum())
         q = max(self._loss.projector.shape[1], self._loss.subset_size)
         sizes = (total, total, B * C, B * C, q * C, P, P, int(self._net.widths.max()))
         self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
-        if block.every_row:
+        if window.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
         _get_ready(self._run, self._dtype, arguments)
 
-    def _make_loss(self, block: Block) -> kt.Loss:
+    def _make_loss(self, window: Window) -> kt.Loss:
         objective, real = self.job.objective, self._theta.dtype
-        M, kind = 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
+        M, kind, intercept = 1, _LOSSES.get(objective.loss, kt.OUTSIDE), False
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         if isinstance(objective, RLP):
-            M, kind = objective.shape()[0], kt.PROJECTED
-            if block.bank is not None:
+            M, kind, intercept = objective.shape()[0], kt.PROJECTED, objective.planes.intercept
+            if window.bank is not None:
                 kind = kt.OUTSIDE
-            elif block.form is not None:
-                kind, form = kt.FORM, _numbers(block.form, real)
-            elif block.fits_planes:
+            elif window.form is not None:
+                kind, form = kt.FORM, _numbers(window.form, real)
+            elif window.fits_planes:
                 kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
-            elif block.projector is not None:
-                projector = _numbers(block.projector, real)
-            elif block.every_row or block.weight is not None:  # the residual is seen whole
-                projector = np.zeros((len(block.rows) // M, 1, M), self._dtype)
+            elif window.projector is not None:
+                projector = _numbers(window.projector, real)
+            elif window.every_row or window.weight is not None:  # the residual is seen whole
+                projector = np.zeros((len(window.rows) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        offset = _numbers(block.offset, real)
-        delta = objective.delta if isinstance(objective, Huber) else 1.0
-        intercept = isinstance(objective, RLP) and objective.planes.intercept
-        return kt.Loss(kind, float(delta), projector, float(block.residual_weight), offset, form, M, bool(intercept))
+        delta, offset = float(getattr(objective, "delta", 1.0)), _numbers(window.offset, real)
+        return kt.Loss(kind, delta, projector, float(window.residual_weight), offset, form, M, intercept)
 
     # State
 
@@ -291,8 +283,7 @@ class KernelEngine(Engine):
 
 def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
     """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
-    given = torch.zeros(0) if tensor is None else tensor.detach()
-    array: NDArray[Any] = given.to(dtype).contiguous().numpy()
+    array: NDArray[Any] = (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
     return array
 
 
@@ -306,7 +297,7 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
     with _LOCK:
         if dtype in _READY:
             return
-        told = threading.Timer(_TOLD_AFTER, _tell)
+        told = threading.Timer(_TOLD_AFTER, print, [_TOLD], {"file": sys.stderr, "flush": True})
         told.daemon = True
         told.start()
         run.disable_compile(False)
@@ -319,7 +310,3 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
             told.cancel()
         run.disable_compile(True)
         _READY.add(dtype)
-
-
-def _tell() -> None:
-    print("rlploss: compiling the training kernel, some ten seconds, once on this machine", file=sys.stderr, flush=True)

@@ -18,8 +18,8 @@ from rlploss._checks import one_of
 from rlploss._progress import Reporter
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, Outcome
-from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, make_stopper
-from rlploss.training.job import ChosenBudget, Epochs, Job, Steps, as_budget
+from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, Stopper
+from rlploss.training.job import Budget, Epochs, Job, Steps, as_budget
 from rlploss.training.objectives import RLP
 
 CHECKPOINT_SECONDS = 30.0
@@ -33,12 +33,12 @@ class DivergenceError(RuntimeError):
 class Supervision:
     """How runs are watched: the same for all jobs of a fleet."""
 
-    evaluate_every: ChosenBudget | None = None
+    evaluate_every: Budget | None = None
     callbacks: tuple[Callback, ...] = ()
     early_stopping: EarlyStopping | int | None = None
     on_divergence: str = "raise"
     checkpoint: str | Path | None = None  # a file, or a folder with one for each replica of a fleet
-    checkpoint_every: ChosenBudget | None = None
+    checkpoint_every: Budget | None = None
 
     def __post_init__(self) -> None:
         one_of("on_divergence", self.on_divergence, ("raise", "record"))
@@ -60,7 +60,8 @@ class Loop:
     ) -> None:
         self.job, self.engine, self.watch, self.reporter, self.number = job, engine, watch, reporter, number
         self.share = distributed.current()
-        self.stopper = make_stopper(watch.early_stopping, job.evaluator.names)
+        stopping = watch.early_stopping
+        self.stopper = None if stopping is None else Stopper(stopping, job.evaluator.functions)
         self.step, self.seconds, self.loss_count = 0, 0.0, 0
         self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
         self.history = History({**job.settings(), "engine": engine.name, "engine_reason": reason}, model=job.model)
@@ -200,36 +201,26 @@ class Loop:
     def _save(self) -> None:
         if self.share.rank > 0:
             return
-        history = self.history
-        self._file.save(
-            {
-                "step": self.step,
-                "seconds": self.seconds,
-                "loss_sum": self.engine.total,
-                "loss_count": self.loss_count,
-                "model": self.job.model.state_dict(),
-                "best": self.best,
-                "engine": self.engine.state_dict(),
-                "columns": history.columns,
-                "stopped": history.stopped,
-                "best_step": history.best_step,
-            }
-        )
+        state = {name: getattr(self, name) for name in ("step", "seconds", "loss_count", "best")}
+        state |= {name: getattr(self.history, name) for name in ("columns", "stopped", "best_step")}
+        weights = {"model": self.job.model.state_dict(), "engine": self.engine.state_dict()}
+        self._file.save({**state, **weights, "loss_sum": self.engine.total})
         self._saved_at = time.perf_counter()
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
         self.job.model.load_state_dict(state["model"])
         self.best, self.engine.total = state["best"], state["loss_sum"]
-        shapes = {name: value.shape for name, value in state["model"].items()}
-        if self.best is not None and {name: value.shape for name, value in self.best.items()} != shapes:
+        if self.best is not None and _shapes(self.best) != _shapes(state["model"]):
             raise ValueError("its best weights are not those of the model")
-        self.history.columns, self.history.stopped = state["columns"], state["stopped"]
-        self.history.best_step = state["best_step"]
+        for name in ("columns", "stopped", "best_step"):
+            setattr(self.history, name, state[name])
         if self.stopper is not None:
-            for step, value in zip(
-                *(state["columns"][name] for name in ("step", self.stopper.rule.metric)), strict=True
-            ):
-                self.stopper.better(value, int(step))
+            for step, value in zip(self.history["step"], self.history[self.stopper.rule.metric], strict=True):
+                self.stopper.better(float(value), int(step))
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items()}

@@ -19,11 +19,7 @@ PLANS = ("once", "each-epoch")
 
 
 class Objective(Value):
-    """What a network is trained to make small.
-
-    `resolve` fills in what depends on the table. The numbers that follow (rows and steps of an epoch) belong to the
-    resolved value.
-    """
+    """What a network is trained to make small; rows and steps of an epoch are those of a resolved value."""
 
     loss: ClassVar[str]  # the name of its formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
@@ -39,7 +35,7 @@ class Objective(Value):
 
     def rows_per_epoch(self, n_rows: int) -> int:
         """Rows read in one epoch."""
-        raise NotImplementedError
+        return n_rows
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Optimiser steps in one epoch."""
@@ -49,6 +45,11 @@ class Objective(Value):
         """Rows read in the first `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch(n_rows))
         return epochs * self.rows_per_epoch(n_rows) + rest * self.rows_per_step
+
+    def _resolved(self, size: int | str | None) -> int:
+        if not isinstance(size, int):
+            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
+        return size
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,7 +149,6 @@ class RLP(Objective):
 
         M = min(100, N // 2), the paper's size where the rows allow it and half of them otherwise, raised to p + 2
         where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
-        K = 1000 as in the paper, capped at the number of different subsets.
         """
         size, planes = self.subset_size, self.planes
         if size is None:
@@ -169,9 +169,7 @@ class RLP(Objective):
     def shape(self) -> tuple[int, int, int]:
         """M, K and the subsets per step of a resolved value."""
         sizes = (self.subset_size, self.n_subsets, self.subsets_per_step)
-        M, K, k = (size if isinstance(size, int) else 0 for size in sizes)
-        if not M * K * k:
-            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
+        M, K, k = map(self._resolved, sizes)
         return M, K, k
 
     @property
@@ -205,12 +203,7 @@ class OnBatches(Objective):
 
     @property
     def rows_per_step(self) -> int:
-        if not isinstance(self.batch_size, int):
-            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
-        return self.batch_size
-
-    def rows_per_epoch(self, n_rows: int) -> int:
-        return n_rows
+        return self._resolved(self.batch_size)
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,7 +37,7 @@ class Table:
     classes: bool  # the targets are one-hot class numbers
     weight: Tensor | None = None  # [n] with mean 1; None: all rows count the same
     dataset: Dataset[Any] | None = None  # None: rows are in memory
-    loss: str = ""  # that the targets of a dataset are read for
+    loss: str = ""  # that the targets are read for
 
     @cached_property
     def n_rows(self) -> int:
@@ -121,7 +121,7 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
         return torch.stack([torch.as_tensor(item) for item in items]), None
     if any(len(item) != 2 for item in items):
         raise TypeError(f"a dataset's items must be (input, target), got {len(items[0])} parts")
-    inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in range(2))
+    inputs, targets = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*items, strict=True))
     return inputs, targets
 
 
@@ -135,28 +135,26 @@ def read_rows(
     """
     if isinstance(X, DataLoader):
         raise TypeError(f"{name}X must be rows, got a DataLoader; fit draws its own batches: pass loader.dataset, None")
+    dataset = None
     if isinstance(X, Dataset):
-        return _read_dataset(model, X, y, loss=loss, device=device, name=name)
+        if y is not None:
+            raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
+        if isinstance(X, TensorDataset) and len(X.tensors) == 2:
+            X, y = X.tensors
+        else:
+            dataset, (X, y) = X, _first_rows(X, name)
     x = _input(name, X, device, model_dtype(model))
-    return Table(x, *_target(name, x, y, output_width(model, x), loss))
+    return Table(x, *_target(name, x, y, output_width(model, x), loss), dataset=dataset, loss=loss)
 
 
-def _read_dataset(
-    model: nn.Module, dataset: Dataset[Any], y: object, *, loss: str, device: torch.device, name: str
-) -> Table:
-    """Look at a dataset's first rows, and leave the rest for when it is needed."""
-    if y is not None:
-        raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return read_rows(model, *dataset.tensors, loss=loss, device=device, name=name)
+def _first_rows(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor | None]:
+    """Inputs and targets of the first rows, which show what the rest is like."""
     kind = type(dataset).__name__
     if not hasattr(dataset, "__len__"):
         raise TypeError(f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset")
     if len(dataset) == 0:
         raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
-    inputs, targets = fetch(dataset, range(min(2, len(dataset))))
-    x = _input(name, inputs, device, model_dtype(model))
-    return Table(x, *_target(name, x, targets, output_width(model, x), loss), dataset=dataset, loss=loss)
+    return fetch(dataset, range(min(2, len(dataset))))
 
 
 def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -230,8 +228,7 @@ def model_dtype(model: nn.Module) -> torch.dtype:
 
 def output_width(model: nn.Module, x: Tensor) -> int:
     """Numbers that the model gives per row, found with a forward pass on two rows in evaluation mode."""
-    sample = x[:2]
-    training = model.training
+    sample, training = x[:2], model.training
     model.eval()
     try:
         with torch.no_grad():
