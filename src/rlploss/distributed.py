@@ -37,8 +37,8 @@ class Share:
     rank: int = 0
     world: int = 1
 
-    def of(self, n: int) -> slice:
-        """Which of n units are this process's.
+    def of(self, n: Any) -> slice:
+        """Which of n units are this process's; n is a number, or an array of them.
 
         >>> [Share(r, 3).of(7) for r in range(3)]
         [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
@@ -71,8 +71,7 @@ def start(backend: str | None = None, *, timeout: float = 600.0) -> Iterator[Sha
         yield Share()
         return
     if backend is None:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        enough = torch.cuda.is_available() and torch.cuda.device_count() >= local
+        enough = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         backend = "nccl" if enough else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -105,13 +104,11 @@ def add_up(value: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     marks = torch.tensor(has, dtype=dtype, device=device)
     flat = torch.cat([value.detach().to(device, dtype).view(1), marks, *(p.reshape(-1) for p in parts)])
     dist.all_reduce(flat)
-    anywhere = flat[1 : 1 + len(parts)].tolist()
-    done = 1 + len(parts)
-    for parameter, part, count in zip(parameters, parts, anywhere, strict=True):
+    total, anywhere, *sums = torch.split(flat, [1, len(parts), *(part.numel() for part in parts)])
+    for parameter, part, count in zip(parameters, sums, anywhere.tolist(), strict=True):
         if count > 0:
-            parameter.grad = flat[done : done + part.numel()].view_as(part)
-        done += part.numel()
-    return flat[0]
+            parameter.grad = part.view_as(parameter)
+    return total[0]
 
 
 def any_of(flag: bool) -> bool:
@@ -178,8 +175,7 @@ def mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
     offset does not spoil the deviation.
     """
     n, mean = _mean(x)
-    spread = _everywhere((x.double() - mean).square().sum(0)) / n
-    std = spread.sqrt()
+    std = (_everywhere((x.double() - mean).square().sum(0)) / n).sqrt()
     return mean, torch.where(is_constant(mean, std), torch.ones_like(std), std)
 
 

@@ -152,8 +152,7 @@ def measure_valley(
 class ConditionThree:
     """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A = x⁺.
 
-    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the least over
-    k.
+    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the least over k.
     """
 
     same: Estimate
@@ -278,15 +277,12 @@ def coverage(subsets: Tensor, n_rows: int) -> Coverage:
 def plane_nullity(features: Tensor, subset_size: int) -> int:
     """Return the dimension of the residuals on `features` [N, d] that change no plane of any of the C(N, M) subsets.
 
-    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N must be
-    small.
+    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N must be small.
     """
     x = _checks.feature_matrix(features).to(torch.float64)
     n_rows, n_features = x.shape
-    if math.comb(n_rows, subset_size) > 20_000:
-        raise ValueError(
-            f"plane_nullity lists all subsets, at most 20000, got {math.comb(n_rows, subset_size)}; use fewer rows"
-        )
+    if (n_subsets := math.comb(n_rows, subset_size)) > 20_000:
+        raise ValueError(f"plane_nullity lists all subsets, at most 20000, got {n_subsets}; use fewer rows")
     plan = torch.tensor(list(itertools.combinations(range(n_rows), subset_size)))
     pinv = torch.linalg.pinv(x[plan])  # [K, d, M]
     rows = torch.zeros(len(plan), n_features, n_rows, dtype=x.dtype)

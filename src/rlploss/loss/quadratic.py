@@ -1,4 +1,4 @@
-"""The loss as a quadratic form of the residual, with or without its gradient: every ‖W R‖² of the library.
+"""The loss as a quadratic form of the residual, for autograd: every ‖W R‖² of the library outside the kernel.
 
 Of one subset it is a·‖R‖² ± ‖W R‖² with rows W [q, M] that depend on the features alone:
 
@@ -46,7 +46,7 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
 
 
 def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: float = 0.0) -> Tensor:
-    """a·‖R‖² ± ‖W R‖² of each subset, for autograd: residual R [..., M, C], rows W [..., q, M], a `residual_weight`."""
+    """a·‖R‖² ± ‖W R‖² of each subset: residual R [..., M, C], rows W [..., q, M], a `residual_weight`."""
     if rows is None:
         return residual.square().sum((-2, -1)) * residual_weight
     if residual_weight:
@@ -56,31 +56,9 @@ def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: floa
     return (along * along).sum() if along.ndim == 2 else (along * along).sum((-2, -1))
 
 
-def projected(
-    residual: Tensor, rows: Tensor | None, scale: float = 1.0, residual_weight: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Return scale·(a·‖R‖² ± ‖W R‖²) [...] of each subset, and its gradient [..., M, C].
-
-    residual R [..., M, C], rows W [..., q, M], a the `residual_weight`.
-    """
-    if rows is not None and residual_weight == 0:
-        along = rows @ residual
-        value = (along * along).sum((-2, -1))
-        # every operation counts: a step of a small network is little else
-        return value if scale == 1 else value * scale, rows.mT @ (along * (2 * scale))
-    product = residual * residual_weight if rows is None else _product(residual, rows, residual_weight)
-    return _value(residual, product, residual_weight) * scale, product * (2 * scale)
-
-
 def quadratic_value(residual: Tensor, form: Tensor) -> Tensor:
-    """tr(RᵀQR), for autograd: residual R [..., N, C], symmetric form Q [..., N, N]."""
+    """tr(RᵀQR): residual R [..., N, C], symmetric form Q [..., N, N]."""
     return _differentiable(residual, form, 0.0)
-
-
-def quadratic(residual: Tensor, form: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return scale·tr(RᵀQR) [...] and its gradient [..., N, C]: R [..., N, C] the residual, Q [..., N, N] the form."""
-    product = _product(residual, form, 0.0)
-    return _value(residual, product, 0.0).clamp_min(0) * scale, product * (2 * scale)
 
 
 def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:

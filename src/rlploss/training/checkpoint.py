@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rlploss._checks import warn
 from rlploss._files import replacing
 from rlploss.training.rows import digest
 
@@ -56,16 +56,11 @@ class CheckpointFile:
         if not self.path.exists():
             return None
         content = read(self.path)
-        differences = _differences(content["spec"], self.spec)
-        if differences:
-            raise ValueError(f"checkpoint {self.path} must belong to this run, but it differs: {differences}; {REMEDY}")
-        drift = _differences(content["environment"], self.where)
-        if drift:
-            warnings.warn(
-                f"checkpoint {self.path} was written elsewhere: {drift}; the run continues, but not bit for bit",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        if other := ", ".join(_differences(content["spec"], self.spec)):
+            raise ValueError(f"checkpoint {self.path} must belong to this run, but it differs: {other}; {REMEDY}")
+        if drift := ", ".join(_differences(content["environment"], self.where)):
+            said = f"checkpoint {self.path} was written elsewhere: {drift}; the run continues, but not bit for bit"
+            warn(RuntimeWarning, said)
         state: dict[str, Any] = content["state"]
         return state
 
@@ -101,10 +96,8 @@ def refusing(path: Path) -> Iterator[None]:
     except (Warning, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if "allocate memory" in str(error):  # the file is not to blame
-            raise
-        if isinstance(error, ValueError) and str(error).startswith(f"checkpoint {path} "):
-            raise
+        if "allocate memory" in str(error) or str(error).startswith(f"checkpoint {path} "):
+            raise  # the file is not to blame, or it is said already
         raise ValueError(
             f"checkpoint {path} must be a whole file that fit wrote, got: {_first_line(error)}; {REMEDY}"
         ) from error
@@ -132,14 +125,10 @@ def _check_state(state: dict[str, Any]) -> None:
             raise ValueError("its columns are not numbers")
 
 
-def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> str:
-    parts = []
+def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[str]:
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)
-        if a == b:
-            continue
         if isinstance(a, dict) and isinstance(b, dict):
-            parts.append(_differences(a, b, f"{within}{key}."))
-        else:
-            parts.append(f"{within}{key} is {_short(repr(a))} in the file and {_short(repr(b))} here")
-    return ", ".join(parts)
+            yield from _differences(a, b, f"{within}{key}.")
+        elif a != b:
+            yield f"{within}{key} is {_short(repr(a))} in the file and {_short(repr(b))} here"

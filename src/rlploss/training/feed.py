@@ -95,8 +95,8 @@ class Feed:
         in_epoch, in_step = (n // self._unit for n in rows)
         first = np.arange(job.steps_per_epoch) * in_step
         self._totals = np.minimum(in_step, in_epoch - first)
-        self._begin = first + share.rank * self._totals // share.world
-        self._sizes = first + (share.rank + 1) * self._totals // share.world - self._begin
+        part = share.of(self._totals)
+        self._begin, self._sizes = first + part.start, part.stop - part.start
         mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
         in_memory = self.table.dataset is None
         alone = in_memory and share.world == 1

@@ -34,7 +34,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
 _TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
-_TOLD_AFTER = 1.0  # seconds of compiling in silence
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # floating types that the kernel is compiled for
 
@@ -165,34 +164,30 @@ class KernelEngine(Engine):
     @torch.no_grad()
     def run(self, window: Window, deadline: float) -> Outcome:
         self._use(window)
+        rates = self.job.rate_factors(window.first, window.last) * self._lr
+        taken, n, bad = 0, window.last - window.first, None
+        started = time.perf_counter()
         torch._foreach_copy_(self._views, self._module)
+        self.state.total[0] = self.total
         try:
-            return self._take(window, deadline)
+            while taken < n and bad is None:
+                begun = time.perf_counter()
+                if self._loss.kind == kt.OUTSIDE:
+                    done, status, value = self._step_outside(window, taken, rates)
+                else:
+                    part = slice(taken, taken + int(min(n, max(64, CALL_SECONDS / self._pace))))
+                    done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
+                if status == kt.DOUBTFUL:
+                    more, status, value = self._careful_step(window, taken + done, rates)
+                    done += more
+                taken += done
+                bad = value if status == kt.NOT_FINITE else None
+                now = time.perf_counter()
+                self._pace = max((now - begun) / max(done, 1), 1e-9)
+                if self.stopping or now >= deadline:
+                    break
         finally:
             torch._foreach_copy_(self._module, self._views)
-
-    def _take(self, window: Window, deadline: float) -> Outcome:
-        rates = self.job.rate_factors(window.first, window.last) * self._lr
-        started = time.perf_counter()
-        taken, n, bad = 0, window.last - window.first, None
-        self.state.total[0] = self.total
-        while taken < n and bad is None:
-            begun = time.perf_counter()
-            if self._loss.kind == kt.OUTSIDE:
-                done, status, value = self._step_outside(window, taken, rates)
-            else:
-                part = slice(taken, taken + int(min(n, max(64, CALL_SECONDS / self._pace))))
-                done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
-            if status == kt.DOUBTFUL:
-                more, status, value = self._careful_step(window, taken + done, rates)
-                done += more
-            taken += done
-            if status == kt.NOT_FINITE:
-                bad = value
-            now = time.perf_counter()
-            self._pace = max((now - begun) / max(done, 1), 1e-9)
-            if self.stopping or now >= deadline:
-                break
         self.total = float(self.state.total[0])
         return Outcome(taken, time.perf_counter() - started, bad)
 
@@ -220,11 +215,9 @@ class KernelEngine(Engine):
         """A step on subsets with columns that are nearly dependent, whose planes the loss's own rule of rank fits."""
         objective, data = self.job.objective, self._rows
         assert isinstance(objective, RLP)
-        x, _ = window.inputs(i)
-        subsets = x.reshape(-1, objective.shape()[0], x[0].numel())
-        rows = probe_rows(subsets, objective.planes)
+        (low, high), (x, _) = window.spans[i], window.inputs(i)
+        rows = probe_rows(x.reshape(-1, objective.shape()[0], x[0].numel()), objective.planes)
         loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows, x.dtype))
-        low, high = window.spans[i]
         parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
         return self._call(data._replace(**parts), loss, [[0, high - low]], rates[i : i + 1])
 
@@ -297,7 +290,7 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
     with _LOCK:
         if dtype in _READY:
             return
-        told = threading.Timer(_TOLD_AFTER, print, [_TOLD], {"file": sys.stderr, "flush": True})
+        told = threading.Timer(1.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
         told.daemon = True
         told.start()
         run.disable_compile(False)

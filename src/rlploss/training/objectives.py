@@ -15,8 +15,6 @@ from rlploss._values import Value, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
 
-PLANS = ("once", "each-epoch")
-
 
 class Objective(Value):
     """What a network is trained to make small; rows and steps of an epoch are those of a resolved value."""
@@ -96,7 +94,7 @@ class RLP(Objective):
         put(self, "ridge", planes.ridge)
         put(self, "intercept", None if self.intercept is None else planes.intercept)
         one_of("method", self.method, METHODS)
-        one_of("plan", self.plan, PLANS)
+        one_of("plan", self.plan, ("once", "each-epoch"))
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
@@ -168,8 +166,7 @@ class RLP(Objective):
 
     def shape(self) -> tuple[int, int, int]:
         """M, K and the subsets per step of a resolved value."""
-        sizes = (self.subset_size, self.n_subsets, self.subsets_per_step)
-        M, K, k = map(self._resolved, sizes)
+        M, K, k = map(self._resolved, (self.subset_size, self.n_subsets, self.subsets_per_step))
         return M, K, k
 
     @property
