@@ -39,7 +39,8 @@ class Engine(ABC):
     stopping = False  # asks `run` to come back soon
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
-    def begin(self) -> None:  # noqa: B027 - most have nothing to do
+    @abstractmethod
+    def begin(self) -> None:
         """Begin the run."""
 
     @abstractmethod
@@ -54,9 +55,9 @@ class Engine(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with such a state."""
 
+    @abstractmethod
     def end(self) -> None:
         """Let go of what can be made again."""
-        self.feed.release()
 
 
 class ModuleEngine(Engine):
@@ -82,6 +83,9 @@ class ModuleEngine(Engine):
         source = stream(self.job.seed, purpose).initial_seed()
         for generator in default_generators(self.job.table.x.device):
             generator.manual_seed(source)
+
+    def end(self) -> None:
+        self.feed.release()
 
     def run(self, window: Window, deadline: float) -> Outcome:
         job, model, parameters = self.job, self.job.model, self._parameters
