@@ -106,7 +106,7 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
         axes.legend(frameon=False, fontsize=8, title="dashed: mean level, dotted: large M", title_fontsize=8)
 
 
-SIZES = (8, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
+SIZES = (7, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
 
 
 @cache
@@ -134,7 +134,7 @@ def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
             noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
             problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
         mse = errors(MSE(batch_size="all"))
-        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 200) for m in SIZES]
+        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 500, subsets_per_step="all") for m in SIZES]
         found[name] = [float(np.exp(np.mean(np.log(errors(objective) / mse)))) for objective in objectives]
     return found
 
