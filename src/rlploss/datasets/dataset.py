@@ -1,20 +1,15 @@
-"""`Dataset`: arrays that cannot be changed by accident; `Entry`: what is known before they are there."""
+"""`Dataset`: arrays that cannot be changed by accident."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Source
-
 TaskName = Literal["regression", "classification", "reconstruction"]
 Array = NDArray[Any]
-Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
 ImageShape = tuple[int, int, int]  # channels, height, width
 
 
@@ -64,32 +59,3 @@ class Dataset:
         if self.image_shape is None:
             raise ValueError(f'dataset "{self.name}" has no images: use X')
         return self.X.reshape(self.n_rows, *self.image_shape)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is known of a dataset before a byte of it is there."""
-
-    name: str
-    n_rows: int
-    n_features: int
-    task: TaskName
-    read: Callable[[Mapping[str, bytes]], Arrays]
-    source: str
-    licence: str
-    citation: str
-    files: tuple[DataFile, ...] = ()
-    sources: tuple[Source, ...] = ()
-    directory: str = ""  # in the cache; entries that share files share it
-    image_shape: ImageShape | None = None
-    n_official_train: int | None = None
-
-    @property
-    def tasks(self) -> tuple[TaskName, ...]:
-        """The tasks it can be loaded for, its own first."""
-        return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
-
-    @property
-    def n_bytes(self) -> int:
-        """Size in the cache."""
-        return sum(file.size for file in self.files)

@@ -43,6 +43,11 @@ class FormatError(ValueError):
     """The bytes are not in the format they should be in."""
 
 
+def read_archive(path: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the members named in `sizes` of a wheel, or of a gzipped tar file."""
+    return (read_zip if path.suffix == ".whl" else read_tar_gz)(path, sizes)
+
+
 def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a zip file or wheel."""
     found: dict[str, bytes] = {}
