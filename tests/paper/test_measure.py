@@ -39,7 +39,7 @@ def measured():
 
 
 def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
-    wanted = [claim for claim in published.claims() if claim.rule == "measured"]
+    wanted = [claim for claim in published.CLAIMS if claim.rule == "measured"]
     found = {claim.id: propositions.verdict(claim, measured) for claim in wanted}
     assert {name: v.word for name, v in found.items()} == {
         "proposition-1": REPRODUCED,

@@ -24,7 +24,7 @@ Rule = Callable[[PublishedClaim, StoredResults], Verdict]
 def all_claims(results: StoredResults) -> list[Claim]:
     """Every claim of `published.toml` with its verdict."""
     made = []
-    for claim in published.claims():
+    for claim in published.CLAIMS:
         found = RULES[claim.rule](claim, results)
         made.append(Claim(claim.id, claim.text, found.word, verdicts.TONES[found.word], found.scope, found.evidence))
     # Judged claims first; within a verdict the paper's order.
@@ -46,12 +46,12 @@ class Place(NamedTuple):
         """The axis on which the protocol is fair."""
         return axis_of(self.protocol)
 
-    def both(self, pair: tuple[str, str]) -> tuple[StoredCell, StoredCell] | None:
-        """The networks of both arms with as many seeds, or None."""
-        ours, theirs = (self.grid.stored(self.task, self.protocol, arm) for arm in pair)
-        if ours is None or theirs is None or len(ours.of_variant()) != len(theirs.of_variant()):
-            return None
-        return ours, theirs
+    def both(self, pairs: Pairs | None = None) -> Iterator[tuple[str, str, list[StoredCell]]]:
+        """Each pair of arms by their labels, and the networks of both; those that were not run are left out."""
+        for pair in self.pairs if pairs is None else pairs:
+            found = [s for arm in pair if (s := self.grid.stored(self.task, self.protocol, arm)) is not None]
+            if len(found) == 2 and len(found[0].of_variant()) == len(found[1].of_variant()):
+                yield ARMS[pair[0]].label, ARMS[pair[1]].label, found
 
     def single(self) -> dict[str, StoredCell]:
         """RLP and its baselines, each once; empty if one was not run."""
@@ -123,10 +123,10 @@ def _final(at: Place) -> Iterator[Placed]:
         for variant in range(0 if cell is None else len(cell.task.variants)):
             if (c := at.grid.compare(at.task, at.protocol, *pair, at.metric, variant)) is not None:
                 yield title_of(at.task), c
-    for pair in at.claim.faster if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps") else ():
-        if (found := at.both(pair)) is not None:
-            each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
-            yield f"{title_of(at.task)}, faster", stats.first(*each)
+    told = at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps")
+    for _, _, found in at.both(at.claim.faster if told else ()):
+        each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
+        yield f"{title_of(at.task)}, faster", stats.first(*each)
 
 
 def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:
@@ -139,43 +139,38 @@ def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -
 
 def _flattening(at: Place) -> Iterator[Placed]:
     """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is not None:
-            ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
-            yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
+    for _, _, found in at.both():
+        ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
+        yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
 
 
 def _in_time(at: Place) -> Iterator[Placed]:
     """The values at the last second that both arms have reached; for equal steps, at the last step."""
     axis = "step" if at.protocol == "steps" else "seconds"
-    for pair in at.pairs:
-        if (found := at._replace(protocol="released").both(pair)) is not None:
-            common = min(float(arm.axis(axis)[-1]) for arm in found)
-            yield title_of(at.task), at.compare(*(arm.at(at.metric, axis, common) for arm in found))
+    for _, _, found in at._replace(protocol="released").both():
+        common = min(float(arm.axis(axis)[-1]) for arm in found)
+        yield title_of(at.task), at.compare(*(arm.at(at.metric, axis, common) for arm in found))
 
 
 def _early(at: Place) -> Iterator[Placed]:
     """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is None:
-            continue
+    for our_label, their_label, found in at.both():
         for epoch in at.claim.epochs:
             taken = found[0].axis(at.axis)[found[0].axis("epoch") <= epoch][-1]
             ours, theirs = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
             yield f"epoch {epoch}", at.compare(ours, theirs)
             if at.claim.above and at.protocol == "released":
                 least, most = at.claim.above, at.claim.below
-                yield f"{ARMS[pair[0]].label} above {number(least)}:", stats.threshold(ours, least, below=False)
-                yield f"{ARMS[pair[1]].label} below {number(most)}:", stats.threshold(theirs, most, below=True)
+                yield f"{our_label} above {number(least)}:", stats.threshold(ours, least, below=False)
+                yield f"{their_label} below {number(most)}:", stats.threshold(theirs, most, below=True)
 
 
 def _spread(at: Place) -> Iterator[Placed]:
     """RLP's seeds vary less."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is not None:
-            ends = [arm.final(at.metric) for arm in found]
-            sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
-            yield f"against {ARMS[pair[1]].label} (sd {sds}), typical deviation", stats.spread(*ends)
+    for _, label, found in at.both():
+        ends = [arm.final(at.metric) for arm in found]
+        sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
+        yield f"against {label} (sd {sds}), typical deviation", stats.spread(*ends)
 
 
 def _bounds(at: Place) -> Iterator[Placed]:

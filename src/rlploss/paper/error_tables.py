@@ -9,10 +9,9 @@ from rlploss.lab.report import Table, Text
 from rlploss.lab.study import Cell
 from rlploss.lab.text import Scalar
 from rlploss.paper import published
-from rlploss.paper.panels import METRICS
 from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
-from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
+from rlploss.paper.results import METRICS, SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
 from rlploss.paper.verdicts import finding
 from rlploss.training.job import SGD, OptimizerValue
@@ -144,7 +143,7 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 def hyperparameter_tables() -> list[Table]:
     """The two hyperparameter tables of the paper, read off the released cells that the studies train."""
     rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
-    for dataset, experiment, hyper in published.hyper_rows():
+    for (dataset, experiment), hyper in published.HYPER.items():
         title, studies = published.data("report.toml")["experiments"][experiment]
         cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
         if dataset in CLASSES:

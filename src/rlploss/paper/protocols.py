@@ -7,17 +7,23 @@ many rows per step, `paper` is the algorithms as printed (one step per epoch, pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from rlploss.lab.study import Arm, Cell, Task
-from rlploss.paper import published
+from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data
 from rlploss.paper.request import Request
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import MAE, MSE, RLP, BinaryCrossEntropy, CrossEntropy, Objective
 
-PROTOCOLS: dict[str, str] = published.data("report.toml")["protocols"]
+PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
+OURS: dict[str, Callable[..., RLP]] = {
+    "released": RLP.released,
+    "paper": RLP.paper,
+    "corrected": partial(RLP, subsets_per_step=1),
+}
 AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
 
 
@@ -60,7 +66,7 @@ class CellFactory:
 
     request: Request
     arms: tuple[str, ...]
-    hyper: published.Hyper
+    hyper: Hyper
     family: str  # whose number of seeds is used
     n_subsets: int  # K of the RLP arms
     subset_size: int  # M of the RLP arms
@@ -73,8 +79,8 @@ class CellFactory:
         self,
         protocol: str,
         task: Task,
-        rlp: Callable[..., RLP],
         *,
+        rlp: Mapping[str, bool] = MappingProxyType({}),
         baseline: Callable[..., Objective] | None = None,
         batch_size: int | str | None = None,
         momentum: tuple[float, float] | None = None,
@@ -86,24 +92,25 @@ class CellFactory:
         Args:
             protocol: "released", "paper" or "corrected".
             task: what is trained on.
-            rlp: makes the RLP arms' objective from M, K and mixup.
+            rlp: options of the RLP arms' objective, beside M, K and mixup.
             baseline: makes the other arms' objective from their batch size and mixup. Default: what they are named for.
-            batch_size: rows per step of the other arms (released ones at equal epochs only). Default: the factory's.
+            batch_size: rows per step of the other arms (released ones at equal epochs only). Default: the factory's, or
+                all of them for "paper".
             momentum: of plain SGD, for RLP arms and for others. Default: the published optimiser.
             weight_decay: AdamW's. Default: the paper's.
             outputs: last layer of RLP arms and of others.
         """
         made = []
-        for name in self.request.pick_arms(self.arms):
+        for name in self.request.picked("arms", self.arms):
             kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
             make = baseline or kind.objective
             if ours:
-                objective: Objective = rlp(self.subset_size, self.n_subsets, mixup=mixup)
+                objective: Objective = OURS[protocol](self.subset_size, self.n_subsets, mixup=mixup, **rlp)
             else:
-                objective = make(batch_size or self.batch_size, mixup=mixup)
+                objective = make(batch_size or ("all" if protocol == "paper" else self.batch_size), mixup=mixup)
             optimizer = self.optimizer(kind, None if momentum is None else momentum[column], weight_decay)
             arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
@@ -129,16 +136,18 @@ class CellFactory:
         if self.hyper.optimizer == "adam":
             return Adam(lr, penalty or 0.0)
         if self.hyper.optimizer == "adamw":
-            return AdamW(lr, penalty or weight_decay or published.adamw_weight_decay())
+            return AdamW(lr, penalty or weight_decay or PROTOCOL["adamw_weight_decay"])
         if momentum is None:
             return SGD(lr, momentum=0.9, nesterov=True, weight_decay=penalty or 0.0)
         return SGD(lr, momentum=momentum, weight_decay=penalty or 0.0)
 
 
 def _regression_factory(
-    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int
+    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int | None = None
 ) -> CellFactory:
-    given = published.protocol("small" if experiment == "small" else "regression")
+    if full_epochs is None:
+        full_epochs = PROTOCOL[experiment]["epochs"] if experiment in ("small", "mae") else EPOCHS[dataset]
+    given = PROTOCOL["small" if experiment == "small" else "regression"]
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
     scale = request.at
@@ -146,9 +155,9 @@ def _regression_factory(
     return CellFactory(
         request,
         tuple(arms),
-        published.hyper(dataset, experiment),
+        HYPER[dataset, experiment],
         family=family if family in scale.seeds else "regression",
-        n_subsets=min(published.protocol("subsets")[experiment], scale.most_subsets),
+        n_subsets=min(PROTOCOL["subsets"][experiment], scale.most_subsets),
         subset_size=size,
         batch_size=given["batch_size"],
         epochs=scale.epochs(family, full_epochs),
@@ -165,48 +174,44 @@ def regression_cells(
     full_epochs: int | None = None,
 ) -> list[Cell]:
     """All cells of one regression task in one experiment; `full_epochs` is the paper's number if not None."""
-    if full_epochs is None:
-        own = published.protocol(experiment)["epochs"] if experiment in ("small", "mae") else None
-        full_epochs = own or published.epochs(task.dataset)
     # A sweep looks at the end only.
     points = 1 if len(task.variants) > 1 else 250 if request.scale == "paper" else 50
     factory = replace(_regression_factory(request, task.dataset, experiment, arms, full_epochs), points=points)
-    cells = factory.cells("released", task, RLP.released) + factory.cells("paper", task, RLP.paper, batch_size="all")
+    cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
-        standard = replace(task, scaling="standard")
-        cells += factory.cells("corrected", standard, partial(RLP, subsets_per_step=1, intercept=True))
+        cells += factory.cells("corrected", replace(task, scaling="standard"), rlp={"intercept": True})
     return cells
 
 
 def time_cells(request: Request, dataset: str) -> list[Cell]:
     """RLP and MSE against elapsed seconds: K = 2000, a learning rate of 1e-6, each arm its own epochs."""
-    given = published.protocol("time")
+    given = PROTOCOL["time"]
     at = given["datasets"].index(dataset)
     full, full_mse = int(given["rlp_epochs"][at]), int(given["mse_epochs"][at])
     both = replace(request, budget="epochs")  # whatever was asked for: the seconds are the budget here
     factory = _regression_factory(both, dataset, "time", ("mse", "rlp"), full)
     factory = replace(factory, baseline_epochs=max(1, round(full_mse * factory.epochs / full)))
-    return factory.cells("released", Task(dataset, dataset, "regression", timed=True), RLP.released)
+    return factory.cells("released", Task(dataset, dataset, "regression", timed=True))
 
 
 def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
-    scale, given = request.at, published.protocol("autoencoder")
+    scale, given = request.at, PROTOCOL["autoencoder"]
     if n_train is None:
         rows = min(5000, scale.most_rows)
-        epochs = scale.epochs(dataset, published.epochs(dataset))
+        epochs = scale.epochs(dataset, EPOCHS[dataset])
         size, n_subsets, points = min(given["subset_size"], rows // 2), given["n_subsets"], 20
     else:
-        small = published.protocol("small")
+        small = PROTOCOL["small"]
         rows = n_train
         epochs = scale.epochs("images-small", small["epochs"])
-        size, n_subsets = small["subset_size"], published.protocol("subsets")["small"]
+        size, n_subsets = small["subset_size"], PROTOCOL["subsets"]["small"]
         points = max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
     factory = CellFactory(
         request,
         tuple(arms),
-        published.hyper(dataset, "full" if n_train is None else "small"),
+        HYPER[dataset, "full" if n_train is None else "small"],
         family="images",
         n_subsets=min(n_subsets, scale.most_subsets),
         subset_size=size,
@@ -226,20 +231,14 @@ def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_
     )
     tests = min(5000, scale.most_rows) if n_train is None else first.n_test
     random = replace(first, dataset=dataset, n_test=tests, first=False)
-    heavy = given["momentum_rlp"]
-    released = partial(RLP.released, float32_cutoff=True)
-    cells = factory.cells("released", first, released, momentum=(heavy, given["momentum_mse"]))
+    heavy, light = given["momentum_rlp"], given["momentum_mse"]
+    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=(heavy, light))
     # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
     printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if n_train is None else 100))
-    cells += printed.cells("paper", replace(random, keep=None), RLP.paper, batch_size="all")
+    cells += printed.cells("paper", replace(random, keep=None))
     if n_train is None:
-        cells += factory.cells(
-            "corrected",
-            random,
-            partial(RLP, subsets_per_step=1, intercept=False),
-            batch_size=min(100, size),
-            momentum=(heavy, heavy),
-        )
+        linear = {"intercept": False}
+        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=(heavy, heavy))
     return cells
 
 
@@ -247,12 +246,12 @@ def classifier_cells(request: Request, family: str, arms: Iterable[str], *, smal
     """LeNet-5 on MNIST (`family="mnist_classes"`) or the Moons classifier (`"moons"`), at either size."""
     arms = tuple(arms)
     scale, moons = request.at, family == "moons"
-    given = published.protocol("moons_small" if moons and small else family)
+    given = PROTOCOL["moons_small" if moons and small else family]
     mixed = any(ARMS[arm].mixed for arm in arms)
     factory = CellFactory(
         request,
         arms,
-        published.hyper(family, "small" if small else "full"),
+        HYPER[family, "small" if small else "full"],
         family="moons" if moons else "classes",
         n_subsets=min(given["n_subsets"], scale.most_subsets),
         subset_size=given["subset_size"],
@@ -281,13 +280,11 @@ def classifier_cells(request: Request, family: str, arms: Iterable[str], *, smal
     cells = replace(factory, hyper=factory.hyper._replace(optimizer="adamw") if alone else factory.hyper).cells(
         "released",
         released,
-        RLP.released,
         baseline=BinaryCrossEntropy if moons else None,
         batch_size="all" if alone else None,
         weight_decay=0.01,  # torch's own, which the released classifiers leave in place
         outputs=(last, last),
     )
-    cells += factory.cells("paper", printed, RLP.paper, batch_size="all", outputs=described)
+    cells += factory.cells("paper", printed, outputs=described)
     # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
-    affine_free = partial(RLP, subsets_per_step=1, intercept=False)
-    return cells + factory.cells("corrected", released, affine_free, outputs=described)
+    return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)

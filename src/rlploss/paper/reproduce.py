@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration, say
@@ -182,14 +181,6 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
 
 
 def _show_table(table: Table, console: Console) -> None:
-    if not table.rows:
-        return
-    if not console.is_terminal:
-        say(console, f"\n{table.title}\n\n{table.markdown()}")
-        return
-    shown = RichTable(title=table.title, title_justify="left")
-    for name in table.header:
-        shown.add_column(name, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(str(cell) for cell in row))
-    console.print(shown, markup=False)
+    if table.rows:
+        say(console, f"\n{table.title}\n")
+        report.show(console, table)

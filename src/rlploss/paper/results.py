@@ -18,6 +18,7 @@ from rlploss.paper.studies import STUDIES, AnyCell
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
+METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
 SCORES = ("accuracy", "f1")  # higher is better
 TITLES: dict[str, str] = published.data("report.toml")["titles"]
 

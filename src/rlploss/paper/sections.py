@@ -3,27 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlploss.lab import problems
-from rlploss.lab.figures import Drawing, Figure, Panel
+import numpy as np
+
+from rlploss.lab import stats, train
+from rlploss.lab.figures import Drawing, Figure, Line, Panel
 from rlploss.lab.report import Claim, Section, Table
+from rlploss.lab.results import StoredCell
 from rlploss.lab.study import Variant
 from rlploss.lab.text import number
 from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
 from rlploss.paper.error_tables import error_table, hyperparameter_tables, ratio_table
-from rlploss.paper.panels import figures, panel, task_figures
 from rlploss.paper.propositions import measured_table
-from rlploss.paper.protocols import PROTOCOLS
-from rlploss.paper.results import Grid, StoredResults, title_of
+from rlploss.paper.protocols import ARMS, PROTOCOLS
+from rlploss.paper.results import METRICS, SCORES, Grid, StoredResults, title_of
+from rlploss.paper.studies import AnyCell
 
 Content = list[Table | Figure]
 CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
+AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
+BAND = "Mean over seeds with its 95 % confidence band."
+BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
+Panels = Callable[[str, str, Sequence[str]], Iterable[Panel]]  # of a protocol, an axis and some tasks
 TABLES: dict[str, Callable[..., Table]] = {"errors": error_table, "ratios": ratio_table}
+
+
+def figures(grid: Grid, title: str, on: str, panels: Panels, *, columns: int = 3) -> list[Figure]:
+    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for."""
+    asked = [row for row in published.data("report.toml")["shown"][on] if row[1] in grid.protocols()]
+    pair = [row for row in asked if row[1] in BESIDE]
+    beside = [
+        [replace(p, title=f"{p.title}, {words}") for p in panels(protocol, axis, grid.tasks("released"))]
+        for _, protocol, axis, words in pair
+    ]
+    mixed = tuple(panel for task in zip(*beside, strict=True) for panel in task)
+    main = [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(pair) == 2 else 3)] if mixed else []
+    return main + [
+        Figure(f"{grid.name}-{end}", f"{title}, {words}", BAND, tuple(panels(p, axis, grid.tasks(p))), columns, True)
+        for end, p, axis, words in asked
+        if p not in BESIDE
+    ]
+
+
+def task_figures(
+    grid: Grid, arms: Sequence[str], title: str, *, on: str = "budget", metric: str = "mse", marked: str = ""
+) -> list[Figure]:
+    """Figures with one panel for each task; values of a published table are marked at equal epochs."""
+
+    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
+        table = marked if protocol == "released" else ""
+        for task in tasks:
+            yield panel(grid, task, protocol, arms, axis, metric=metric, marked=table)
+
+    return figures(grid, title, on, panels)
+
+
+def panel(
+    grid: Grid,
+    task: str,
+    protocol: str,
+    arms: Sequence[str],
+    axis: str,
+    *,
+    metric: str = "mse",
+    title: str = "",
+    marked: str = "",
+) -> Panel:
+    """One panel with a line for each arm; where nothing was run, a panel with the reason."""
+    lines = []
+    for arm in arms:
+        cell, stored = grid.cell(task, protocol, arm), grid.stored(task, protocol, arm)
+        if cell is not None and stored is not None and stored.has(metric):
+            lines.append(_line(arm, cell, stored, metric, axis))
+    found = {arm: published.value(marked, task, arm, metric) for arm in ("mse", "rlp")} if marked and lines else {}
+    levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in found.items() if v is not None]
+    return Panel(
+        title or title_of(task),
+        AXES[axis],
+        METRICS[metric],
+        tuple(lines),
+        x_log=axis == "step",
+        y_log=metric not in SCORES,
+        levels=tuple(levels),
+        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
+    )
+
+
+def _line(arm: str, cell: AnyCell, stored: StoredCell, metric: str, axis: str) -> Line:
+    """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
+    if axis in ("shift", "noise"):
+        x = np.array([getattr(variant, axis) for variant in cell.task.variants], dtype=np.float64)
+        values = np.stack([stored.final(metric, variant) for variant in range(len(x))], axis=1)
+    else:
+        x, values = stored.axis(axis), stored.matrix(metric)
+    mean, low, high = stats.band(values)
+    shown = x > 0
+    return Line(ARMS[arm].label, ARMS[arm].style, x[shown], mean[shown], low[shown], high[shown])
 
 
 def _regions(grid: Grid) -> Content:
@@ -31,7 +111,7 @@ def _regions(grid: Grid) -> Content:
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.pick_datasets(studies.THREE):
+    for dataset in grid.request.picked("datasets", studies.THREE):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -72,7 +152,7 @@ def _boundaries(grid: Grid) -> Iterable[Drawing]:
             cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
             stored = {arm: s for arm in arms if (s := grid.stored(task, "released", arm)) is not None}
             if cell is not None and stored:
-                split = problems.split(cell.task, Variant(), cell.seeds[0])
+                split = train.split(cell.task, Variant(), cell.seeds[0])
                 yield boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlploss.lab import problems
+from rlploss.lab import train
 from rlploss.lab.study import Cell, Task, Variant
 from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
@@ -29,7 +29,7 @@ HANDICAPPED = ("california", "wine")  # whose raw features differ in scale by or
 
 def each(names: Iterable[str], make: Callable[[Request, str], Sequence[AnyCell]]) -> Cells:
     """The study of those of some datasets that were asked for."""
-    return lambda request: [cell for name in request.pick_datasets(names) for cell in make(request, name)]
+    return lambda request: [cell for name in request.picked("datasets", names) for cell in make(request, name)]
 
 
 def joined(*studies: Cells) -> Cells:
@@ -151,8 +151,8 @@ SMALL = ("regression", "moons")  # trained by the kernel
 
 def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
     """The objective with its sizes filled in, and the number of training rows, for every variant."""
-    rows = [problems.train_rows(cell.task, variant) for variant in cell.task.variants]
-    return [(cell.arm.objective.resolve(n, problems.n_features(cell.task)), n) for n in rows]
+    rows = [train.train_rows(cell.task, variant) for variant in cell.task.variants]
+    return [(cell.arm.objective.resolve(n, train.n_features(cell.task)), n) for n in rows]
 
 
 def steps_of(cell: Cell) -> float:
