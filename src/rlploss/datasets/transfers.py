@@ -224,25 +224,23 @@ def _run(command: list[str], directory: Path, progress: Reporter) -> None:
             progress.note(f"  still fetching after {time.monotonic() - started:.0f} s")
 
     threading.Thread(target=beat, daemon=True).start()
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        done = subprocess.run(
-            command,
-            cwd=directory,  # empty, so that no project's own settings apply
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=PACKAGE_TIMEOUT,
-        )
+        # Inside a directory that is empty, so that no project's own settings apply.
+        with subprocess.Popen(command, cwd=directory, text=True, errors="replace", **pipes) as process:
+            try:
+                output, _ = process.communicate(timeout=PACKAGE_TIMEOUT)
+            finally:
+                process.kill()  # on Ctrl-C too; one that has ended is left alone
+                process.wait()
     except subprocess.TimeoutExpired:
         raise SourceError(f"no answer within {PACKAGE_TIMEOUT:.0f} s") from None
     except OSError as error:
         raise SourceError(f"{command[0]} cannot be run ({error.strerror})") from error
     finally:
         ended.set()
-    if done.returncode != 0:
-        raise SourceError(_last_words(done.stdout) or f"exit code {done.returncode}")
+    if process.returncode != 0:
+        raise SourceError(_last_words(output) or f"exit code {process.returncode}")
 
 
 def _last_words(output: str) -> str:

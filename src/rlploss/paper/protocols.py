@@ -7,16 +7,18 @@ many rows per step, `paper` is the algorithms as printed (one step per epoch, pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
-from rlploss.lab.study import Arm, Cell, Task
+from rlploss.lab.study import Arm, Cell, Task, Variant
 from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data
 from rlploss.paper.request import Request
+from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import MAE, MSE, RLP, BinaryCrossEntropy, CrossEntropy, Objective
+from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective
 
 PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
 OURS: dict[str, Callable[..., RLP]] = {
@@ -24,6 +26,7 @@ OURS: dict[str, Callable[..., RLP]] = {
     "paper": RLP.paper,
     "corrected": partial(RLP, subsets_per_step=1),
 }
+LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
 AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
 
 
@@ -39,14 +42,8 @@ class ArmKind:
 
 
 ARMS = {
-    "mse": ArmKind("MSE", "blue", MSE),
-    "mse_l2": ArmKind("MSE+L2", "green", MSE, penalised=True),
-    "mae": ArmKind("MAE", "blue", MAE),
-    "rlp": ArmKind("RLP", "vermillion", RLP),
-    "mse_mixup": ArmKind("MSE+mixup", "purple", MSE, mixed=True),
-    "rlp_mixup": ArmKind("RLP+mixup", "ochre", RLP, mixed=True),
-    "ce": ArmKind("cross entropy", "blue", CrossEntropy),
-    "ce_mixup": ArmKind("cross entropy+mixup", "purple", CrossEntropy, mixed=True),
+    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
+    for name, row in data("report.toml")["arms"].items()
 }
 
 
@@ -65,7 +62,7 @@ class CellFactory:
     """Makes the cells of a family of experiments under a protocol."""
 
     request: Request
-    arms: tuple[str, ...]
+    arms: Sequence[str]
     hyper: Hyper
     family: str  # whose number of seeds is used
     n_subsets: int  # K of the RLP arms
@@ -143,7 +140,7 @@ class CellFactory:
 
 
 def _regression_factory(
-    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int | None = None
+    request: Request, dataset: str, experiment: str, arms: Sequence[str], full_epochs: int | None = None
 ) -> CellFactory:
     if full_epochs is None:
         full_epochs = PROTOCOL[experiment]["epochs"] if experiment in ("small", "mae") else EPOCHS[dataset]
@@ -154,7 +151,7 @@ def _regression_factory(
     family = {"full": "regression", "shift": "sweep", "noise": "sweep"}.get(experiment, experiment)
     return CellFactory(
         request,
-        tuple(arms),
+        arms,
         HYPER[dataset, experiment],
         family=family if family in scale.seeds else "regression",
         n_subsets=min(PROTOCOL["subsets"][experiment], scale.most_subsets),
@@ -166,17 +163,35 @@ def _regression_factory(
 
 def regression_cells(
     request: Request,
-    task: Task,
-    experiment: str,
-    arms: Iterable[str],
+    dataset: str,
+    arms: Sequence[str],
     *,
+    experiment: str = "full",
+    name: str = "{}",
     corrected: bool = False,
     full_epochs: int | None = None,
+    **rows: Any,
 ) -> list[Cell]:
-    """All cells of one regression task in one experiment; `full_epochs` is the paper's number if not None."""
+    """All cells of one dataset in one experiment.
+
+    Args:
+        request: the scale, and what narrows it.
+        dataset: its name.
+        arms: names of ARMS.
+        experiment: a column of the hyperparameter tables; "shift" and "noise" are sweeps.
+        name: of the task, {} is the dataset.
+        corrected: whether the baseline is also run without what handicaps it.
+        full_epochs: instead of the paper's; a scale with fewer has no such cells.
+        rows: `n_train`, `region` and `metrics` of the task.
+    """
+    if full_epochs is not None and request.at.epochs("regression", full_epochs) < full_epochs:
+        return []
+    levels = tuple(Variant(**{experiment: level}) for level in LEVELS) if experiment in ("shift", "noise") else ()
+    given = {"metrics": ("mse", "rlp"), **rows, **({"variants": levels} if levels else {})}
+    task = Task(name.format(dataset), dataset, "regression", **given)
     # A sweep looks at the end only.
-    points = 1 if len(task.variants) > 1 else 250 if request.scale == "paper" else 50
-    factory = replace(_regression_factory(request, task.dataset, experiment, arms, full_epochs), points=points)
+    points = 1 if levels else 250 if request.scale == "paper" else 50
+    factory = replace(_regression_factory(request, dataset, experiment, arms, full_epochs), points=points)
     cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
@@ -184,97 +199,85 @@ def regression_cells(
     return cells
 
 
-def time_cells(request: Request, dataset: str) -> list[Cell]:
+def time_cells(request: Request, dataset: str, arms: Sequence[str]) -> list[Cell]:
     """RLP and MSE against elapsed seconds: K = 2000, a learning rate of 1e-6, each arm its own epochs."""
     given = PROTOCOL["time"]
     at = given["datasets"].index(dataset)
     full, full_mse = int(given["rlp_epochs"][at]), int(given["mse_epochs"][at])
     both = replace(request, budget="epochs")  # whatever was asked for: the seconds are the budget here
-    factory = _regression_factory(both, dataset, "time", ("mse", "rlp"), full)
+    factory = _regression_factory(both, dataset, "time", arms, full)
     factory = replace(factory, baseline_epochs=max(1, round(full_mse * factory.epochs / full)))
     return factory.cells("released", Task(dataset, dataset, "regression", timed=True))
 
 
-def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None) -> list[Cell]:
+def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
-    scale, given = request.at, PROTOCOL["autoencoder"]
-    if n_train is None:
-        rows = min(5000, scale.most_rows)
-        epochs = scale.epochs(dataset, EPOCHS[dataset])
-        size, n_subsets, points = min(given["subset_size"], rows // 2), given["n_subsets"], 20
-    else:
-        small = PROTOCOL["small"]
-        rows = n_train
-        epochs = scale.epochs("images-small", small["epochs"])
-        size, n_subsets = small["subset_size"], PROTOCOL["subsets"]["small"]
-        points = max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
+    scale, full, given = request.at, n_train is None, PROTOCOL["autoencoder"]
+    small, rows, tests = (
+        PROTOCOL["small"],
+        n_train or min(5000, scale.most_rows),
+        min(given["test_images"], scale.most_rows),
+    )
+    epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", small["epochs"])
+    size = min(given["subset_size"], rows // 2) if full else small["subset_size"]
     factory = CellFactory(
         request,
-        tuple(arms),
-        HYPER[dataset, "full" if n_train is None else "small"],
+        arms,
+        HYPER[dataset, "full" if full else "small"],
         family="images",
-        n_subsets=min(n_subsets, scale.most_subsets),
+        n_subsets=min(given["n_subsets"] if full else PROTOCOL["subsets"]["small"], scale.most_subsets),
         subset_size=size,
         batch_size=size,
         epochs=epochs,
-        points=points,
+        points=20 if full else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
     )
-    first = Task(
+    random = Task(
         dataset,
-        "cifar10-released" if dataset == "cifar10" else dataset,
+        dataset,
         "autoencoder",
         n_train=rows,
-        n_test=min(given["test_images"], scale.most_rows),
-        first=True,
-        metrics=("mse", "rlp") if n_train is None else ("mse",),
+        n_test=min(5000, scale.most_rows) if full else tests,
+        metrics=("mse", "rlp") if full else ("mse",),
         keep="reconstructions" if (dataset, n_train) == ("mnist", 50) else None,
     )
-    tests = min(5000, scale.most_rows) if n_train is None else first.n_test
-    random = replace(first, dataset=dataset, n_test=tests, first=False)
+    pixels = "cifar10-released" if dataset == "cifar10" else dataset
+    first = replace(random, dataset=pixels, n_test=tests, first=True)
     heavy, light = given["momentum_rlp"], given["momentum_mse"]
     cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=(heavy, light))
     # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
-    printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if n_train is None else 100))
+    printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
     cells += printed.cells("paper", replace(random, keep=None))
-    if n_train is None:
+    if full:
         linear = {"intercept": False}
         cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=(heavy, heavy))
     return cells
 
 
-def classifier_cells(request: Request, family: str, arms: Iterable[str], *, small: bool) -> list[Cell]:
-    """LeNet-5 on MNIST (`family="mnist_classes"`) or the Moons classifier (`"moons"`), at either size."""
-    arms = tuple(arms)
-    scale, moons = request.at, family == "moons"
-    given = PROTOCOL["moons_small" if moons and small else family]
+def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
+    """LeNet-5 on MNIST or the Moons classifier, at either size."""
+    scale, moons = request.at, dataset == "moons"
+    family, seeds = ("moons", "moons") if moons else ("mnist_classes", "classes")
+    given = PROTOCOL[f"{family}_small" if small else family]
     mixed = any(ARMS[arm].mixed for arm in arms)
     factory = CellFactory(
         request,
         arms,
         HYPER[family, "small" if small else "full"],
-        family="moons" if moons else "classes",
+        family=seeds,
         n_subsets=min(given["n_subsets"], scale.most_subsets),
         subset_size=given["subset_size"],
         batch_size=given["subset_size"],
-        epochs=scale.epochs(
-            "moons" if moons else "classes", given["epochs_mixup" if mixed and not moons else "epochs"]
-        ),
+        epochs=scale.epochs(seeds, given["epochs_mixup" if mixed else "epochs"]),
         points=50 if moons else 20,
     )
-    name, metrics = family + ("-small" if small else ""), ("accuracy", "f1")
-    if moons:
-        printed = Task(
-            name, name, "moons", n_train=given["train"], n_test=given["test"], metrics=metrics, keep="boundary"
-        )
-        # The paper has 900 of 1000 rows for training, the released code 500.
-        rows = given["train"] if small else given["released_train"]
-        tests = given["test"] if small else 1000 - rows
-    else:
-        rows = 100 if small else min(5000, scale.most_rows)
-        tests = min(given["test_images_small"] if small else 5000, scale.most_rows)
-        printed = Task(name, "mnist", "lenet5", n_train=rows, n_test=tests, metrics=metrics)
-    # The released code has one split for all seeds. NOTE[DIFF]: its Moons are split by another generator than ours.
-    released = replace(printed, n_train=rows, n_test=tests, first=True)
+    name = f"{family}-small" if small else family
+    where = (name, "moons") if moons else ("mnist", "lenet5")
+    task = Task(name, *where, metrics=("accuracy", "f1"), keep="boundary" if moons else None)
+    most = 1000 if moons else scale.most_rows
+    printed, released = (
+        replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
+        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
+    )
     described, last = ("sigmoid", "logits"), "sigmoid" if moons else "softmax"
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
     cells = replace(factory, hyper=factory.hyper._replace(optimizer="adamw") if alone else factory.hyper).cells(

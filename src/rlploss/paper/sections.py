@@ -111,7 +111,7 @@ def _regions(grid: Grid) -> Content:
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.picked("datasets", studies.THREE):
+    for dataset in grid.request.picked("datasets", dict.fromkeys(cell.task.dataset for cell in grid.whole.values())):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -184,6 +184,7 @@ class Artefact:
     figures: tuple[Mapping[str, Any], ...] = ()
     measured: tuple[Mapping[str, Any], ...] = ()
     drawn: Mapping[str, Any] | None = None
+    cells: str | tuple[Mapping[str, Any], ...] = ()
 
     def section(self, grid: Grid) -> Section:
         """The section of the report, with what is missing and how the numbers were obtained."""
@@ -230,7 +231,7 @@ def time_section(results: StoredResults) -> Section:
     return Section("time", "Where the time goes", "Time", published.words_of(("time",)), (table,))
 
 
-CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.data("report.toml")["section"]}
+CATALOG = {name: Artefact(**row) for name, row in studies.SECTIONS.items()}
 
 
 # The summary: what RLP is, what reproduced, what happened at equal steps.
