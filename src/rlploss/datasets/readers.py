@@ -67,10 +67,10 @@ def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, byte
 def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX_UNPACKED) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a gzipped tar file."""
     found: dict[str, bytes] = {}
-    with _refusing("tar.gz"), gzip.open(path) as unzipped:
+    with _refusing("tar.gz"), _Limited(path) as unzipped:
+        unzipped.left = max_unpacked
         # A stream ("r|"): read once, front to back, through a reader that counts what the gzip expands to.
-        limited = cast(IO[bytes], _Limited(cast(IO[bytes], unzipped), max_unpacked))
-        with tarfile.open(fileobj=limited, mode="r|") as archive:
+        with tarfile.open(fileobj=unzipped, mode="r|") as archive:
             for number, member in enumerate(archive, start=1):
                 if number > MAX_MEMBERS:
                     raise ArchiveError(f"it has more than the {MAX_MEMBERS:,} members allowed")
@@ -130,16 +130,15 @@ def _complete(found: dict[str, bytes], sizes: Mapping[str, int]) -> dict[str, by
     return found
 
 
-class _Limited:
-    """A stream that refuses to give more than `limit` bytes."""
+class _Limited(gzip.GzipFile):
+    """A gzipped stream that refuses to give more than `left` bytes."""
 
-    def __init__(self, stream: IO[bytes], limit: int) -> None:
-        self._stream, self._left = stream, limit
+    left = MAX_UNPACKED
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size if size >= 0 else self._left + 1)
-        self._left -= len(data)
-        if self._left < 0:
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.left -= len(data)
+        if self.left < 0:
             raise ArchiveError("it unpacks to more than the size allowed")
         return data
 

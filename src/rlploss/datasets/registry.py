@@ -17,8 +17,8 @@ import numpy as np
 from rlploss import _checks, _extras
 from rlploss.datasets import readers, synthetic
 from rlploss.datasets.cache import DataFile, cache_dir, read_file
-from rlploss.datasets.dataset import Array, Dataset, ImageShape, TaskName, frozen
 from rlploss.datasets.sources import Rebuild, Source, obtain
+from rlploss.datasets.splits import Array, Dataset, ImageShape, TaskName, frozen
 from rlploss.datasets.transfers import Reporter
 
 Files = Sequence[DataFile]

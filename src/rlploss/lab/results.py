@@ -72,6 +72,10 @@ class StoredCell:
         networks = self.of_variant(variant)
         return np.array([n.values[name] if name in n.values else n.curve[name][-1] for n in networks], dtype=np.float64)
 
+    def mean(self, name: str, variant: int = 0) -> float:
+        """The mean of `final` over seeds."""
+        return float(self.final(name, variant).mean())
+
     def at(self, metric: str, axis: str, value: float, variant: int = 0) -> Array:
         """[seeds]: the metric at the last evaluation with axis ≤ value; NaN where there is none."""
         points = np.flatnonzero(self.axis(axis, variant) <= value)

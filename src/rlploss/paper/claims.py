@@ -12,7 +12,8 @@ from rlploss.lab import stats
 from rlploss.lab.report import Claim
 from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
-from rlploss.paper import propositions, published, verdicts
+from rlploss.paper import published, verdicts
+from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import Pairs, PublishedClaim
 from rlploss.paper.results import SCORES, Grid, StoredResults, title_of
@@ -204,6 +205,84 @@ def _reach(at: Place) -> Iterator[Placed]:
             yield f"RLP before {label}", stats.first(ours, theirs)
 
 
+# The propositions and the other statements that are measured without training.
+
+Judged = tuple[verdicts.State, dict[str, object]]  # what was shown, and the numbers that its words need
+
+
+def measured(claim: PublishedClaim, results: StoredResults) -> Verdict:
+    """The verdict on a statement that was measured."""
+    grid = results.grid("propositions")
+    if grid is None:
+        return Verdict(verdicts.NOT_TESTED, "Needs `rlploss reproduce propositions`.")
+    (task,) = claim.tasks
+    cell, stored = grid.entries[task, "measured", "measured"]
+    if stored is None:
+        return Verdict(verdicts.NOT_TESTED, grid.why(task))
+    shown, numbers = JUDGES[task](cell.task, stored)
+    return verdicts.judge(shown, None, claim.note.format(**numbers), claim.scope, judged=grid.request.scale != "smoke")
+
+
+def _proposition_1(task: Measurement, stored: StoredCell) -> Judged:
+    """RLP along E[Y|X] + tδ is lowest at t = 0, and every step away from it costs something; at an atom it is free."""
+    generic, atom = 0, 1
+    names = ["lowest", *(f"mean {t:g}" for t in TS)], ["lowest_error", *(f"error {t:g}" for t in TS)]
+    lowest, *means = (stored.mean(name, generic) for name in names[0])
+    error, *errors = (stored.mean(name, generic) / len(stored.of_variant()) ** 0.5 for name in names[1])
+    rises = [mean > 4 * its for mean, its in zip(means, errors, strict=True)]
+    free = max(abs(stored.mean(f"mean {t:g}", atom)) for t in TS)
+    words = {"lowest": number(lowest), "error": number(error), "cost": "nothing" if free < 1e-12 else number(free)}
+    against = abs(lowest) > 4 * error or any(mean < -4 * its for mean, its in zip(means, errors, strict=True))
+    shown: verdicts.State = "fails" if against else "holds" if all(rises) else "open"
+    return shown, words | {"rises": sum(rises), "n": len(rises)}
+
+
+def _proposition_2(task: Measurement, stored: StoredCell) -> Judged:
+    """Never for every convergent step (the note has the proof); counted is where condition (iii) holds."""
+    n = len(task.variants)
+    where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
+    nearer = [stored.mean("nearer", k) > 0.5 for k in where]
+    return "fails", {"m": len(where), "n": n, "nearer": sum(nearer)}
+
+
+def _algorithm_1(task: Measurement, stored: StoredCell) -> Judged:
+    """No row is in no subset, and no two subsets are equal."""
+    printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
+    missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
+    words = [
+        f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"
+        for k, at in printed.items()
+    ]
+    return "holds" if missing == equal == 0 else "fails", {"missing": "; ".join(words), "equal": f"{equal:g}"}
+
+
+def _empirical(task: Measurement, stored: StoredCell) -> Judged:
+    """The error falls with N, to less than half."""
+    errors = [stored.mean("error", k) for k in range(len(task.variants))]
+    falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
+    words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
+    return "holds" if falling else "fails", {"errors": ", ".join(words)}
+
+
+def _planes(task: Measurement, stored: StoredCell) -> Judged:
+    """No residual on generic points changes no plane."""
+    generic, origin, single = (stored.mean("nullity", k) for k in range(3))
+    return "fails" if generic else "holds", {
+        "generic": f"{generic:g}",
+        "origin": f"{origin:g}",
+        "single": f"{single:g}",
+    }
+
+
+JUDGES: dict[str, Callable[[Measurement, StoredCell], Judged]] = {
+    "valley": _proposition_1,
+    "condition": _proposition_2,
+    "coverage": _algorithm_1,
+    "empirical": _empirical,
+    "planes": _planes,
+}
+
+
 RULES: dict[str, Rule] = {
     "better": partial(verdict, compare=_final),
     "early": partial(verdict, compare=_early),
@@ -213,5 +292,5 @@ RULES: dict[str, Rule] = {
     "bounds": partial(verdict, compare=_bounds),
     "overfit": partial(verdict, compare=_overfit),
     "reach": partial(verdict, compare=_reach),
-    "measured": propositions.verdict,
+    "measured": measured,
 }

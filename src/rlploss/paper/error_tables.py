@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rlploss.lab import stats
 from rlploss.lab.report import Table, Text
 from rlploss.lab.study import Cell
-from rlploss.lab.text import Scalar
+from rlploss.lab.text import Scalar, number
 from rlploss.paper import published
 from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
@@ -124,6 +124,30 @@ def ratio_table(
         ),
         text_columns=frozenset({1}),
     )
+
+
+def measured_table(grid: Grid, task: str, title: str, columns: Mapping[str, str], note: str) -> Table:
+    """What a statement comes to when it is measured: a row for each setting, means over seeds."""
+    cell, stored = grid.entries[task, "measured", "measured"]
+    numbers = {
+        str(setting): [float("nan") if stored is None else stored.mean(key, index) for key in columns]
+        for index, setting in enumerate(cell.task.variants)
+    }
+    return Table(
+        f"{grid.name}-{task}",
+        title,
+        ("setting", *columns.values()),
+        tuple((setting, *map(_cell_text, columns, row)) for setting, row in numbers.items()),
+        data_header=("setting", *columns),
+        data_rows=tuple((setting, *row) for setting, row in numbers.items()),
+        notes=(note,),
+    )
+
+
+def _cell_text(key: str, value: float) -> Text:
+    if key in ("holds", "nearer"):
+        return Text("yes" if value > 0.5 else "no", "good" if value > 0.5 else "calm")
+    return Text("infinite" if value != value and key == "exact" else number(value))
 
 
 CLASS = "classification"

@@ -16,8 +16,7 @@ from rlploss.lab.study import Variant
 from rlploss.lab.text import number
 from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
-from rlploss.paper.error_tables import error_table, hyperparameter_tables, ratio_table
-from rlploss.paper.propositions import measured_table
+from rlploss.paper.error_tables import error_table, hyperparameter_tables, measured_table, ratio_table
 from rlploss.paper.protocols import ARMS, PROTOCOLS
 from rlploss.paper.results import METRICS, SCORES, Grid, StoredResults, title_of
 from rlploss.paper.studies import AnyCell
