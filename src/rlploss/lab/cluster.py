@@ -67,7 +67,9 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            yield from workers.keep_busy(_Team(self, client, train, say).look, cells, tell, say, PAUSE)
+            yield from workers.keep_busy(
+                _Team(self, client, train, say).look, cells, tell, say, partial(time.sleep, PAUSE)
+            )
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

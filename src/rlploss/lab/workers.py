@@ -156,8 +156,10 @@ class Worker(Protocol):
 Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
 
 
-def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, pause: float) -> Generator[Outcome]:
-    """Give the workers that `look` finds a cell each, until every cell has an outcome; look every `pause` seconds.
+def keep_busy(
+    look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, rest: Callable[[], object]
+) -> Generator[Outcome]:
+    """Give the workers that `look` finds a cell each, until every cell has an outcome; `rest` while there is none.
 
     A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
     last, one at a time and on one worker.
@@ -173,7 +175,7 @@ def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, paus
             if worker not in busy and waiting:
                 cell = waiting.popleft()
                 busy[worker] = cell, worker.train(cell)
-        time.sleep(pause)
+        before = len(busy)
         for worker, (cell, training) in list(busy.items()):
             try:
                 news = next(training)
@@ -193,6 +195,8 @@ def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, paus
                 yield news
             elif news is not None:
                 tell(cell, news)
+        if len(busy) == before:
+            rest()
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ class LocalProcesses:
             return team
 
         try:
-            yield from keep_busy(look, cells, tell, say, 0.005)
+            yield from keep_busy(look, cells, tell, say, lambda: wait([worker.pipe for worker in team], 0.2))
         finally:
             _stop(team)
 
