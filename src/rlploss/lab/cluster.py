@@ -67,9 +67,8 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            yield from workers.keep_busy(
-                _Team(self, client, train, say).look, cells, tell, say, partial(time.sleep, PAUSE)
-            )
+            team = _Team(self, client, train, say)
+            yield from workers.keep_busy(team.look, cells, tell, say, partial(time.sleep, PAUSE))
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

@@ -248,7 +248,6 @@ class _Process:
 
     def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
         """See `Worker.train`."""
-        news: Outcome | float | None = None
         with suppress(EOFError, OSError):
             try:
                 self.pipe.send(cell)
@@ -256,7 +255,7 @@ class _Process:
                 yield Outcome(cell, error=f"the cell cannot be sent: {reason(error)}")
             # A child of a dead process may hold the pipe open. What it sent before it died counts.
             while self.process.is_alive() or self.pipe.poll():
-                news = None
+                news: Outcome | float | None = None
                 while not isinstance(news, Outcome) and self.pipe.poll():
                     news = self.pipe.recv()
                 yield news
