@@ -23,7 +23,7 @@ import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from rlploss._progress import ProgressLine
 from rlploss.datasets.cache import DataWarning, cache_errors
@@ -224,7 +224,7 @@ def _run(command: list[str], directory: Path, progress: Reporter) -> None:
             progress.note(f"  still fetching after {time.monotonic() - started:.0f} s")
 
     threading.Thread(target=beat, daemon=True).start()
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
         # Inside a directory that is empty, so that no project's own settings apply.
         with subprocess.Popen(command, cwd=directory, text=True, errors="replace", **pipes) as process:
