@@ -50,14 +50,14 @@ class Place(NamedTuple):
     def both(self, pairs: Pairs | None = None) -> Iterator[tuple[str, str, list[StoredCell]]]:
         """Each pair of arms by their labels, and the networks of both; those that were not run are left out."""
         for pair in self.pairs if pairs is None else pairs:
-            found = [s for arm in pair if (s := self.grid.stored(self.task, self.protocol, arm)) is not None]
+            found = [*self.grid.found(self.task, self.protocol, pair).values()]
             if len(found) == 2 and len(found[0].of_variant()) == len(found[1].of_variant()):
                 yield ARMS[pair[0]].label, ARMS[pair[1]].label, found
 
     def single(self) -> dict[str, StoredCell]:
         """RLP and its baselines, each once; empty if one was not run."""
         arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
-        found = {arm: cell for arm in arms if (cell := self.grid.stored(self.task, self.protocol, arm)) is not None}
+        found = self.grid.found(self.task, self.protocol, arms)
         return found if len(found) == len(arms) else {}
 
     def compare(self, ours: Array, theirs: Array) -> stats.Comparison:

@@ -101,6 +101,10 @@ class Grid:
         """The stored networks, or None."""
         return self.entries.get((task, protocol, arm), (None, None))[1]
 
+    def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
+        """The stored networks of those of some arms that were run."""
+        return {arm: stored for arm in arms if (stored := self.stored(task, protocol, arm)) is not None}
+
     def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
         """[seeds]: the last value of a metric."""
         stored = self.stored(task, protocol, arm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,7 +139,7 @@ def _classes(grid: Grid) -> Content:
 def _digits(grid: Grid) -> Iterable[Drawing]:
     """Digits after 5, 10 and 50 epochs."""
     for protocol in ("released", "steps"):
-        stored = {arm: s for arm in ("mse", "rlp") if (s := grid.stored("mnist", protocol, arm)) is not None}
+        stored = grid.found("mnist", protocol, ("mse", "rlp"))
         if len(stored) == 2:
             made = (reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) for epoch in (5, 10, 50))
             yield from (drawing for drawing in made if drawing is not None)
@@ -149,7 +150,7 @@ def _boundaries(grid: Grid) -> Iterable[Drawing]:
     for task in grid.tasks():
         for words, arms in CLASSES.items():
             cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
-            stored = {arm: s for arm in arms if (s := grid.stored(task, "released", arm)) is not None}
+            stored = grid.found(task, "released", arms)
             if cell is not None and stored:
                 split = train.split(cell.task, Variant(), cell.seeds[0])
                 yield boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test)
@@ -238,26 +239,25 @@ CATALOG = {name: Artefact(**row) for name, row in studies.SECTIONS.items()}
 
 def summary(results: StoredResults, claims: Sequence[Claim], scale: str) -> tuple[str, ...]:
     """One paragraph for a newcomer."""
-    grid = results.grid("table1")
-    words = [_told("what"), *([] if grid is None else _table1_words(grid)), _claims_words(claims, scale)]
+    grid, words = results.grid("table1"), [_told("what")]
+    if grid is not None and not grid.request.at.judged:
+        words.append(_told("unjudged"))
+    elif grid is not None:
+        released, steps = _found(grid, "released"), _found(grid, "steps")
+        if released:
+            words.append(_told("equal-epochs", ahead=_listed(released, "better", " datasets")))
+            words.append(_told("more-steps", ratio=_steps_ratio(grid)))
+        if steps:
+            words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
+    counts = Counter(claim.verdict for claim in claims)
+    told = ", ".join(f"{counts[word]} {word}" for word in verdicts.TONES if word in counts)
+    judged = counts.keys() - {verdicts.NOT_JUDGED, verdicts.NOT_TESTED}
+    words.append(_told("judged" if judged else "none-judged", n=len(claims), scale=scale, counts=told))
     return (" ".join(words),)
 
 
 def _told(key: str, **numbers: object) -> str:
     return published.words_of((key,))[0].format(**numbers)
-
-
-def _table1_words(grid: Grid) -> list[str]:
-    if not grid.request.at.judged:
-        return [_told("unjudged")]
-    words = []
-    released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
-    if released:
-        words = [_told("equal-epochs", ahead=_listed(released, "better", " datasets"))]
-        words.append(_told("more-steps", ratio=_steps_ratio(grid)))
-    if steps:
-        words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
-    return words
 
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
@@ -274,15 +274,7 @@ def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
 
 def _steps_ratio(grid: Grid) -> str:
     """How many times as many steps an epoch gives to RLP."""
-    pairs = [[grid.stored(task, "released", arm) for arm in ("rlp", "mse")] for task in published.DATASETS]
-    ratios = [float(a.axis("step")[-1] / b.axis("step")[-1]) for a, b in pairs if a is not None and b is not None]
+    pairs = [[*grid.found(task, "released", ("rlp", "mse")).values()] for task in published.DATASETS]
+    ratios = [float(pair[0].axis("step")[-1] / pair[1].axis("step")[-1]) for pair in pairs if len(pair) == 2]
     low, high = min(ratios), max(ratios)
     return number(low) if high - low < 0.5 else f"{low:.0f} to {high:.0f}"
-
-
-def _claims_words(claims: Sequence[Claim], scale: str) -> str:
-    counts = {word: sum(claim.verdict == word for claim in claims) for word in verdicts.TONES}
-    told = ", ".join(f"{k} {word}" for word, k in counts.items() if k)
-    if sum(counts.values()) == sum(counts[word] for word in (verdicts.NOT_JUDGED, verdicts.NOT_TESTED)):
-        return _told("none-judged", n=len(claims), scale=scale)
-    return _told("judged", n=len(claims), scale=scale, counts=told)
