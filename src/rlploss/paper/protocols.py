@@ -65,10 +65,10 @@ class CellFactory:
     arms: Sequence[str]
     hyper: Hyper
     family: str  # whose number of seeds is used
-    n_subsets: int  # K of the RLP arms
+    n_subsets: int  # K of the RLP arms, unless the scale has less
     subset_size: int  # M of the RLP arms
-    batch_size: int  # rows per step of the others
     epochs: int
+    batch_size: int | None = None  # rows per step of the others, if not M
     baseline_epochs: int | None = None  # of the others than RLP, if they differ
     points: int = 50  # about how many a curve has
 
@@ -98,6 +98,8 @@ class CellFactory:
             outputs: last layer of RLP arms and of others.
         """
         made = []
+        n_subsets = min(self.n_subsets, self.request.at.most_subsets)
+        usual = self.batch_size or self.subset_size
         for name in self.request.picked("arms", self.arms):
             kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
@@ -105,9 +107,9 @@ class CellFactory:
             mixup = self.hyper.psi if kind.mixed else None
             make = baseline or kind.objective
             if ours:
-                objective: Objective = OURS[protocol](self.subset_size, self.n_subsets, mixup=mixup, **rlp)
+                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **rlp)
             else:
-                objective = make(batch_size or ("all" if protocol == "paper" else self.batch_size), mixup=mixup)
+                objective = make(batch_size or ("all" if protocol == "paper" else usual), mixup=mixup)
             optimizer = self.optimizer(kind, None if momentum is None else momentum[column], weight_decay)
             arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
@@ -118,8 +120,8 @@ class CellFactory:
             if self.request.budget != "epochs" and at_steps:
                 arm = replace(arm, protocol=at_steps)
                 if not ours and protocol == "released":
-                    arm = replace(arm, objective=make(self.batch_size, mixup=mixup))
-                made.append(self.cell(arm, task, epochs if ours else Steps(self.n_subsets * self.epochs)))
+                    arm = replace(arm, objective=make(usual, mixup=mixup))
+                made.append(self.cell(arm, task, epochs if ours else Steps(n_subsets * self.epochs)))
         return made
 
     def cell(self, arm: Arm, task: Task, budget: Epochs | Steps) -> Cell:
@@ -147,18 +149,10 @@ def _regression_factory(
     given = PROTOCOL["small" if experiment == "small" else "regression"]
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
-    scale = request.at
     family = {"full": "regression", "shift": "sweep", "noise": "sweep"}.get(experiment, experiment)
-    return CellFactory(
-        request,
-        arms,
-        HYPER[dataset, experiment],
-        family=family if family in scale.seeds else "regression",
-        n_subsets=min(PROTOCOL["subsets"][experiment], scale.most_subsets),
-        subset_size=size,
-        batch_size=given["batch_size"],
-        epochs=scale.epochs(family, full_epochs),
-    )
+    seeds, epochs = family if family in request.at.seeds else "regression", request.at.epochs(family, full_epochs)
+    hyper, n_subsets = HYPER[dataset, experiment], PROTOCOL["subsets"][experiment]
+    return CellFactory(request, arms, hyper, seeds, n_subsets, size, epochs, batch_size=given["batch_size"])
 
 
 def regression_cells(
@@ -220,17 +214,11 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
     )
     epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", small["epochs"])
     size = min(given["subset_size"], rows // 2) if full else small["subset_size"]
-    factory = CellFactory(
-        request,
-        arms,
-        HYPER[dataset, "full" if full else "small"],
-        family="images",
-        n_subsets=min(given["n_subsets"] if full else PROTOCOL["subsets"]["small"], scale.most_subsets),
-        subset_size=size,
-        batch_size=size,
-        epochs=epochs,
-        points=20 if full else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
-    )
+    points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
+    hyper, n_subsets = HYPER[dataset, "full"], given["n_subsets"]
+    if not full:
+        hyper, n_subsets = HYPER[dataset, "small"], PROTOCOL["subsets"]["small"]
+    factory = CellFactory(request, arms, hyper, "images", n_subsets, size, epochs, points=points)
     random = Task(
         dataset,
         dataset,
@@ -259,17 +247,9 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     family, seeds = ("moons", "moons") if moons else ("mnist_classes", "classes")
     given = PROTOCOL[f"{family}_small" if small else family]
     mixed = any(ARMS[arm].mixed for arm in arms)
-    factory = CellFactory(
-        request,
-        arms,
-        HYPER[family, "small" if small else "full"],
-        family=seeds,
-        n_subsets=min(given["n_subsets"], scale.most_subsets),
-        subset_size=given["subset_size"],
-        batch_size=given["subset_size"],
-        epochs=scale.epochs(seeds, given["epochs_mixup" if mixed else "epochs"]),
-        points=50 if moons else 20,
-    )
+    hyper, epochs = HYPER[family, "small" if small else "full"], given["epochs_mixup" if mixed else "epochs"]
+    sizes = given["n_subsets"], given["subset_size"], scale.epochs(seeds, epochs)
+    factory = CellFactory(request, arms, hyper, seeds, *sizes, points=50 if moons else 20)
     name = f"{family}-small" if small else family
     where = (name, "moons") if moons else ("mnist", "lenet5")
     task = Task(name, *where, metrics=("accuracy", "f1"), keep="boundary" if moons else None)

@@ -17,7 +17,7 @@ from rlploss.lab.errors import Stopped
 from rlploss.lab.report import Report, Table
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, StoreError
-from rlploss.lab.study import distinct
+from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
 from rlploss.paper.protocols import ARMS
@@ -25,7 +25,7 @@ from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
 from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import STUDIES, AnyCell, cells_of, expected_seconds
+from rlploss.paper.studies import STUDIES, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from rlploss._progress import duration
 from rlploss.lab import stats
 from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.study import AnyCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import STUDIES, AnyCell
+from rlploss.paper.studies import STUDIES
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm

@@ -13,14 +13,13 @@ from rlploss.lab import stats, train
 from rlploss.lab.figures import Drawing, Figure, Line, Panel
 from rlploss.lab.report import Claim, Section, Table
 from rlploss.lab.results import StoredCell
-from rlploss.lab.study import Variant
+from rlploss.lab.study import AnyCell, Variant
 from rlploss.lab.text import number
 from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
 from rlploss.paper.error_tables import error_table, hyperparameter_tables, measured_table, ratio_table
 from rlploss.paper.protocols import ARMS, PROTOCOLS
 from rlploss.paper.results import METRICS, SCORES, Grid, StoredResults, title_of
-from rlploss.paper.studies import AnyCell
 
 Content = list[Table | Figure]
 CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}

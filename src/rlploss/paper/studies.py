@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rlploss.lab import train
-from rlploss.lab.study import Cell
+from rlploss.lab.study import AnyCell, Cell
 from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
@@ -16,7 +16,6 @@ from rlploss.paper.request import Request
 from rlploss.training.job import Steps
 from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective
 
-AnyCell = Cell[Any, Any]  # trained or measured
 Cells = Callable[[Request], list[AnyCell]]
 KINDS: dict[str, Callable[..., list[Cell]]] = {
     "regression": regression_cells,
