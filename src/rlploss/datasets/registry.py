@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,10 +75,7 @@ def is_cached(name: str) -> bool:
     """
     item = entry(name)
     paths = {cache_path(item) / file.name: file.size for file in item.files}
-    try:
-        return all(path.stat().st_size == size for path, size in paths.items())
-    except OSError:
-        return False
+    return all(os.path.isfile(path) and path.stat().st_size == size for path, size in paths.items())
 
 
 def cache_path(item: Entry) -> Path:

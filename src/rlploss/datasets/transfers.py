@@ -169,25 +169,21 @@ def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes
     A resumed download that turns out wrong is begun again, once. The part is removed unless the connection broke.
     """
     for last in (False, True):
-        pieced = part.exists()
+        pieced, wrong = part.exists(), None
         try:
             pieced |= download(url, part, max_bytes=max_bytes, progress=progress)
             use(part)
         except TransferError:
             raise
-        except SourceError:
-            _remove(part)
-            if last or not pieced:
-                raise
-            progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
-        else:
-            _remove(part)
+        except SourceError as error:
+            wrong = error
+        with cache_errors(part):
+            part.unlink(missing_ok=True)
+        if wrong is None:
             return
-
-
-def _remove(part: Path) -> None:
-    with cache_errors(part):
-        part.unlink(missing_ok=True)
+        if last or not pieced:
+            raise wrong
+        progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
 
 
 def check_hash(path: Path, sha256: str | None) -> None:
