@@ -45,11 +45,6 @@ class StoredCell:
     provenance: Mapping[str, Any]
     seconds: float
 
-    @property
-    def engine(self) -> str:
-        """Which engine trained the networks."""
-        return str(self.provenance["engine"])
-
     def of_variant(self, variant: int = 0) -> list[TrainedNetwork]:
         """The networks of one variant, by seed."""
         return sorted((n for n in self.networks if n.variant == variant), key=lambda n: n.seed)
