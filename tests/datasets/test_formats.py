@@ -54,10 +54,7 @@ def test_idx_round_trip(shape: tuple[int, ...]) -> None:
         (b"\x1f\x8b\x08\x00", "it begins with 1f8b0800, not 000008"),
         (b"\x00\x00\x08\x00", "it begins with 00000800"),
         (b"\x00\x00\x08\x02\x00\x00\x00\x01", "not an IDX file of unsigned bytes ("),
-        (
-            b"\x00\x00\x08\x01\x00\x00\x00\x05abc",
-            "(cannot reshape array of size 3 into shape (5,))",
-        ),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "(cannot reshape array of size 3 into shape (5,))"),
         (b"\x00\x00\x08\x02\xff\xff\xff\xff\xff\xff\xff\xffabc", "not an IDX file of unsigned bytes ("),
     ],
 )
