@@ -23,7 +23,7 @@ from rlploss import (
 )
 from rlploss._extras import missing
 from rlploss.lab.results import CellResult, TrainedNetwork
-from rlploss.lab.tracked import note, tracking
+from rlploss.lab.run import note, tracking
 
 needs_mlflow = pytest.mark.skipif(bool(missing("mlflow", "sqlalchemy")), reason="pip install 'rlploss[track]'")
 needs_tensorboard = pytest.mark.skipif(bool(missing("tensorboard")), reason="pip install 'rlploss[track]'")

@@ -6,6 +6,7 @@ import pytest
 from benchmarks import run as benchmarks_run
 from benchmarks.common import at_least, at_most, paired
 
+import rlploss
 from rlploss import cli
 from rlploss._extras import MissingExtra
 from rlploss.cli import bench
@@ -17,7 +18,7 @@ def test_a_table(capsys):
     assert setting.startswith("rlploss ")
     assert "100 per step" in problem
     assert header.split() == ["LOSS", "TRAINED", "BY", "STEPS", "PER", "SECOND", "RATIO"]
-    assert len(rows) == 2 * (len(bench.WAYS) + 1)
+    assert len(rows) == 2 * len(bench.WAYS)
     assert all(float(row.split()[-1]) > 0 for row in rows)
     assert all(row.endswith(" 1.0") for row in rows if bench.LOOP in row)
 
@@ -26,19 +27,16 @@ def test_json(capsys):
     assert cli.run(["bench", "--json", "--steps", "5"]) == 0
     found = json.loads(capsys.readouterr().out)["steps_per_second"]
     assert {*found} == {"rlp", "mse"}
-    assert all({*speeds} == {*bench.WAYS, bench.LOOP} for speeds in found.values())
+    assert all({*speeds} == {*bench.WAYS} for speeds in found.values())
     assert all(speed > 0 for speeds in found.values() for speed in speeds.values())
 
 
 def test_a_way_that_is_not_installed(monkeypatch, capsys):
-    def missing(loss):
-        def train(steps):
+    def missing(*_, engine, **options):
+        if engine == "kernel":
             raise MissingExtra("numba is not installed")
 
-        return train
-
-    monkeypatch.setattr(bench, "_fit", missing)
-    monkeypatch.setattr(bench, "WAYS", {"fit": {}})
+    monkeypatch.setattr(rlploss, "fit", missing)
     assert cli.run(["bench", "--steps", "2"]) == 0
     assert capsys.readouterr().out.count("not installed") == 2
 

@@ -7,11 +7,10 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Web
+from rlploss.datasets.sources import Source
 from rlploss.datasets.transfers import Reporter
 
 
@@ -56,14 +55,9 @@ def tar_gz_bytes(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
     return buffer.getvalue()
 
 
-def plain_web(url: str, file: DataFile, *, max_bytes: int | None = None) -> Web:
+def plain_web(url: str, file: DataFile) -> Source:
     """A source that serves the file itself."""
-
-    def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
-        yield file.name, path.read_bytes()
-
-    limit = 2 * file.size if max_bytes is None else max_bytes
-    return Web(f"{url}/{file.name}", file.name, (file.name,), unpack, limit)
+    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name, max_bytes=2 * file.size)
 
 
 def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:

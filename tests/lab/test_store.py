@@ -32,7 +32,7 @@ def test_a_cell_reads_back_bit_for_bit(tmp_path):
     written = result_of(cell)
     assert [dict(r.curve) for r in read.networks] == [dict(r.curve) for r in written.networks]
     assert np.array_equal(read.networks[1].artifacts["grid"], written.networks[1].artifacts["grid"])
-    assert read.engine == "none"
+    assert read.provenance["engine"] == "none"
     assert read.final("size").tolist() == [7.0, 7.0, 7.0]
     assert read.provenance["threads"] == 1
     assert {"python", "torch", "numpy", "rlploss"} <= set(read.provenance["versions"])

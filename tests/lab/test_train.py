@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from rlploss import MSE, RLP, SGD, Adam, CrossEntropy, Epochs
-from rlploss.lab import problems
 from rlploss.lab.study import Arm, Cell, Task, Variant
-from rlploss.lab.train import train
+from rlploss.lab.train import split, train, train_rows
 
 RLP_SMALL, MSE_SMALL, ADAM = RLP(20, n_subsets=5), MSE(20), Adam(1e-3)
 
@@ -61,17 +60,17 @@ def test_what_is_stored_says_how_large_batches_were():
 
 def test_splits_follow_their_task():
     half = Task("t", "linear", "regression")
-    assert len(problems.split(half, Variant(), 0).X_train) == 3000
-    assert problems.train_rows(half, Variant()) == 3000
+    assert len(split(half, Variant(), 0).X_train) == 3000
+    assert train_rows(half, Variant()) == 3000
     shifted, level = dataclasses.replace(half, dataset="nonlinear"), Variant(shift=0.9)
-    assert abs(len(problems.split(shifted, level, 0).X_train) - problems.train_rows(shifted, level)) < 100
-    quiet_rows, noisy = (problems.split(half, v, 3) for v in (Variant(), Variant(noise=0.5)))
+    assert abs(len(split(shifted, level, 0).X_train) - train_rows(shifted, level)) < 100
+    quiet_rows, noisy = (split(half, v, 3) for v in (Variant(), Variant(noise=0.5)))
     assert np.array_equal(quiet_rows.train_rows, noisy.train_rows)
     assert not np.array_equal(quiet_rows.X_train, noisy.X_train)
     standard = dataclasses.replace(half, scaling="standard")
-    assert np.abs(problems.split(standard, Variant(), 0).X_train.mean(axis=0)).max() < 1e-6
+    assert np.abs(split(standard, Variant(), 0).X_train.mean(axis=0)).max() < 1e-6
     first = dataclasses.replace(half, first=True, n_train=5, n_test=4)
-    assert problems.split(first, Variant(), 0).train_rows.tolist() == [0, 1, 2, 3, 4]
+    assert split(first, Variant(), 0).train_rows.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_moons_keeps_a_decision_boundary():

@@ -78,6 +78,13 @@ def test_a_result_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
     assert said == []
 
 
+def test_a_cell_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
+    found, said = collect(LocalProcesses(1), [stub.cell(rate=0.1, ledger=lambda: None), stub.cell(rate=0.2)])
+    assert found[0.1].error.startswith("the cell cannot be sent: ")
+    assert found[0.2].error is None
+    assert said == []
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_while_its_child_holds_the_pipe_is_noticed():
     found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], orphan)

@@ -22,13 +22,13 @@ def worlds():
 
 
 def test_every_claim_has_a_rule_and_every_rule_a_claim():
-    assert set(claims.RULES) == {claim.rule for claim in published.claims()}
-    for claim in published.claims():
+    assert set(claims.RULES) == {claim.rule for claim in published.CLAIMS}
+    for claim in published.CLAIMS:
         assert set(claim.studies) <= set(STUDIES)
 
 
 def test_claims_speak_of_tasks_and_arms_of_their_studies():
-    for claim in published.claims():
+    for claim in published.CLAIMS:
         keys = world.results(Request("paper"), "right").grid(claim.studies[0]).whole
         assert set(claim.tasks) <= {task for task, _, _ in keys}, claim.id
         if claim.rule != "measured":
@@ -37,13 +37,13 @@ def test_claims_speak_of_tasks_and_arms_of_their_studies():
 
 def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
     for found in worlds.values():
-        assert len(found) == len(published.claims())
+        assert len(found) == len(published.CLAIMS)
         for claim in found.values():
             assert claim.verdict in TONES
             assert len(claim.evidence) > 10
 
 
-@pytest.mark.parametrize("name", [c.id for c in published.claims() if c.id not in MEASURED])
+@pytest.mark.parametrize("name", [c.id for c in published.CLAIMS if c.id not in MEASURED])
 def test_the_three_worlds_have_their_verdicts(worlds, name):
     assert worlds["right"][name].verdict == REPRODUCED, worlds["right"][name].evidence
     assert worlds["wrong"][name].verdict == NOT_REPRODUCED, worlds["wrong"][name].evidence

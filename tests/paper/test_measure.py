@@ -5,7 +5,7 @@ from tests.paper.world import PROVENANCE
 
 from rlploss.lab.results import StoredCell
 from rlploss.lab.study import Cell
-from rlploss.paper import propositions, published
+from rlploss.paper import claims, published
 from rlploss.paper.measure import Measurement, Setting, train
 from rlploss.paper.request import Request
 from rlploss.paper.results import StoredResults
@@ -39,8 +39,8 @@ def measured():
 
 
 def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
-    wanted = [claim for claim in published.claims() if claim.rule == "measured"]
-    found = {claim.id: propositions.verdict(claim, measured) for claim in wanted}
+    wanted = [claim for claim in published.CLAIMS if claim.rule == "measured"]
+    found = {claim.id: claims.measured(claim, measured) for claim in wanted}
     assert {name: v.word for name, v in found.items()} == {
         "proposition-1": REPRODUCED,
         "proposition-2": NOT_REPRODUCED,

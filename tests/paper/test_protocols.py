@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from rlploss.lab.problems import train_rows
 from rlploss.lab.study import Cell, Variant
+from rlploss.lab.train import train_rows
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
@@ -77,7 +77,7 @@ def test_table1_has_the_papers_hyperparameters():
 
 def test_small_sets_use_adamw_with_its_own_decay():
     cells = by_key("table2", Request("paper"))
-    assert cells["linear", "released", "mse"].arm.optimizer == AdamW(5e-4, published.adamw_weight_decay())
+    assert cells["linear", "released", "mse"].arm.optimizer == AdamW(5e-4, published.PROTOCOL["adamw_weight_decay"])
     assert cells["linear", "released", "mse_l2"].arm.optimizer == AdamW(5e-4, 1e-2)
     assert cells["wine", "released", "rlp"].arm.objective.subset_size == 12
     assert cells["linear", "released", "rlp"].arm.objective.subset_size == 10
@@ -87,7 +87,7 @@ def test_released_classifiers_end_in_a_soft_max_and_leave_torchs_weight_decay():
     cells = by_key("fig-mnist-classes", Request("paper"))
     released, printed = cells["mnist_classes", "released", "ce"], cells["mnist_classes", "paper", "ce"]
     assert (released.arm.output, released.arm.optimizer) == ("softmax", AdamW(2e-3, 0.01))
-    assert (printed.arm.output, printed.arm.optimizer) == ("logits", AdamW(2e-3, published.adamw_weight_decay()))
+    assert (printed.arm.output, printed.arm.optimizer) == ("logits", AdamW(2e-3, 1e-4))
     assert cells["mnist_classes", "paper", "rlp"].arm.output == "sigmoid"
 
 

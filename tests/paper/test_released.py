@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlploss.datasets import Dataset
-from rlploss.lab import problems
+from rlploss.lab import train
 from rlploss.lab.study import Task, Variant
 from rlploss.loss.variants import cut_off_planes
 from rlploss.paper.request import Request
@@ -52,18 +52,18 @@ def images(n_train, n_test):
     ("name", "task"), [("table1", "mnist"), ("fig-small-100", "mnist"), ("fig-mnist-classes", "mnist_classes-small")]
 )
 def test_every_seed_has_the_first_images(monkeypatch, name, task):
-    monkeypatch.setattr(problems, "_load", lambda *_: images(6000, 2000))
+    monkeypatch.setattr(train, "_load", lambda *_: images(6000, 2000))
     mine = [c for c in STUDIES[name](Request("paper")) if (c.task.name, c.arm.protocol) == (task, "released")]
     assert mine
     for seed in (0, 3):
-        found = problems.split(mine[0].task, Variant(), seed)
+        found = train.split(mine[0].task, Variant(), seed)
         assert found.train_rows.tolist() == list(range(mine[0].task.n_train))
         assert found.test_rows.tolist() == list(range(6000, 7000))
 
 
 def test_every_seed_of_released_moons_has_one_split():
     one, other = (
-        problems.split(Task("m", "moons", "moons", n_train=500, n_test=500, first=True), Variant(), s) for s in (0, 5)
+        train.split(Task("m", "moons", "moons", n_train=500, n_test=500, first=True), Variant(), s) for s in (0, 5)
     )
     assert one.train_rows.tolist() == other.train_rows.tolist()
     assert not set(one.train_rows) & set(one.test_rows)

@@ -124,7 +124,7 @@ def test_the_time_is_told_by_name_and_network_and_no_cell_counts_twice():
 
 def test_hyperparameters_are_those_of_the_cells(sections):
     regression, classes = sections["tables-hyperparameters"].tables
-    assert len(regression.rows) + len(classes.rows) == len(published.hyper_rows())
+    assert len(regression.rows) + len(classes.rows) == len(published.HYPER)
     row = next(r for r in regression.rows if r[:2] == ("California", "no ablations"))
     assert row[2:] == ("adam", "0.0001", "0.0001", "0.25", "100", "1000", "100", "500")
     mnist = next(r for r in regression.rows if r[:2] == ("MNIST", "no ablations"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 N_ROWS, N_FEATURES, SUBSET_SIZE = 2000, 8, 100
-WAYS = {"fit, kernel": {"engine": "kernel"}, "fit, torch": {"engine": "torch"}}
 LOOP = "a loop in torch"  # what a user would write, without fit
+WAYS = {"fit, kernel": "kernel", "fit, torch": "torch", LOOP: ""}  # the engines of fit
 
 
 def bench(
@@ -29,10 +28,10 @@ def bench(
     found: dict[str, dict[str, float | None]] = {}
     for loss in ("rlp", "mse"):
         found[loss] = {}
-        for name, work in {**{way: _fit(loss, **options) for way, options in WAYS.items()}, LOOP: _loop(loss)}.items():
+        for name, engine in WAYS.items():
             try:
-                work(min(steps, 100))  # compiles what is compiled
-                found[loss][name] = max(steps / _seconds(work, steps) for _ in range(3))
+                _seconds(loss, engine, min(steps, 100))  # compiles what is compiled
+                found[loss][name] = max(steps / _seconds(loss, engine, steps) for _ in range(3))
             except MissingExtra:
                 found[loss][name] = None
     setting = f"rlploss {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
@@ -47,49 +46,24 @@ def bench(
             print(f"{loss:6}{name:24}{shown}")
 
 
-def _seconds(work: Callable[[int], object], steps: int) -> float:
-    started = time.perf_counter()
-    work(steps)
-    return time.perf_counter() - started
-
-
-def _problem() -> Any:
-    """Return the network, its features and its targets."""
+def _seconds(loss: str, engine: str, steps: int) -> float:
+    """Seconds of so many steps, with `fit`, or without an engine with a loop as one writes it in torch."""
     import torch
 
-    from rlploss import RegressionNet, seeded
+    from rlploss import MSE, RLP, RegressionNet, RLPLoss, Steps, balanced_subsets, fit, seeded
 
     X = torch.randn(N_ROWS, N_FEATURES, generator=torch.Generator().manual_seed(0))
-    return seeded(lambda: RegressionNet(N_FEATURES), 0), X, X.square().mean(dim=1, keepdim=True)
-
-
-def _fit(loss: str, **options: Any) -> Callable[[int], object]:
-    """Return a function that trains so many steps with `fit`."""
-    from rlploss import MSE, RLP, Steps, fit
-
-    objective = RLP(subset_size=SUBSET_SIZE) if loss == "rlp" else MSE(batch_size=SUBSET_SIZE)
-
-    def train(steps: int) -> None:
-        network, X, y = _problem()
-        fit(network, X, y, objective, budget=Steps(steps), **options)
-
-    return train
-
-
-def _loop(loss: str) -> Callable[[int], object]:
-    """Return a function that trains so many steps with a loop as one writes it in torch."""
-    import torch
-
-    from rlploss import RLPLoss, balanced_subsets
-
-    def train(steps: int) -> None:
-        network, X, y = _problem()
-        rlp, mse = RLPLoss(), torch.nn.MSELoss()
-        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-        for rows in balanced_subsets(N_ROWS, SUBSET_SIZE, steps, generator=torch.Generator().manual_seed(0)):
-            optimizer.zero_grad()
-            pred, target = network(X[rows]), y[rows]
-            (rlp(pred, target, X[rows]) if loss == "rlp" else mse(pred, target)).backward()
-            optimizer.step()
-
-    return train
+    network, y = seeded(lambda: RegressionNet(N_FEATURES), 0), X.square().mean(dim=1, keepdim=True)
+    started = time.perf_counter()
+    if engine:
+        objective = RLP(subset_size=SUBSET_SIZE) if loss == "rlp" else MSE(batch_size=SUBSET_SIZE)
+        fit(network, X, y, objective, budget=Steps(steps), engine=engine)
+        return time.perf_counter() - started
+    rlp, mse = RLPLoss(), torch.nn.MSELoss()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    for rows in balanced_subsets(N_ROWS, SUBSET_SIZE, steps, generator=torch.Generator().manual_seed(0)):
+        optimizer.zero_grad()
+        pred, target = network(X[rows]), y[rows]
+        (rlp(pred, target, X[rows]) if loss == "rlp" else mse(pred, target)).backward()
+        optimizer.step()
+    return time.perf_counter() - started

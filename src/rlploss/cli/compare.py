@@ -174,21 +174,9 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Any, bet
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Show a table: drawn to the width of a terminal, or in plain lines."""
-    if not console.is_terminal:
-        say(console, table.markdown())
-        return
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text as RichText
+    from rlploss.lab.report import show
 
-    drawn = RichTable(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    for at, name in enumerate(table.header):
-        drawn.add_column(name, justify="left" if at == 0 or at in table.text_columns else "right", overflow="fold")
-    colours = {"good": "green", "bad": "red", "calm": "dim"}
-    for number, row in enumerate(table.rows):
-        drawn.add_row(*(RichText(str(c), style=colours.get(table.tone(number, at), "")) for at, c in enumerate(row)))
-    console.print(drawn)
+    show(console, table)
 
 
 def _check_place(place: Path, design: Design, source: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rlploss.datasets.dataset import Entry
+    from rlploss.datasets.registry import Entry
 
 WIDTH = 80  # columns of a terminal
 app = typer.Typer(help="Datasets: list, get, verify.", no_args_is_help=True)

@@ -9,7 +9,7 @@ import typer
 
 def _begin(context: typer.Context, track: str | None) -> str | None:
     """Track until the command ends."""
-    from rlploss.lab.tracked import tracking
+    from rlploss.lab.run import tracking
 
     if track is not None:
         context.with_resource(tracking(track))

@@ -2,10 +2,10 @@
 
 from rlploss._scaling import Scaling
 from rlploss.datasets.cache import CacheError, DataWarning, cache_dir
-from rlploss.datasets.dataset import Dataset
 from rlploss.datasets.registry import is_cached, load, names
 from rlploss.datasets.sources import DatasetUnavailable
 from rlploss.datasets.splits import (
+    Dataset,
     Split,
     add_noise,
     as_images,

@@ -108,22 +108,18 @@ def install(path: Path, data: bytes) -> Path | None:
 
     A file of other content that is in the way is renamed, not deleted; its new path is returned.
     """
+    aside = None
     with cache_errors(path.parent):
-        aside = _set_aside(path)
+        if os.path.lexists(path):
+            names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
+            aside = path.rename(next(name for name in names if not os.path.lexists(name)))
         try:
             _files.write_bytes(path, data)
         except BaseException:
             if aside is not None:
                 aside.rename(path)
             raise
-        return aside
-
-
-def _set_aside(path: Path) -> Path | None:
-    if not os.path.lexists(path):
-        return None
-    names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
-    return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
+    return aside
 
 
 @contextlib.contextmanager
@@ -135,11 +131,10 @@ def locked(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
     with cache_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = _files.lock(directory / ".lock")
-    if lock is None:
-        on_wait()
-    while lock is None:
-        with cache_errors(directory):
-            lock = _files.lock(directory / ".lock", seconds=60.0)
+        if lock is None:
+            on_wait()
+            lock = _files.lock(directory / ".lock", seconds=-1.0)  # for ever
+            assert lock is not None
     try:
         with cache_errors(directory):
             for leftover in directory.glob(f"{WORKSPACE}*"):

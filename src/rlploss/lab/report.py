@@ -11,8 +11,13 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
 
 from rlploss._files import write_text
+from rlploss._progress import say
 from rlploss.lab import figures
 from rlploss.lab.figures import Figure
 from rlploss.lab.text import Scalar, csv_text, markdown_text
@@ -118,6 +123,20 @@ def html(report: Report) -> str:
         svg=lambda panel, figure, index: Markup(figures.inline_svg(panel, f"{figure}-{index}")),
         has_data=lambda figure: bool(figures.data_rows(figure)),
     )
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table: drawn to the width of a terminal, or in plain lines."""
+    if not console.is_terminal:
+        say(console, table.markdown())
+        return
+    drawn = RichTable(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for at, name in enumerate(table.header):
+        drawn.add_column(name, justify="left" if at == 0 or at in table.text_columns else "right", overflow="fold")
+    colours = {"good": "green", "bad": "red", "calm": "dim"}
+    for number, row in enumerate(table.rows):
+        drawn.add_row(*(RichText(str(c), style=colours.get(table.tone(number, at), "")) for at, c in enumerate(row)))
+    console.print(drawn)
 
 
 def write(report: Report, directory: Path) -> list[Path]:

@@ -45,11 +45,6 @@ class StoredCell:
     provenance: Mapping[str, Any]
     seconds: float
 
-    @property
-    def engine(self) -> str:
-        """Which engine trained the networks."""
-        return str(self.provenance["engine"])
-
     def of_variant(self, variant: int = 0) -> list[TrainedNetwork]:
         """The networks of one variant, by seed."""
         return sorted((n for n in self.networks if n.variant == variant), key=lambda n: n.seed)
@@ -71,6 +66,10 @@ class StoredCell:
         """[seeds]: the last value of a metric's curve, or the single number of this name."""
         networks = self.of_variant(variant)
         return np.array([n.values[name] if name in n.values else n.curve[name][-1] for n in networks], dtype=np.float64)
+
+    def mean(self, name: str, variant: int = 0) -> float:
+        """The mean of `final` over seeds."""
+        return float(self.final(name, variant).mean())
 
     def at(self, metric: str, axis: str, value: float, variant: int = 0) -> Array:
         """[seeds]: the metric at the last evaluation with axis ≤ value; NaN where there is none."""

@@ -29,35 +29,9 @@ FILE, LOCK = "runs.sqlite", ".lock"
 SCHEMA = 2
 APPLICATION_ID = 0x524C504C  # "RLPL", in the file's header: tells our files from other SQLite files
 THIS = "spec_hash = ? AND code_version = ?"  # the key of a cell
+TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};\n"
+TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 STRANGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # what odd rows lead to
-
-TABLES = f"""
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA};
-CREATE TABLE cell (
-    id INTEGER PRIMARY KEY, spec_hash TEXT NOT NULL, code_version TEXT NOT NULL, spec TEXT NOT NULL,
-    provenance TEXT NOT NULL, created TEXT NOT NULL, seconds REAL NOT NULL,
-    UNIQUE (spec_hash, code_version)
-) STRICT;
-CREATE TABLE network (
-    id INTEGER PRIMARY KEY, cell INTEGER NOT NULL REFERENCES cell (id), variant INTEGER NOT NULL,
-    seed INTEGER NOT NULL, seconds REAL NOT NULL, curve TEXT NOT NULL, "values" TEXT NOT NULL,
-    UNIQUE (cell, variant, seed)
-) STRICT;
-CREATE TABLE artifact (
-    network INTEGER NOT NULL REFERENCES network (id), name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (network, name)
-) STRICT;
-CREATE TABLE failure (
-    spec_hash TEXT NOT NULL, code_version TEXT NOT NULL, reason TEXT NOT NULL, created TEXT NOT NULL,
-    PRIMARY KEY (spec_hash, code_version)
-) STRICT;
-CREATE TABLE request (name TEXT PRIMARY KEY, options TEXT NOT NULL, created TEXT NOT NULL) STRICT;
-CREATE TRIGGER cell_once BEFORE UPDATE ON cell BEGIN SELECT RAISE(ABORT, 'cells are written once'); END;
-CREATE TRIGGER network_once BEFORE UPDATE ON network BEGIN SELECT RAISE(ABORT, 'networks are written once'); END;
-CREATE TRIGGER cell_kept BEFORE DELETE ON cell BEGIN SELECT RAISE(ABORT, 'cells are kept'); END;
-CREATE TRIGGER network_kept BEFORE DELETE ON network BEGIN SELECT RAISE(ABORT, 'networks are kept'); END;
-"""
 
 
 class StoreError(LabError):

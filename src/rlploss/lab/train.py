@@ -1,4 +1,4 @@
-"""Train one cell: all seeds and variants of one arm on one task, as one fleet."""
+"""Train one cell: all seeds and variants of one arm on one task, as one fleet; and what a task is trained on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlploss import models
-from rlploss.lab import problems
+from rlploss import datasets, models
+from rlploss.datasets import Dataset, Split
+from rlploss.datasets.registry import entry
+from rlploss.datasets.splits import Region
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Arm, Cell, Task, Variant
 from rlploss.training.evaluation import Event
@@ -23,6 +26,46 @@ from rlploss.training.job import Problem
 KEPT_EPOCHS = (5, 10, 50)  # of reconstructions
 KEPT_IMAGES = 8
 GRID = 60  # points along each side of a decision boundary
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, reconstruction: bool) -> Dataset:
+    return datasets.load(name, task="reconstruction" if reconstruction else None, progress=False)
+
+
+def split(task: Task, variant: Variant, seed: int) -> Split:
+    """Training and test rows of one seed: the same for every arm, whatever its objective."""
+    data = _load(task.dataset, task.model == "autoencoder")  # whose target is its input
+    # Streams of their own, so that noise does not move the split.
+    rows, noise = (np.random.default_rng([seed, stream]) for stream in (0, 1))
+    if variant.shift is not None:
+        region: Region = "mahalanobis" if task.region == "mahalanobis" else "paper"
+        made = datasets.shift_split(data, variant.shift, region=region, generator=rows)
+    elif task.first:
+        made = datasets.first_split(data, task.n_train or data.n_rows // 2, task.n_test or 1000)
+    else:
+        made = datasets.size_split(data, task.n_train, task.n_test, generator=rows)
+    if variant.noise is not None:
+        made = datasets.add_noise(made, variant.noise, generator=noise)
+    if task.scaling == "standard":
+        made = datasets.standardize(made)
+    if task.model == "lenet5":
+        made = datasets.as_images(made, side=32)
+    return made
+
+
+def train_rows(task: Task, variant: Variant) -> int:
+    """How many training rows to expect, without loading anything: for plans and estimates."""
+    item = entry(task.dataset)
+    total = item.n_rows if item.n_official_train is None else 10_000
+    if variant.shift is not None and task.region != "mahalanobis":
+        return max(1, round((1.0 - variant.shift) * total))
+    return task.n_train or total // 2
+
+
+def n_features(task: Task) -> int:
+    """Number of columns, without loading anything."""
+    return 1024 if task.model == "lenet5" else entry(task.dataset).n_features
 
 
 def train(cell: Cell, tell: Tell) -> CellResult:
@@ -71,7 +114,7 @@ def _fleet(cell: Cell) -> list[Problem]:
     """One problem per network."""
 
     def problem(variant: Variant, seed: int) -> Problem:
-        X, y, X_test, y_test = problems.split(cell.task, variant, seed).tensors()
+        X, y, X_test, y_test = split(cell.task, variant, seed).tensors()
         return Problem(X, y, validation=(X_test, y_test), seed=seed)
 
     if cell.task.first:  # nothing is drawn: all seeds share one copy of the rows
@@ -83,8 +126,8 @@ def _fleet(cell: Cell) -> list[Problem]:
 def builder(arm: Arm, task: Task) -> Callable[[int], nn.Module]:
     """The network of a task, with the arm's output layer; the seed decides the initial weights."""
     factories: dict[str, Callable[[], nn.Module]] = {
-        "regression": lambda: models.RegressionNet(problems.n_features(task)),
-        "autoencoder": lambda: models.Autoencoder(problems.n_features(task)),
+        "regression": lambda: models.RegressionNet(n_features(task)),
+        "autoencoder": lambda: models.Autoencoder(n_features(task)),
         "lenet5": lambda: models.LeNet5(output=arm.output),
         "moons": lambda: models.MoonsNet(output=arm.output),
     }

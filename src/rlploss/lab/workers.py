@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
-from concurrent.futures import wait as wait_for
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Protocol
 
 from rlploss import _checks
 from rlploss.lab.results import CellResult, Tell
@@ -151,24 +149,17 @@ class WorkerLost(Exception):
 class Worker(Protocol):
     """A process that trains one cell at a time and may die."""
 
-    def is_alive(self) -> bool:
-        """Whether the process is there."""
-
-    def submit(self, cell: AnyCell) -> Future[Any]:
-        """Begin a cell."""
-
-    def progress(self) -> float | None:
-        """How far the cell is, if something was told since this was asked."""
-
-    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
-        """What the cell has come to, once the future is done or the process has died; raises `WorkerLost`."""
+    def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
+        """Begin a cell. Yield how far it is (None: nothing new), and last its outcome, or raise `WorkerLost`."""
 
 
 Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
 
 
-def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, pause: float = 0.2) -> Generator[Outcome]:
-    """Give the workers that `look` finds a cell each, until every cell has an outcome.
+def keep_busy(
+    look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, rest: Callable[[], object]
+) -> Generator[Outcome]:
+    """Give the workers that `look` finds a cell each, until every cell has an outcome; `rest` while there is none.
 
     A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
     last, one at a time and on one worker.
@@ -176,27 +167,20 @@ def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, paus
     waiting = deque(cell for cell in cells if not cell.task.timed)
     timed, alone = [cell for cell in cells if cell.task.timed], False
     lost = Counter[AnyCell]()
-    busy: dict[Worker, tuple[AnyCell, Future[Any]]] = {}
+    busy: dict[Worker, tuple[AnyCell, Iterator[Outcome | float | None]]] = {}
     while waiting or busy or timed:
         if not waiting and not busy:
             waiting, timed, alone = deque(timed), [], True
         for worker in look(len(waiting) + len(busy), alone):
             if worker not in busy and waiting:
                 cell = waiting.popleft()
-                busy[worker] = cell, _submitted(worker, cell)
-        if busy:
-            wait_for([future for _, future in busy.values()], pause, FIRST_COMPLETED)
-        else:
-            time.sleep(pause)
-        for worker, (cell, future) in list(busy.items()):
-            if (fraction := worker.progress()) is not None:
-                tell(cell, fraction)
-            if not future.done() and worker.is_alive():
-                continue
-            del busy[worker]
+                busy[worker] = cell, worker.train(cell)
+        before = len(busy)
+        for worker, (cell, training) in list(busy.items()):
             try:
-                yield worker.outcome(cell, future)
+                news = next(training)
             except WorkerLost as how:
+                del busy[worker]
                 lost[cell] += bool(str(how))
                 if not str(how):
                     waiting.appendleft(cell)
@@ -205,15 +189,14 @@ def keep_busy(look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, paus
                     say(f"{how}; {cell} is tried again ({lost[cell] + 1} of {TRIES})")
                 else:
                     yield Outcome(cell, error=f"{how}, as in each of {TRIES} tries")
-
-
-def _submitted(worker: Worker, cell: AnyCell) -> Future[Any]:
-    try:
-        return worker.submit(cell)
-    except Exception as error:  # told when the outcome is asked for, as what goes wrong later
-        failed: Future[Any] = Future()
-        failed.set_exception(error)
-        return failed
+                continue
+            if isinstance(news, Outcome):
+                del busy[worker]
+                yield news
+            elif news is not None:
+                tell(cell, news)
+        if len(busy) == before:
+            rest()
 
 
 @dataclass(frozen=True)
@@ -238,7 +221,7 @@ class LocalProcesses:
 
         def look(left: int, alone: bool) -> list[_Process]:
             size = 1 if alone else self.count  # nobody is busy when one begins to train alone
-            kept = [worker for worker in team if worker.is_alive()][:size]
+            kept = [worker for worker in team if worker.process.is_alive()][:size]
             _stop([worker for worker in team if worker not in kept])
             team[:] = kept
             while len(team) < min(size, left):
@@ -246,55 +229,38 @@ class LocalProcesses:
             return team
 
         try:
-            yield from keep_busy(look, cells, tell, say)
+            yield from keep_busy(look, cells, tell, say, lambda: wait([worker.pipe for worker in team], 0.2))
         finally:
             _stop(team)
 
 
 class _Process:
-    """One process in a pool of its own, so that the pool's death tells which cell died with it."""
+    """One process that is sent cells, and sends back how far it is and outcomes."""
 
     def __init__(self, train: Train) -> None:
         # "spawn": no lock, no open store and no thread of the driver is inherited.
         context = multiprocessing.get_context("spawn")
-        self._progress, theirs = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(train, theirs))
-        self._orphans = False
-        before = multiprocessing.active_children()
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(train, theirs))
         with _interrupts_held():
-            self._pool.submit(os.getpid)  # starts the process
+            self.process.start()
         theirs.close()
-        (self.process,) = set(multiprocessing.active_children()) - set(before)
 
-    def is_alive(self) -> bool:
-        return self.process.is_alive()
-
-    def submit(self, cell: AnyCell) -> Future[Any]:
-        return self._pool.submit(_train, cell)
-
-    def progress(self) -> float | None:
-        latest = None
+    def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
+        """See `Worker.train`."""
         with suppress(EOFError, OSError):
-            while self._progress.poll():
-                latest = self._progress.recv()
-        return latest
-
-    def outcome(self, cell: AnyCell, future: Future[Any]) -> Outcome:
-        try:
-            made: Outcome = future.result(timeout=1.0)
-        except (BrokenProcessPool, TimeoutError) as error:
-            # A child of the dead process may hold its pipes open, so that the pool does not notice.
-            self._orphans = isinstance(error, TimeoutError)
-            self.process.join(1.0)
-            raise WorkerLost(f"the worker process died ({_ending(self.process.exitcode)})") from None
-        except Exception as error:
-            return Outcome(cell, error=f"the result cannot be sent: {reason(error)}")
-        return made
-
-    def close(self) -> None:
-        """Let go of the pool of a process that has ended."""
-        self._progress.close()
-        self._pool.shutdown(wait=not self._orphans, cancel_futures=True)
+            try:
+                self.pipe.send(cell)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                yield Outcome(cell, error=f"the cell cannot be sent: {reason(error)}")
+            # A child of a dead process may hold the pipe open. What it sent before it died counts.
+            while self.process.is_alive() or self.pipe.poll():
+                news: Outcome | float | None = None
+                while not isinstance(news, Outcome) and self.pipe.poll():
+                    news = self.pipe.recv()
+                yield news
+        self.process.join(1.0)
+        raise WorkerLost(f"the worker process died ({_ending(self.process.exitcode)})")
 
 
 def _stop(team: Sequence[_Process]) -> None:
@@ -306,7 +272,7 @@ def _stop(team: Sequence[_Process]) -> None:
         worker.process.join(max(0.0, deadline - time.monotonic()))
         if worker.process.is_alive():
             worker.process.kill()
-        worker.close()
+        worker.pipe.close()
 
 
 def _ending(code: int | None) -> str:
@@ -329,22 +295,18 @@ def _interrupts_held() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# In a worker process
-
-_train_here: Train
-_progress: Connection
-
-
-def _begin(train: Train, progress: Connection) -> None:
-    """Prepare a worker process: Ctrl-C is the driver's to handle, and without a driver there is nobody to work for."""
-    global _train_here, _progress
-    _train_here, _progress = train, progress
+def _work(train: Train, driver: Connection) -> None:
+    """The life of a worker process. Ctrl-C is the driver's to handle; without a driver there is nobody to work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-
-
-def _train(cell: AnyCell) -> Outcome:
-    with one_thread():
-        return attempt(_train_here, cell, now_and_then(_progress.send, 0.2))
+    with suppress(EOFError, OSError):
+        while True:
+            cell = driver.recv()
+            with one_thread():
+                outcome = attempt(train, cell, now_and_then(driver.send, 0.2))
+            try:
+                driver.send(outcome)
+            except Exception as error:
+                driver.send(Outcome(cell, error=f"the result cannot be sent: {reason(error)}"))

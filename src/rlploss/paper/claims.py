@@ -12,7 +12,8 @@ from rlploss.lab import stats
 from rlploss.lab.report import Claim
 from rlploss.lab.results import Array, StoredCell
 from rlploss.lab.text import number
-from rlploss.paper import propositions, published, verdicts
+from rlploss.paper import published, verdicts
+from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.protocols import ARMS, axis_of
 from rlploss.paper.published import Pairs, PublishedClaim
 from rlploss.paper.results import SCORES, Grid, StoredResults, title_of
@@ -24,7 +25,7 @@ Rule = Callable[[PublishedClaim, StoredResults], Verdict]
 def all_claims(results: StoredResults) -> list[Claim]:
     """Every claim of `published.toml` with its verdict."""
     made = []
-    for claim in published.claims():
+    for claim in published.CLAIMS:
         found = RULES[claim.rule](claim, results)
         made.append(Claim(claim.id, claim.text, found.word, verdicts.TONES[found.word], found.scope, found.evidence))
     # Judged claims first; within a verdict the paper's order.
@@ -46,17 +47,17 @@ class Place(NamedTuple):
         """The axis on which the protocol is fair."""
         return axis_of(self.protocol)
 
-    def both(self, pair: tuple[str, str]) -> tuple[StoredCell, StoredCell] | None:
-        """The networks of both arms with as many seeds, or None."""
-        ours, theirs = (self.grid.stored(self.task, self.protocol, arm) for arm in pair)
-        if ours is None or theirs is None or len(ours.of_variant()) != len(theirs.of_variant()):
-            return None
-        return ours, theirs
+    def both(self, pairs: Pairs | None = None) -> Iterator[tuple[str, str, list[StoredCell]]]:
+        """Each pair of arms by their labels, and the networks of both; those that were not run are left out."""
+        for pair in self.pairs if pairs is None else pairs:
+            found = [*self.grid.found(self.task, self.protocol, pair).values()]
+            if len(found) == 2 and len(found[0].of_variant()) == len(found[1].of_variant()):
+                yield ARMS[pair[0]].label, ARMS[pair[1]].label, found
 
     def single(self) -> dict[str, StoredCell]:
         """RLP and its baselines, each once; empty if one was not run."""
         arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
-        found = {arm: cell for arm in arms if (cell := self.grid.stored(self.task, self.protocol, arm)) is not None}
+        found = self.grid.found(self.task, self.protocol, arms)
         return found if len(found) == len(arms) else {}
 
     def compare(self, ours: Array, theirs: Array) -> stats.Comparison:
@@ -123,10 +124,10 @@ def _final(at: Place) -> Iterator[Placed]:
         for variant in range(0 if cell is None else len(cell.task.variants)):
             if (c := at.grid.compare(at.task, at.protocol, *pair, at.metric, variant)) is not None:
                 yield title_of(at.task), c
-    for pair in at.claim.faster if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps") else ():
-        if (found := at.both(pair)) is not None:
-            each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
-            yield f"{title_of(at.task)}, faster", stats.first(*each)
+    told = at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps")
+    for _, _, found in at.both(at.claim.faster if told else ()):
+        each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
+        yield f"{title_of(at.task)}, faster", stats.first(*each)
 
 
 def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:
@@ -139,43 +140,38 @@ def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -
 
 def _flattening(at: Place) -> Iterator[Placed]:
     """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is not None:
-            ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
-            yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
+    for _, _, found in at.both():
+        ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
+        yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
 
 
 def _in_time(at: Place) -> Iterator[Placed]:
     """The values at the last second that both arms have reached; for equal steps, at the last step."""
     axis = "step" if at.protocol == "steps" else "seconds"
-    for pair in at.pairs:
-        if (found := at._replace(protocol="released").both(pair)) is not None:
-            common = min(float(arm.axis(axis)[-1]) for arm in found)
-            yield title_of(at.task), at.compare(*(arm.at(at.metric, axis, common) for arm in found))
+    for _, _, found in at._replace(protocol="released").both():
+        common = min(float(arm.axis(axis)[-1]) for arm in found)
+        yield title_of(at.task), at.compare(*(arm.at(at.metric, axis, common) for arm in found))
 
 
 def _early(at: Place) -> Iterator[Placed]:
     """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is None:
-            continue
+    for our_label, their_label, found in at.both():
         for epoch in at.claim.epochs:
             taken = found[0].axis(at.axis)[found[0].axis("epoch") <= epoch][-1]
             ours, theirs = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
             yield f"epoch {epoch}", at.compare(ours, theirs)
             if at.claim.above and at.protocol == "released":
                 least, most = at.claim.above, at.claim.below
-                yield f"{ARMS[pair[0]].label} above {number(least)}:", stats.threshold(ours, least, below=False)
-                yield f"{ARMS[pair[1]].label} below {number(most)}:", stats.threshold(theirs, most, below=True)
+                yield f"{our_label} above {number(least)}:", stats.threshold(ours, least, below=False)
+                yield f"{their_label} below {number(most)}:", stats.threshold(theirs, most, below=True)
 
 
 def _spread(at: Place) -> Iterator[Placed]:
     """RLP's seeds vary less."""
-    for pair in at.pairs:
-        if (found := at.both(pair)) is not None:
-            ends = [arm.final(at.metric) for arm in found]
-            sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
-            yield f"against {ARMS[pair[1]].label} (sd {sds}), typical deviation", stats.spread(*ends)
+    for _, label, found in at.both():
+        ends = [arm.final(at.metric) for arm in found]
+        sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
+        yield f"against {label} (sd {sds}), typical deviation", stats.spread(*ends)
 
 
 def _bounds(at: Place) -> Iterator[Placed]:
@@ -209,6 +205,84 @@ def _reach(at: Place) -> Iterator[Placed]:
             yield f"RLP before {label}", stats.first(ours, theirs)
 
 
+# The propositions and the other statements that are measured without training.
+
+Judged = tuple[verdicts.State, dict[str, object]]  # what was shown, and the numbers that its words need
+
+
+def measured(claim: PublishedClaim, results: StoredResults) -> Verdict:
+    """The verdict on a statement that was measured."""
+    grid = results.grid("propositions")
+    if grid is None:
+        return Verdict(verdicts.NOT_TESTED, "Needs `rlploss reproduce propositions`.")
+    (task,) = claim.tasks
+    cell, stored = grid.entries[task, "measured", "measured"]
+    if stored is None:
+        return Verdict(verdicts.NOT_TESTED, grid.why(task))
+    shown, numbers = JUDGES[task](cell.task, stored)
+    return verdicts.judge(shown, None, claim.note.format(**numbers), claim.scope, judged=grid.request.scale != "smoke")
+
+
+def _proposition_1(task: Measurement, stored: StoredCell) -> Judged:
+    """RLP along E[Y|X] + tδ is lowest at t = 0, and every step away from it costs something; at an atom it is free."""
+    generic, atom = 0, 1
+    names = ["lowest", *(f"mean {t:g}" for t in TS)], ["lowest_error", *(f"error {t:g}" for t in TS)]
+    lowest, *means = (stored.mean(name, generic) for name in names[0])
+    error, *errors = (stored.mean(name, generic) / len(stored.of_variant()) ** 0.5 for name in names[1])
+    rises = [mean > 4 * its for mean, its in zip(means, errors, strict=True)]
+    free = max(abs(stored.mean(f"mean {t:g}", atom)) for t in TS)
+    words = {"lowest": number(lowest), "error": number(error), "cost": "nothing" if free < 1e-12 else number(free)}
+    against = abs(lowest) > 4 * error or any(mean < -4 * its for mean, its in zip(means, errors, strict=True))
+    shown: verdicts.State = "fails" if against else "holds" if all(rises) else "open"
+    return shown, words | {"rises": sum(rises), "n": len(rises)}
+
+
+def _proposition_2(task: Measurement, stored: StoredCell) -> Judged:
+    """Never for every convergent step (the note has the proof); counted is where condition (iii) holds."""
+    n = len(task.variants)
+    where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
+    nearer = [stored.mean("nearer", k) > 0.5 for k in where]
+    return "fails", {"m": len(where), "n": n, "nearer": sum(nearer)}
+
+
+def _algorithm_1(task: Measurement, stored: StoredCell) -> Judged:
+    """No row is in no subset, and no two subsets are equal."""
+    printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
+    missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
+    words = [
+        f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"
+        for k, at in printed.items()
+    ]
+    return "holds" if missing == equal == 0 else "fails", {"missing": "; ".join(words), "equal": f"{equal:g}"}
+
+
+def _empirical(task: Measurement, stored: StoredCell) -> Judged:
+    """The error falls with N, to less than half."""
+    errors = [stored.mean("error", k) for k in range(len(task.variants))]
+    falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
+    words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
+    return "holds" if falling else "fails", {"errors": ", ".join(words)}
+
+
+def _planes(task: Measurement, stored: StoredCell) -> Judged:
+    """No residual on generic points changes no plane."""
+    generic, origin, single = (stored.mean("nullity", k) for k in range(3))
+    return "fails" if generic else "holds", {
+        "generic": f"{generic:g}",
+        "origin": f"{origin:g}",
+        "single": f"{single:g}",
+    }
+
+
+JUDGES: dict[str, Callable[[Measurement, StoredCell], Judged]] = {
+    "valley": _proposition_1,
+    "condition": _proposition_2,
+    "coverage": _algorithm_1,
+    "empirical": _empirical,
+    "planes": _planes,
+}
+
+
 RULES: dict[str, Rule] = {
     "better": partial(verdict, compare=_final),
     "early": partial(verdict, compare=_early),
@@ -218,5 +292,5 @@ RULES: dict[str, Rule] = {
     "bounds": partial(verdict, compare=_bounds),
     "overfit": partial(verdict, compare=_overfit),
     "reach": partial(verdict, compare=_reach),
-    "measured": propositions.verdict,
+    "measured": measured,
 }

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rlploss.lab import stats
 from rlploss.lab.report import Table, Text
 from rlploss.lab.study import Cell
-from rlploss.lab.text import Scalar
+from rlploss.lab.text import Scalar, number
 from rlploss.paper import published
-from rlploss.paper.panels import METRICS
 from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
 from rlploss.paper.request import Request
-from rlploss.paper.results import SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
+from rlploss.paper.results import METRICS, SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
 from rlploss.paper.verdicts import finding
 from rlploss.training.job import SGD, OptimizerValue
@@ -127,6 +126,30 @@ def ratio_table(
     )
 
 
+def measured_table(grid: Grid, task: str, title: str, columns: Mapping[str, str], note: str) -> Table:
+    """What a statement comes to when it is measured: a row for each setting, means over seeds."""
+    cell, stored = grid.entries[task, "measured", "measured"]
+    numbers = {
+        str(setting): [float("nan") if stored is None else stored.mean(key, index) for key in columns]
+        for index, setting in enumerate(cell.task.variants)
+    }
+    return Table(
+        f"{grid.name}-{task}",
+        title,
+        ("setting", *columns.values()),
+        tuple((setting, *map(_cell_text, columns, row)) for setting, row in numbers.items()),
+        data_header=("setting", *columns),
+        data_rows=tuple((setting, *row) for setting, row in numbers.items()),
+        notes=(note,),
+    )
+
+
+def _cell_text(key: str, value: float) -> Text:
+    if key in ("holds", "nearer"):
+        return Text("yes" if value > 0.5 else "no", "good" if value > 0.5 else "calm")
+    return Text("infinite" if value != value and key == "exact" else number(value))
+
+
 CLASS = "classification"
 CLASSES = ("moons", "mnist_classes")
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
@@ -144,7 +167,7 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 def hyperparameter_tables() -> list[Table]:
     """The two hyperparameter tables of the paper, read off the released cells that the studies train."""
     rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
-    for dataset, experiment, hyper in published.hyper_rows():
+    for (dataset, experiment), hyper in published.HYPER.items():
         title, studies = published.data("report.toml")["experiments"][experiment]
         cells = [c for c in cells_of(studies, Request("paper", "epochs")) if c.arm.protocol == "released"]
         if dataset in CLASSES:

@@ -7,17 +7,26 @@ many rows per step, `paper` is the algorithms as printed (one step per epoch, pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
-from rlploss.lab.study import Arm, Cell, Task
-from rlploss.paper import published
+from rlploss.lab.study import Arm, Cell, Task, Variant
+from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data
 from rlploss.paper.request import Request
+from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import MAE, MSE, RLP, BinaryCrossEntropy, CrossEntropy, Objective
+from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective
 
-PROTOCOLS: dict[str, str] = published.data("report.toml")["protocols"]
+PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
+OURS: dict[str, Callable[..., RLP]] = {
+    "released": RLP.released,
+    "paper": RLP.paper,
+    "corrected": partial(RLP, subsets_per_step=1),
+}
+LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
 AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
 
 
@@ -33,14 +42,8 @@ class ArmKind:
 
 
 ARMS = {
-    "mse": ArmKind("MSE", "blue", MSE),
-    "mse_l2": ArmKind("MSE+L2", "green", MSE, penalised=True),
-    "mae": ArmKind("MAE", "blue", MAE),
-    "rlp": ArmKind("RLP", "vermillion", RLP),
-    "mse_mixup": ArmKind("MSE+mixup", "purple", MSE, mixed=True),
-    "rlp_mixup": ArmKind("RLP+mixup", "ochre", RLP, mixed=True),
-    "ce": ArmKind("cross entropy", "blue", CrossEntropy),
-    "ce_mixup": ArmKind("cross entropy+mixup", "purple", CrossEntropy, mixed=True),
+    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
+    for name, row in data("report.toml")["arms"].items()
 }
 
 
@@ -59,13 +62,13 @@ class CellFactory:
     """Makes the cells of a family of experiments under a protocol."""
 
     request: Request
-    arms: tuple[str, ...]
-    hyper: published.Hyper
+    arms: Sequence[str]
+    hyper: Hyper
     family: str  # whose number of seeds is used
-    n_subsets: int  # K of the RLP arms
+    n_subsets: int  # K of the RLP arms, unless the scale has less
     subset_size: int  # M of the RLP arms
-    batch_size: int  # rows per step of the others
     epochs: int
+    batch_size: int | None = None  # rows per step of the others, if not M
     baseline_epochs: int | None = None  # of the others than RLP, if they differ
     points: int = 50  # about how many a curve has
 
@@ -73,8 +76,8 @@ class CellFactory:
         self,
         protocol: str,
         task: Task,
-        rlp: Callable[..., RLP],
         *,
+        rlp: Mapping[str, bool] = MappingProxyType({}),
         baseline: Callable[..., Objective] | None = None,
         batch_size: int | str | None = None,
         momentum: tuple[float, float] | None = None,
@@ -86,24 +89,27 @@ class CellFactory:
         Args:
             protocol: "released", "paper" or "corrected".
             task: what is trained on.
-            rlp: makes the RLP arms' objective from M, K and mixup.
+            rlp: options of the RLP arms' objective, beside M, K and mixup.
             baseline: makes the other arms' objective from their batch size and mixup. Default: what they are named for.
-            batch_size: rows per step of the other arms (released ones at equal epochs only). Default: the factory's.
+            batch_size: rows per step of the other arms (released ones at equal epochs only). Default: the factory's, or
+                all of them for "paper".
             momentum: of plain SGD, for RLP arms and for others. Default: the published optimiser.
             weight_decay: AdamW's. Default: the paper's.
             outputs: last layer of RLP arms and of others.
         """
         made = []
-        for name in self.request.pick_arms(self.arms):
+        n_subsets = min(self.n_subsets, self.request.at.most_subsets)
+        usual = self.batch_size or self.subset_size
+        for name in self.request.picked("arms", self.arms):
             kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
             make = baseline or kind.objective
             if ours:
-                objective: Objective = rlp(self.subset_size, self.n_subsets, mixup=mixup)
+                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **rlp)
             else:
-                objective = make(batch_size or self.batch_size, mixup=mixup)
+                objective = make(batch_size or ("all" if protocol == "paper" else usual), mixup=mixup)
             optimizer = self.optimizer(kind, None if momentum is None else momentum[column], weight_decay)
             arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
@@ -114,8 +120,8 @@ class CellFactory:
             if self.request.budget != "epochs" and at_steps:
                 arm = replace(arm, protocol=at_steps)
                 if not ours and protocol == "released":
-                    arm = replace(arm, objective=make(self.batch_size, mixup=mixup))
-                made.append(self.cell(arm, task, epochs if ours else Steps(self.n_subsets * self.epochs)))
+                    arm = replace(arm, objective=make(usual, mixup=mixup))
+                made.append(self.cell(arm, task, epochs if ours else Steps(n_subsets * self.epochs)))
         return made
 
     def cell(self, arm: Arm, task: Task, budget: Epochs | Steps) -> Cell:
@@ -129,165 +135,139 @@ class CellFactory:
         if self.hyper.optimizer == "adam":
             return Adam(lr, penalty or 0.0)
         if self.hyper.optimizer == "adamw":
-            return AdamW(lr, penalty or weight_decay or published.adamw_weight_decay())
+            return AdamW(lr, penalty or weight_decay or PROTOCOL["adamw_weight_decay"])
         if momentum is None:
             return SGD(lr, momentum=0.9, nesterov=True, weight_decay=penalty or 0.0)
         return SGD(lr, momentum=momentum, weight_decay=penalty or 0.0)
 
 
 def _regression_factory(
-    request: Request, dataset: str, experiment: str, arms: Iterable[str], full_epochs: int
+    request: Request, dataset: str, experiment: str, arms: Sequence[str], full_epochs: int | None = None
 ) -> CellFactory:
-    given = published.protocol("small" if experiment == "small" else "regression")
+    if full_epochs is None:
+        full_epochs = PROTOCOL[experiment]["epochs"] if experiment in ("small", "mae") else EPOCHS[dataset]
+    given = PROTOCOL["small" if experiment == "small" else "regression"]
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
-    scale = request.at
     family = {"full": "regression", "shift": "sweep", "noise": "sweep"}.get(experiment, experiment)
-    return CellFactory(
-        request,
-        tuple(arms),
-        published.hyper(dataset, experiment),
-        family=family if family in scale.seeds else "regression",
-        n_subsets=min(published.protocol("subsets")[experiment], scale.most_subsets),
-        subset_size=size,
-        batch_size=given["batch_size"],
-        epochs=scale.epochs(family, full_epochs),
-    )
+    seeds, epochs = family if family in request.at.seeds else "regression", request.at.epochs(family, full_epochs)
+    hyper, n_subsets = HYPER[dataset, experiment], PROTOCOL["subsets"][experiment]
+    return CellFactory(request, arms, hyper, seeds, n_subsets, size, epochs, batch_size=given["batch_size"])
 
 
 def regression_cells(
     request: Request,
-    task: Task,
-    experiment: str,
-    arms: Iterable[str],
+    dataset: str,
+    arms: Sequence[str],
     *,
+    experiment: str = "full",
+    name: str = "{}",
     corrected: bool = False,
     full_epochs: int | None = None,
+    **rows: Any,
 ) -> list[Cell]:
-    """All cells of one regression task in one experiment; `full_epochs` is the paper's number if not None."""
-    if full_epochs is None:
-        own = published.protocol(experiment)["epochs"] if experiment in ("small", "mae") else None
-        full_epochs = own or published.epochs(task.dataset)
+    """All cells of one dataset in one experiment.
+
+    Args:
+        request: the scale, and what narrows it.
+        dataset: its name.
+        arms: names of ARMS.
+        experiment: a column of the hyperparameter tables; "shift" and "noise" are sweeps.
+        name: of the task, {} is the dataset.
+        corrected: whether the baseline is also run without what handicaps it.
+        full_epochs: instead of the paper's; a scale with fewer has no such cells.
+        rows: `n_train`, `region` and `metrics` of the task.
+    """
+    if full_epochs is not None and request.at.epochs("regression", full_epochs) < full_epochs:
+        return []
+    levels = tuple(Variant(**{experiment: level}) for level in LEVELS) if experiment in ("shift", "noise") else ()
+    given = {"metrics": ("mse", "rlp"), **rows, **({"variants": levels} if levels else {})}
+    task = Task(name.format(dataset), dataset, "regression", **given)
     # A sweep looks at the end only.
-    points = 1 if len(task.variants) > 1 else 250 if request.scale == "paper" else 50
-    factory = replace(_regression_factory(request, task.dataset, experiment, arms, full_epochs), points=points)
-    cells = factory.cells("released", task, RLP.released) + factory.cells("paper", task, RLP.paper, batch_size="all")
+    points = 1 if levels else 250 if request.scale == "paper" else 50
+    factory = replace(_regression_factory(request, dataset, experiment, arms, full_epochs), points=points)
+    cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
-        standard = replace(task, scaling="standard")
-        cells += factory.cells("corrected", standard, partial(RLP, subsets_per_step=1, intercept=True))
+        cells += factory.cells("corrected", replace(task, scaling="standard"), rlp={"intercept": True})
     return cells
 
 
-def time_cells(request: Request, dataset: str) -> list[Cell]:
+def time_cells(request: Request, dataset: str, arms: Sequence[str]) -> list[Cell]:
     """RLP and MSE against elapsed seconds: K = 2000, a learning rate of 1e-6, each arm its own epochs."""
-    given = published.protocol("time")
+    given = PROTOCOL["time"]
     at = given["datasets"].index(dataset)
     full, full_mse = int(given["rlp_epochs"][at]), int(given["mse_epochs"][at])
     both = replace(request, budget="epochs")  # whatever was asked for: the seconds are the budget here
-    factory = _regression_factory(both, dataset, "time", ("mse", "rlp"), full)
+    factory = _regression_factory(both, dataset, "time", arms, full)
     factory = replace(factory, baseline_epochs=max(1, round(full_mse * factory.epochs / full)))
-    return factory.cells("released", Task(dataset, dataset, "regression", timed=True), RLP.released)
+    return factory.cells("released", Task(dataset, dataset, "regression", timed=True))
 
 
-def autoencoder_cells(request: Request, dataset: str, arms: Iterable[str], *, n_train: int | None = None) -> list[Cell]:
+def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
-    scale, given = request.at, published.protocol("autoencoder")
-    if n_train is None:
-        rows = min(5000, scale.most_rows)
-        epochs = scale.epochs(dataset, published.epochs(dataset))
-        size, n_subsets, points = min(given["subset_size"], rows // 2), given["n_subsets"], 20
-    else:
-        small = published.protocol("small")
-        rows = n_train
-        epochs = scale.epochs("images-small", small["epochs"])
-        size, n_subsets = small["subset_size"], published.protocol("subsets")["small"]
-        points = max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
-    factory = CellFactory(
-        request,
-        tuple(arms),
-        published.hyper(dataset, "full" if n_train is None else "small"),
-        family="images",
-        n_subsets=min(n_subsets, scale.most_subsets),
-        subset_size=size,
-        batch_size=size,
-        epochs=epochs,
-        points=points,
+    scale, full, given = request.at, n_train is None, PROTOCOL["autoencoder"]
+    small, rows, tests = (
+        PROTOCOL["small"],
+        n_train or min(5000, scale.most_rows),
+        min(given["test_images"], scale.most_rows),
     )
-    first = Task(
+    epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", small["epochs"])
+    size = min(given["subset_size"], rows // 2) if full else small["subset_size"]
+    points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
+    hyper, n_subsets = HYPER[dataset, "full"], given["n_subsets"]
+    if not full:
+        hyper, n_subsets = HYPER[dataset, "small"], PROTOCOL["subsets"]["small"]
+    factory = CellFactory(request, arms, hyper, "images", n_subsets, size, epochs, points=points)
+    random = Task(
         dataset,
-        "cifar10-released" if dataset == "cifar10" else dataset,
+        dataset,
         "autoencoder",
         n_train=rows,
-        n_test=min(given["test_images"], scale.most_rows),
-        first=True,
-        metrics=("mse", "rlp") if n_train is None else ("mse",),
+        n_test=min(5000, scale.most_rows) if full else tests,
+        metrics=("mse", "rlp") if full else ("mse",),
         keep="reconstructions" if (dataset, n_train) == ("mnist", 50) else None,
     )
-    tests = min(5000, scale.most_rows) if n_train is None else first.n_test
-    random = replace(first, dataset=dataset, n_test=tests, first=False)
-    heavy = given["momentum_rlp"]
-    released = partial(RLP.released, float32_cutoff=True)
-    cells = factory.cells("released", first, released, momentum=(heavy, given["momentum_mse"]))
+    pixels = "cifar10-released" if dataset == "cifar10" else dataset
+    first = replace(random, dataset=pixels, n_test=tests, first=True)
+    heavy, light = given["momentum_rlp"], given["momentum_mse"]
+    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=(heavy, light))
     # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
-    printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if n_train is None else 100))
-    cells += printed.cells("paper", replace(random, keep=None), RLP.paper, batch_size="all")
-    if n_train is None:
-        cells += factory.cells(
-            "corrected",
-            random,
-            partial(RLP, subsets_per_step=1, intercept=False),
-            batch_size=min(100, size),
-            momentum=(heavy, heavy),
-        )
+    printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
+    cells += printed.cells("paper", replace(random, keep=None))
+    if full:
+        linear = {"intercept": False}
+        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=(heavy, heavy))
     return cells
 
 
-def classifier_cells(request: Request, family: str, arms: Iterable[str], *, small: bool) -> list[Cell]:
-    """LeNet-5 on MNIST (`family="mnist_classes"`) or the Moons classifier (`"moons"`), at either size."""
-    arms = tuple(arms)
-    scale, moons = request.at, family == "moons"
-    given = published.protocol("moons_small" if moons and small else family)
+def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
+    """LeNet-5 on MNIST or the Moons classifier, at either size."""
+    scale, moons = request.at, dataset == "moons"
+    family, seeds = ("moons", "moons") if moons else ("mnist_classes", "classes")
+    given = PROTOCOL[f"{family}_small" if small else family]
     mixed = any(ARMS[arm].mixed for arm in arms)
-    factory = CellFactory(
-        request,
-        arms,
-        published.hyper(family, "small" if small else "full"),
-        family="moons" if moons else "classes",
-        n_subsets=min(given["n_subsets"], scale.most_subsets),
-        subset_size=given["subset_size"],
-        batch_size=given["subset_size"],
-        epochs=scale.epochs(
-            "moons" if moons else "classes", given["epochs_mixup" if mixed and not moons else "epochs"]
-        ),
-        points=50 if moons else 20,
+    hyper, epochs = HYPER[family, "small" if small else "full"], given["epochs_mixup" if mixed else "epochs"]
+    sizes = given["n_subsets"], given["subset_size"], scale.epochs(seeds, epochs)
+    factory = CellFactory(request, arms, hyper, seeds, *sizes, points=50 if moons else 20)
+    name = f"{family}-small" if small else family
+    where = (name, "moons") if moons else ("mnist", "lenet5")
+    task = Task(name, *where, metrics=("accuracy", "f1"), keep="boundary" if moons else None)
+    most = 1000 if moons else scale.most_rows
+    printed, released = (
+        replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
+        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
     )
-    name, metrics = family + ("-small" if small else ""), ("accuracy", "f1")
-    if moons:
-        printed = Task(
-            name, name, "moons", n_train=given["train"], n_test=given["test"], metrics=metrics, keep="boundary"
-        )
-        # The paper has 900 of 1000 rows for training, the released code 500.
-        rows = given["train"] if small else given["released_train"]
-        tests = given["test"] if small else 1000 - rows
-    else:
-        rows = 100 if small else min(5000, scale.most_rows)
-        tests = min(given["test_images_small"] if small else 5000, scale.most_rows)
-        printed = Task(name, "mnist", "lenet5", n_train=rows, n_test=tests, metrics=metrics)
-    # The released code has one split for all seeds. NOTE[DIFF]: its Moons are split by another generator than ours.
-    released = replace(printed, n_train=rows, n_test=tests, first=True)
     described, last = ("sigmoid", "logits"), "sigmoid" if moons else "softmax"
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
     cells = replace(factory, hyper=factory.hyper._replace(optimizer="adamw") if alone else factory.hyper).cells(
         "released",
         released,
-        RLP.released,
         baseline=BinaryCrossEntropy if moons else None,
         batch_size="all" if alone else None,
         weight_decay=0.01,  # torch's own, which the released classifiers leave in place
         outputs=(last, last),
     )
-    cells += factory.cells("paper", printed, RLP.paper, batch_size="all", outputs=described)
+    cells += factory.cells("paper", printed, outputs=described)
     # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
-    affine_free = partial(RLP, subsets_per_step=1, intercept=False)
-    return cells + factory.cells("corrected", released, affine_free, outputs=described)
+    return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)

@@ -57,11 +57,6 @@ class PublishedClaim:
     scope: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def baselines(self) -> tuple[str, ...]:
-        """The arms that RLP is compared with."""
-        return tuple(theirs for _, theirs in self.pairs)
-
 
 def frozen(value: Any) -> Any:
     """The same data with tuples instead of lists."""
@@ -78,36 +73,14 @@ def value(table: str, dataset: str, trained: str, measured: str) -> Value | None
     return Value(*content[dataset][content["columns"].index(column)])
 
 
-def epochs(dataset: str) -> int:
-    """Epochs of Table 1."""
-    return int(data()["table1"]["epochs"][dataset])
-
-
-def protocol(name: str) -> dict[str, Any]:
-    """What the tables do not say: sizes and epochs of a family of experiments."""
-    return dict(data()["protocol"][name])
-
-
-def adamw_weight_decay() -> float:
-    """AdamW's weight decay wherever the hyperparameter table does not change it."""
-    return float(data()["protocol"]["adamw_weight_decay"])
-
-
-def hyper(dataset: str, experiment: str) -> Hyper:
-    """Optimiser and rates of one dataset and experiment."""
-    return Hyper(**data()["hyperparameters"][dataset][experiment])
-
-
-def hyper_rows() -> list[tuple[str, str, Hyper]]:
-    """Both hyperparameter tables: dataset, experiment, values."""
-    found = data()["hyperparameters"]
-    return [(dataset, experiment, hyper(dataset, experiment)) for dataset in found for experiment in found[dataset]]
-
-
-@cache
-def claims() -> tuple[PublishedClaim, ...]:
-    """Every claim, in the order of the text."""
-    return tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])
+EPOCHS: dict[str, int] = data()["table1"]["epochs"]  # by dataset
+PROTOCOL: dict[str, Any] = data()["protocol"]  # what the tables do not say: sizes and epochs of families of experiments
+HYPER = {  # both hyperparameter tables, by dataset and experiment
+    (dataset, experiment): Hyper(**row)
+    for dataset, rows in data()["hyperparameters"].items()
+    for experiment, row in rows.items()
+}
+CLAIMS = tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])  # in the order of the text
 
 
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration, say
@@ -18,7 +17,7 @@ from rlploss.lab.errors import Stopped
 from rlploss.lab.report import Report, Table
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, StoreError
-from rlploss.lab.study import distinct
+from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
 from rlploss.paper.protocols import ARMS
@@ -26,7 +25,7 @@ from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
 from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import STUDIES, AnyCell, cells_of, expected_seconds
+from rlploss.paper.studies import STUDIES, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
 
@@ -182,14 +181,6 @@ def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) ->
 
 
 def _show_table(table: Table, console: Console) -> None:
-    if not table.rows:
-        return
-    if not console.is_terminal:
-        say(console, f"\n{table.title}\n\n{table.markdown()}")
-        return
-    shown = RichTable(title=table.title, title_justify="left")
-    for name in table.header:
-        shown.add_column(name, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(str(cell) for cell in row))
-    console.print(shown, markup=False)
+    if table.rows:
+        say(console, f"\n{table.title}\n")
+        report.show(console, table)

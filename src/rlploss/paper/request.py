@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rlploss import _checks
 from rlploss.paper import published
@@ -61,13 +61,10 @@ class Request:
         """The seeds beyond a study's own that a claim with a threshold uses; fixed beforehand, for every scale."""
         return tuple(range(self.at.seeds["regression"], self.at.threshold_seeds)) if self.seeds is None else ()
 
-    def pick_datasets(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of `names` that were asked for."""
-        return tuple(n for n in names if self.datasets is None or n in self.datasets)
-
-    def pick_arms(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of `names` that were asked for."""
-        return tuple(n for n in names if self.arms is None or n in self.arms)
+    def picked(self, kind: Literal["datasets", "arms"], names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some datasets or arms that were asked for."""
+        wanted = getattr(self, kind)
+        return tuple(n for n in names if wanted is None or n in wanted)
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:

@@ -10,14 +10,16 @@ import numpy as np
 from rlploss._progress import duration
 from rlploss.lab import stats
 from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.study import AnyCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import STUDIES, AnyCell
+from rlploss.paper.studies import STUDIES
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
+METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
 SCORES = ("accuracy", "f1")  # higher is better
 TITLES: dict[str, str] = published.data("report.toml")["titles"]
 
@@ -99,6 +101,10 @@ class Grid:
     def stored(self, task: str, protocol: str, arm: str) -> StoredCell | None:
         """The stored networks, or None."""
         return self.entries.get((task, protocol, arm), (None, None))[1]
+
+    def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
+        """The stored networks of those of some arms that were run."""
+        return {arm: stored for arm in arms if (stored := self.stored(task, protocol, arm)) is not None}
 
     def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
         """[seeds]: the last value of a metric."""

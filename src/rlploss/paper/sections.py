@@ -2,28 +2,107 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlploss.lab import problems
-from rlploss.lab.figures import Drawing, Figure, Panel
+import numpy as np
+
+from rlploss.lab import stats, train
+from rlploss.lab.figures import Drawing, Figure, Line, Panel
 from rlploss.lab.report import Claim, Section, Table
-from rlploss.lab.study import Variant
+from rlploss.lab.results import StoredCell
+from rlploss.lab.study import AnyCell, Variant
 from rlploss.lab.text import number
 from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
-from rlploss.paper.error_tables import error_table, hyperparameter_tables, ratio_table
-from rlploss.paper.panels import figures, panel, task_figures
-from rlploss.paper.propositions import measured_table
-from rlploss.paper.protocols import PROTOCOLS
-from rlploss.paper.results import Grid, StoredResults, title_of
+from rlploss.paper.error_tables import error_table, hyperparameter_tables, measured_table, ratio_table
+from rlploss.paper.protocols import ARMS, PROTOCOLS
+from rlploss.paper.results import METRICS, SCORES, Grid, StoredResults, title_of
 
 Content = list[Table | Figure]
 CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
+AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
+BAND = "Mean over seeds with its 95 % confidence band."
+BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
+Panels = Callable[[str, str, Sequence[str]], Iterable[Panel]]  # of a protocol, an axis and some tasks
 TABLES: dict[str, Callable[..., Table]] = {"errors": error_table, "ratios": ratio_table}
+
+
+def figures(grid: Grid, title: str, on: str, panels: Panels, *, columns: int = 3) -> list[Figure]:
+    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for."""
+    asked = [row for row in published.data("report.toml")["shown"][on] if row[1] in grid.protocols()]
+    pair = [row for row in asked if row[1] in BESIDE]
+    beside = [
+        [replace(p, title=f"{p.title}, {words}") for p in panels(protocol, axis, grid.tasks("released"))]
+        for _, protocol, axis, words in pair
+    ]
+    mixed = tuple(panel for task in zip(*beside, strict=True) for panel in task)
+    main = [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(pair) == 2 else 3)] if mixed else []
+    return main + [
+        Figure(f"{grid.name}-{end}", f"{title}, {words}", BAND, tuple(panels(p, axis, grid.tasks(p))), columns, True)
+        for end, p, axis, words in asked
+        if p not in BESIDE
+    ]
+
+
+def task_figures(
+    grid: Grid, arms: Sequence[str], title: str, *, on: str = "budget", metric: str = "mse", marked: str = ""
+) -> list[Figure]:
+    """Figures with one panel for each task; values of a published table are marked at equal epochs."""
+
+    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
+        table = marked if protocol == "released" else ""
+        for task in tasks:
+            yield panel(grid, task, protocol, arms, axis, metric=metric, marked=table)
+
+    return figures(grid, title, on, panels)
+
+
+def panel(
+    grid: Grid,
+    task: str,
+    protocol: str,
+    arms: Sequence[str],
+    axis: str,
+    *,
+    metric: str = "mse",
+    title: str = "",
+    marked: str = "",
+) -> Panel:
+    """One panel with a line for each arm; where nothing was run, a panel with the reason."""
+    lines = []
+    for arm in arms:
+        cell, stored = grid.cell(task, protocol, arm), grid.stored(task, protocol, arm)
+        if cell is not None and stored is not None and stored.has(metric):
+            lines.append(_line(arm, cell, stored, metric, axis))
+    found = {arm: published.value(marked, task, arm, metric) for arm in ("mse", "rlp")} if marked and lines else {}
+    levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in found.items() if v is not None]
+    return Panel(
+        title or title_of(task),
+        AXES[axis],
+        METRICS[metric],
+        tuple(lines),
+        x_log=axis == "step",
+        y_log=metric not in SCORES,
+        levels=tuple(levels),
+        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
+    )
+
+
+def _line(arm: str, cell: AnyCell, stored: StoredCell, metric: str, axis: str) -> Line:
+    """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
+    if axis in ("shift", "noise"):
+        x = np.array([getattr(variant, axis) for variant in cell.task.variants], dtype=np.float64)
+        values = np.stack([stored.final(metric, variant) for variant in range(len(x))], axis=1)
+    else:
+        x, values = stored.axis(axis), stored.matrix(metric)
+    mean, low, high = stats.band(values)
+    shown = x > 0
+    return Line(ARMS[arm].label, ARMS[arm].style, x[shown], mean[shown], low[shown], high[shown])
 
 
 def _regions(grid: Grid) -> Content:
@@ -31,7 +110,7 @@ def _regions(grid: Grid) -> Content:
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.pick_datasets(studies.THREE):
+    for dataset in grid.request.picked("datasets", dict.fromkeys(cell.task.dataset for cell in grid.whole.values())):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -59,7 +138,7 @@ def _classes(grid: Grid) -> Content:
 def _digits(grid: Grid) -> Iterable[Drawing]:
     """Digits after 5, 10 and 50 epochs."""
     for protocol in ("released", "steps"):
-        stored = {arm: s for arm in ("mse", "rlp") if (s := grid.stored("mnist", protocol, arm)) is not None}
+        stored = grid.found("mnist", protocol, ("mse", "rlp"))
         if len(stored) == 2:
             made = (reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) for epoch in (5, 10, 50))
             yield from (drawing for drawing in made if drawing is not None)
@@ -70,9 +149,9 @@ def _boundaries(grid: Grid) -> Iterable[Drawing]:
     for task in grid.tasks():
         for words, arms in CLASSES.items():
             cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
-            stored = {arm: s for arm in arms if (s := grid.stored(task, "released", arm)) is not None}
+            stored = grid.found(task, "released", arms)
             if cell is not None and stored:
-                split = problems.split(cell.task, Variant(), cell.seeds[0])
+                split = train.split(cell.task, Variant(), cell.seeds[0])
                 yield boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test)
 
 
@@ -104,6 +183,7 @@ class Artefact:
     figures: tuple[Mapping[str, Any], ...] = ()
     measured: tuple[Mapping[str, Any], ...] = ()
     drawn: Mapping[str, Any] | None = None
+    cells: str | tuple[Mapping[str, Any], ...] = ()
 
     def section(self, grid: Grid) -> Section:
         """The section of the report, with what is missing and how the numbers were obtained."""
@@ -150,7 +230,7 @@ def time_section(results: StoredResults) -> Section:
     return Section("time", "Where the time goes", "Time", published.words_of(("time",)), (table,))
 
 
-CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.data("report.toml")["section"]}
+CATALOG = {name: Artefact(**row) for name, row in studies.SECTIONS.items()}
 
 
 # The summary: what RLP is, what reproduced, what happened at equal steps.
@@ -158,26 +238,25 @@ CATALOG = {row["name"]: Artefact(**published.frozen(row)) for row in published.d
 
 def summary(results: StoredResults, claims: Sequence[Claim], scale: str) -> tuple[str, ...]:
     """One paragraph for a newcomer."""
-    grid = results.grid("table1")
-    words = [_told("what"), *([] if grid is None else _table1_words(grid)), _claims_words(claims, scale)]
+    grid, words = results.grid("table1"), [_told("what")]
+    if grid is not None and not grid.request.at.judged:
+        words.append(_told("unjudged"))
+    elif grid is not None:
+        released, steps = _found(grid, "released"), _found(grid, "steps")
+        if released:
+            words.append(_told("equal-epochs", ahead=_listed(released, "better", " datasets")))
+            words.append(_told("more-steps", ratio=_steps_ratio(grid)))
+        if steps:
+            words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
+    counts = Counter(claim.verdict for claim in claims)
+    told = ", ".join(f"{counts[word]} {word}" for word in verdicts.TONES if word in counts)
+    judged = counts.keys() - {verdicts.NOT_JUDGED, verdicts.NOT_TESTED}
+    words.append(_told("judged" if judged else "none-judged", n=len(claims), scale=scale, counts=told))
     return (" ".join(words),)
 
 
 def _told(key: str, **numbers: object) -> str:
     return published.words_of((key,))[0].format(**numbers)
-
-
-def _table1_words(grid: Grid) -> list[str]:
-    if not grid.request.at.judged:
-        return [_told("unjudged")]
-    words = []
-    released, steps = (_found(grid, protocol) for protocol in ("released", "steps"))
-    if released:
-        words = [_told("equal-epochs", ahead=_listed(released, "better", " datasets"))]
-        words.append(_told("more-steps", ratio=_steps_ratio(grid)))
-    if steps:
-        words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
-    return words
 
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
@@ -194,15 +273,7 @@ def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
 
 def _steps_ratio(grid: Grid) -> str:
     """How many times as many steps an epoch gives to RLP."""
-    pairs = [[grid.stored(task, "released", arm) for arm in ("rlp", "mse")] for task in published.DATASETS]
-    ratios = [float(a.axis("step")[-1] / b.axis("step")[-1]) for a, b in pairs if a is not None and b is not None]
+    pairs = [[*grid.found(task, "released", ("rlp", "mse")).values()] for task in published.DATASETS]
+    ratios = [float(pair[0].axis("step")[-1] / pair[1].axis("step")[-1]) for pair in pairs if len(pair) == 2]
     low, high = min(ratios), max(ratios)
     return number(low) if high - low < 0.5 else f"{low:.0f} to {high:.0f}"
-
-
-def _claims_words(claims: Sequence[Claim], scale: str) -> str:
-    counts = {word: sum(claim.verdict == word for claim in claims) for word in verdicts.TONES}
-    told = ", ".join(f"{k} {word}" for word, k in counts.items() if k)
-    if sum(counts.values()) == sum(counts[word] for word in (verdicts.NOT_JUDGED, verdicts.NOT_TESTED)):
-        return _told("none-judged", n=len(claims), scale=scale)
-    return _told("judged", n=len(claims), scale=scale, counts=told)

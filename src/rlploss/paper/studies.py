@@ -2,101 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlploss.lab import problems
-from rlploss.lab.study import Cell, Task, Variant
+from rlploss.lab import train
+from rlploss.lab.study import AnyCell, Cell
 from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
-from rlploss.paper.published import DATASETS, IMAGES, REGRESSION
 from rlploss.paper.request import Request
 from rlploss.training.job import Steps
 from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective
 
-AnyCell = Cell[Any, Any]  # trained or measured
 Cells = Callable[[Request], list[AnyCell]]
-MAIN = ("mse", "mse_l2", "rlp")
-MIXUP = ("mse_mixup", "rlp", "rlp_mixup")
-THREE = ("california", "wine", "nonlinear")
-LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
-WINE_LONGER, WINE_EPOCHS = "wine-500", 500
-HANDICAPPED = ("california", "wine")  # whose raw features differ in scale by orders of magnitude
+KINDS: dict[str, Callable[..., list[Cell]]] = {
+    "regression": regression_cells,
+    "autoencoder": autoencoder_cells,
+    "classifier": classifier_cells,
+    "time": time_cells,
+}
+SECTIONS = {row["name"]: row for row in published.frozen(published.data("report.toml")["section"])}
 
 
-def each(names: Iterable[str], make: Callable[[Request, str], Sequence[AnyCell]]) -> Cells:
-    """The study of those of some datasets that were asked for."""
-    return lambda request: [cell for name in request.pick_datasets(names) for cell in make(request, name)]
+def _study(name: str, request: Request) -> list[AnyCell]:
+    """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
+    rows, arms = SECTIONS[name].get("cells", ()), SECTIONS[name].get("arms", ())
+    if isinstance(rows, str):
+        return _study(rows, request)
+    return [cell for row in rows for cell in _cells(request, **{"arms": arms} | row)]
 
 
-def joined(*studies: Cells) -> Cells:
-    """The cells of several studies as one; of none, a study that trains nothing."""
-    return lambda request: [cell for study in studies for cell in study(request)]
-
-
-def plain(dataset: str) -> Task:
-    """A regression task as it is without ablations."""
-    return Task(dataset, dataset, "regression", metrics=("mse", "rlp"))
-
-
-def _half(request: Request, name: str) -> list[Cell]:
-    """Half of the rows for training."""
-    if name in IMAGES:
-        return autoencoder_cells(request, name, MAIN)
-    return regression_cells(request, plain(name), "full", MAIN, corrected=name in HANDICAPPED)
-
-
-def _wine_longer(request: Request, name: str) -> list[Cell]:
-    """Wine for 500 epochs too: the paper's text and its Table 1 disagree about Wine after 200."""
-    if request.at.epochs("regression", WINE_EPOCHS) < WINE_EPOCHS:
-        return []
-    task = replace(plain(name), name=WINE_LONGER)
-    longer = regression_cells(request, task, "full", MAIN, full_epochs=WINE_EPOCHS)
-    return [cell for cell in longer if cell.arm.protocol == "released"]
-
-
-def _thresholds(request: Request, name: str) -> list[Cell]:
-    """Table 1's own cells, and the same with more seeds: for claims that name a number."""
-    own = [c for c in regression_cells(request, plain(name), "full", MAIN) if c.arm.protocol in ("released", "steps")]
-    seeds = request.threshold_seeds()
-    return [*own, *(replace(cell, seeds=seeds) for cell in own if seeds)]
-
-
-def _few(request: Request, name: str, n_train: int) -> list[Cell]:
-    """50 or 100 training examples."""
-    if name in IMAGES:
-        return autoencoder_cells(request, name, MAIN, n_train=n_train)
-    return regression_cells(request, replace(plain(name), n_train=n_train), "small", MAIN)
-
-
-def three(experiment: str, arms: tuple[str, ...], task: Callable[[str], Task] = plain) -> Cells:
-    """The study of one experiment on California, Wine and Nonlinear; `task` makes the task of a dataset."""
-    return each(THREE, lambda request, name: regression_cells(request, task(name), experiment, arms))
-
-
-def sweep(experiment: str, arms: tuple[str, ...], region: str | None = None, suffix: str = "") -> Cells:
-    """The study of distribution shift γ, in the paper's region or in one that holds half of the rows, or of noise β."""
-    levels = tuple(Variant(**{experiment: level}) for level in LEVELS)
-    plain_sweep = Task("", "", "regression", region=region, metrics=("mse",), variants=levels)
-    return three(experiment, arms, lambda name: replace(plain_sweep, name=name + suffix, dataset=name))
-
-
-def mixup_small(n_train: int) -> Cells:
-    """The study of mixup with few examples."""
-    return three("small", MIXUP, lambda name: replace(plain(name), name=f"{name}-{n_train}", n_train=n_train))
-
-
-def classes(family: str, dataset: str) -> Cells:
-    """The study of a classifier, both sizes, with and without mixup."""
-    kinds = [(arms, small) for small in (False, True) for arms in (("ce", "rlp"), ("ce_mixup", "rlp_mixup"))]
-
-    def cells(request: Request, name: str) -> list[Cell]:
-        return [cell for arms, small in kinds for cell in classifier_cells(request, family, arms, small=small)]
-
-    return each((dataset,), cells)
+def _cells(
+    request: Request,
+    *,
+    on: Sequence[str],
+    kind: str = "regression",
+    protocols: Sequence[str] = (),
+    thresholds: bool = False,
+    **options: Any,
+) -> Iterator[Cell]:
+    for dataset in request.picked("datasets", on):
+        made = [c for c in KINDS[kind](request, dataset, **options) if not protocols or c.arm.protocol in protocols]
+        yield from made
+        seeds = request.threshold_seeds() if thresholds else ()
+        yield from (replace(cell, seeds=seeds) for cell in made if seeds)
 
 
 def propositions(request: Request) -> list[AnyCell]:
@@ -113,35 +64,12 @@ def propositions(request: Request) -> list[AnyCell]:
     ]
 
 
-TABLE1 = joined(each(REGRESSION, _half), each(("wine",), _wine_longer), each(IMAGES, _half))
-STUDIES: dict[str, Cells] = {
-    "table1": TABLE1,
-    "fig-curves": TABLE1,
-    "thresholds": each(("linear", "wine"), _thresholds),
-    "table2": each(DATASETS, partial(_few, n_train=50)),
-    "fig-small-50": each(("california", "wine"), partial(_few, n_train=50)),
-    "fig-small-100": each((*THREE, *IMAGES), partial(_few, n_train=100)),
-    "fig-shift": joined(sweep("shift", MAIN, "paper"), sweep("shift", MAIN, "mahalanobis", " (half-and-half)")),
-    "fig-noise": sweep("noise", MAIN),
-    "fig-reconstructions": each(("mnist",), partial(autoencoder_cells, arms=("mse", "rlp"), n_train=50)),
-    "fig-mnist-classes": classes("mnist_classes", "mnist"),
-    "fig-moons": classes("moons", "moons"),
-    "fig-mixup-curves": three("full", MIXUP),
-    "fig-mixup-small": joined(mixup_small(50), mixup_small(100)),
-    "fig-mixup-shift": sweep("shift", MIXUP, "paper"),
-    "fig-mixup-noise": sweep("noise", MIXUP),
-    "fig-time": each(THREE, time_cells),
-    "fig-mae": three("mae", ("mae", "rlp"), lambda name: replace(plain(name), metrics=("mae", "mse"))),
-    "fig-planes": joined(),
-    "fig-networks": joined(),
-    "tables-hyperparameters": joined(),
-    "propositions": propositions,
-}
+STUDIES: dict[str, Cells] = {name: partial(_study, name) for name in SECTIONS} | {"propositions": propositions}
 
 
 def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
     """The cells of some tables and figures, with repetitions."""
-    return joined(*(STUDIES[name] for name in names))(request)
+    return [cell for name in names for cell in STUDIES[name](request)]
 
 
 # What a cell costs, for plans; stored cells correct these figures (see `lab.run.calibrated`).
@@ -151,8 +79,8 @@ SMALL = ("regression", "moons")  # trained by the kernel
 
 def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
     """The objective with its sizes filled in, and the number of training rows, for every variant."""
-    rows = [problems.train_rows(cell.task, variant) for variant in cell.task.variants]
-    return [(cell.arm.objective.resolve(n, problems.n_features(cell.task)), n) for n in rows]
+    rows = [train.train_rows(cell.task, variant) for variant in cell.task.variants]
+    return [(cell.arm.objective.resolve(n, train.n_features(cell.task)), n) for n in rows]
 
 
 def steps_of(cell: Cell) -> float:
