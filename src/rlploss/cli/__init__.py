@@ -29,7 +29,7 @@ EXAMPLES = {  # of every command, shown by its --help
     "compare": ("houses.csv --target price", "houses.csv --target price --quick --track tensorboard:runs"),
     "predict": ("houses-price new.csv",),
     "inspect": ("houses.csv --target price",),
-    "survey": ("--quick --half development", "--tables quake,servo --loss mylosses.py:log_cosh", "--list"),
+    "survey": ("--quick --half development", "--tables quake,laser --loss mylosses.py:log_cosh", "--list"),
     "bench": ("--steps 500", "--json"),
 }
 

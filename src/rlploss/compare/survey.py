@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 from rlploss import _checks, datasets
 from rlploss._scaling import Array
 from rlploss._values import from_json
-from rlploss.compare.arms import Condition, Contender, contenders_for, tuned
+from rlploss.compare.arms import Condition, Contender, contenders_for
 from rlploss.compare.rows import SplitData
-from rlploss.compare.train import Trainer, fit_model
+from rlploss.compare.train import Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators.dial import Split
@@ -267,40 +267,28 @@ def _measure(rows: SurveyRows, condition: Condition, cell: SurveyCell, tell: Tel
 def traits(one: SplitData) -> dict[str, float]:
     """What a user can see of a split before training, all from training rows and from where the test rows lie.
 
-    "linear": the share of a plane in what the best of plane, trees and Gaussian process explains of held-out rows.
+    "linear": the share of a plane in what the best of plane, trees and kernel regression explains of held-out rows.
     "noise": the standard deviation of what none of them explains, in units of the target's. "distance": how far the
     median test row lies from the mean, over the median training row, in Mahalanobis distance.
     """
-    Y = one.target(one.scale(False))
-    plane, trees, gp = (explained(model, one, Y) for model in ("ridge", "trees", "gp"))
-    best = min(max(plane, trees, gp, 0.01), 1.0)
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import cross_val_predict
+
+    trees = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)
+    models = RidgeCV(np.logspace(-3, 4, 8)), trees, KernelRidge(alpha=0.1, kernel="rbf")
+    Y = one.target(one.scale(False)).squeeze()
+    left = [np.sum((Y - cross_val_predict(model, one.X, Y, cv=3)) ** 2) for model in models]
+    plane, *curved = 1 - np.array(left) / np.sum((Y - Y.mean(axis=0)) ** 2)
+    best = float(np.clip(max(plane, *curved), 0.01, 1.0))
     return {
         "rows": float(len(one.X)),
         "columns": float(one.X.shape[1]),
-        "linear": min(max(plane, 0.0) / best, 1.0),
+        "linear": float(np.clip(plane / best, 0.0, 1.0)),
         "noise": math.sqrt(1 - best),
         "distance": distance(one.X, one.X_test),
     }
-
-
-def explained(model: str, one: SplitData, Y: Array, folds: int = 3) -> float:
-    """R² of a plane ("ridge"), of trees or of a Gaussian process ("gp") on held-out parts of the training rows."""
-    from sklearn.ensemble import ExtraTreesRegressor
-    from sklearn.linear_model import RidgeCV
-
-    parts = np.arange(len(Y)) % folds  # rows are in random order
-    left = np.empty_like(Y)
-    for fold in range(folds):
-        some, rest = parts != fold, parts == fold
-        made = {
-            "ridge": RidgeCV(np.logspace(-3, 4, 8)),
-            "trees": ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0),
-            "gp": tuned("gp", "regression", len(Y))[0],
-        }[model]
-        target = Y[:, 0] if Y.shape[1] == 1 else Y
-        guess = fit_model(made, one.X[some], target[some]).predict(one.X[rest])
-        left[rest] = Y[rest] - guess.reshape(-1, Y.shape[1])
-    return 1.0 - float(np.sum(left**2) / np.sum((Y - Y.mean(axis=0)) ** 2))
 
 
 def distance(X: Array, X_test: Array) -> float:

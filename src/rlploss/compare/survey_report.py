@@ -114,7 +114,7 @@ def _when_lead(found: Survey) -> tuple[str, ...]:
         f"Least squares of the logarithm of the ratio on {len(effects)} traits over all {len(found.cells)} tables and "
         "draws together; intervals are over tables drawn anew. Traits are seen in training rows alone, but for the "
         "distance of the test rows: share of linear signal is what a plane explains of what the best of plane, trees "
-        "and Gaussian process explains on rows held out, noise is the standard deviation of the rest."
+        "and kernel regression explains on rows held out, noise is the standard deviation of the rest."
     )
     said = found.foretold()
     if said is None:
