@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -117,10 +117,13 @@ def render(store: Store, out: Path, console: Console) -> None:
     from rlploss.compare.surveyed import Survey
     from rlploss.lab import report
 
-    options: dict[str, Any] = store.requests()[NAME]
-    lists = {name: tuple(tuple(v) if isinstance(v, list) else v for v in options[name])
-             for name in ("tables", "rows", "losses")}  # fmt: skip
-    found = Survey(Request(**{**options, **lists}), store.read)
+    options = store.requests()[NAME]
+    try:
+        lists = {name: tuple(options[name]) for name in ("tables", "rows")}
+        request = Request(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a stored survey must have tables, rows and splits, got {str(options)[:80]}") from error
+    found = Survey(request, store.read)
     if not found.cells:
         say(console, "No table is whole yet: there is nothing to show.")
         return

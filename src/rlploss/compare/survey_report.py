@@ -27,32 +27,32 @@ Draw = tuple[int, bool]
 
 def build(found: Survey, out: Path) -> Report:
     """The whole report, the answer first."""
-    halves, n = found.halves, len({task.table for task in found.cells})
+    n, effects = len({task.table for task in found.cells}), found.effects()
     picture = Figure(
         "ratios", "", f"Ratio of squared errors on test rows, RLP to {found.labels[found.rival]}, with 95 % intervals "
         "over splits; below 1 RLP is ahead. Blue: better, vermillion: worse, green: level (the interval lies within "
         "5 % of no difference), grey: undecided. Diamonds are geometric means over tables.",
         tuple(_ratios_drawing(found, draw) for draw in found.draws), 2,
     )  # fmt: skip
-    ranked = [(half, draw, found.ranks(tasks)) for half in halves for draw in found.draws
+    ranked = [(half, draw, found.ranks(tasks)) for half in found.halves for draw in found.draws
               if len(tasks := found.tasks(draw, half)) > 1]  # fmt: skip
     ranks = Figure(
         "ranks", "", "Average ranks over tables, the best on the left. Arms under one bar cannot be told apart: their "
-        "ranks differ by less than Nemenyi's critical difference at 5 %.",
+        "ranks differ by less than Nemenyi's critical difference at 5 %. Friedman's p is that of equal arms.",
         tuple(_ranks_drawing(found, half, draw, made) for half, draw, made in ranked), 2,
     )  # fmt: skip
     sections = [
         Section("tables", "RLP table by table", lead=_tables_lead(found), figures=(picture,),
                 tables=(_tables_table(found),), facts=_facts(found), command=_command(found, out)),
-        Section("arms", "All arms", lead=_ranks_lead(ranked), figures=(ranks,) if ranked else (),
-                tables=(_pairs_table(found),)),
-        Section("when", "When, if ever, does RLP help?", lead=_when_lead(found), tables=_when_tables(found)),
+        Section("arms", "All arms", figures=(ranks,) if ranked else (), tables=(_pairs_table(found),)),
+        Section("when", "When, if ever, does RLP help?", lead=_when_lead(found, effects),
+                tables=(_when_table(effects),) if effects else ()),
     ]  # fmt: skip
     missing = found.n_tasks - len(found.cells)
     left = (f"{missing} of {found.n_tasks} tables and draws are not whole yet and not shown.",) if missing else ()
     return Report(
         f"Does RLP help? A survey of {n} tables",
-        (*answers(found), *left),
+        (*answers(found), _when_lead(found, effects)[0], *left),
         tuple(sections),
         footer=(f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",),
     )
@@ -62,7 +62,7 @@ def build(found: Survey, out: Path) -> Report:
 
 
 def answers(found: Survey) -> tuple[str, ...]:
-    """The answer in one sentence, then the estimators, then when; of held-out tables where there are any."""
+    """The answer in one sentence, then the estimators; of held-out tables where there are any."""
     half = found.halves[0]
     tables = f"{len({task.table for task in found.tasks(half=half)})} {half} tables"
     rival = found.labels[found.rival]
@@ -71,21 +71,20 @@ def answers(found: Survey) -> tuple[str, ...]:
     if half == "development":
         told[0] += " Rules of the estimators were tuned on these tables: the held-out half decides."
     cv = found.labels["rlp-cv"]
-    for draw in _draws(found, half):
+    others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
+    for draw in [draw for draw in _draws(found, half) if not draw[1]]:
         tasks = found.tasks(draw, half)
-        twin = found.over(tasks, "rlp-cv", "mse-cv")
-        others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
         best, against = found.over_best(tasks, "rlp-cv", others)
-        if not draw[1]:
-            told.append(
-                f"{cv} with {_where(draw)}: {_ratio(twin)} times the error of {found.labels['mse-cv']}, and "
-                f"{_ratio(against)} times that of {found.labels[best]}, the best of {len(others)} other models."
-            )
-    return (*told, _when_lead(found)[0])
+        told.append(
+            f"{cv} with {_where(draw)}: {_ratio(found.over(tasks, 'rlp-cv', 'mse-cv'))} times the error of "
+            f"{found.labels['mse-cv']}, and {_ratio(against)} times that of {found.labels[best]}, the best of "
+            f"{len(others)} other models."
+        )
+    return tuple(told)
 
 
 def _draws(found: Survey, half: str) -> list[Draw]:
-    """The draws that have enough tables for an interval."""
+    """The draws that have tables of a half."""
     return [draw for draw in found.draws if found.tasks(draw, half)]
 
 
@@ -102,8 +101,7 @@ def _said(c: Comparison) -> str:
     return f"{ANSWERS[word(c)]} ({_ratio(c)} times)"
 
 
-def _when_lead(found: Survey) -> tuple[str, ...]:
-    effects = found.effects()
+def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
     if not effects:
         return ("When RLP helps is undecided: there are fewer than eight tables.",)
     sure = [f"{_change(e)} with more {TRAIT_WORDS[e.trait][0]}" for e in effects if e.word != "undecided"]
@@ -143,14 +141,6 @@ def _tables_lead(found: Survey) -> tuple[str, ...]:
                 f"{found.stays(tasks):.0%} of the splits."
             )
     return tuple(told)
-
-
-def _ranks_lead(ranked: Sequence[tuple[str, Draw, Ranks]]) -> tuple[str, ...]:
-    return tuple(
-        f"{half.capitalize()}, {_where(draw)}: Friedman's test of equal arms has p = {number(made.p)} over {made.n} "
-        f"tables; the critical difference of average ranks is {made.critical:.2f}."
-        for half, draw, made in ranked
-    )
 
 
 # Tables
@@ -210,22 +200,15 @@ def _tables_table(found: Survey) -> Table:
     )  # fmt: skip
 
 
-def _when_tables(found: Survey) -> tuple[Table, ...]:
-    effects = found.effects()
-    if not effects:
-        return ()
-    rows = tuple(
+def _when_table(effects: Sequence[Effect]) -> Table:
+    rows = [
         (TRAIT_WORDS[e.trait][0], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
         for e in effects
-    )
-    return (
-        Table(
-            "when", "How RLP's ratio changes with one standard deviation more",
-            ("trait", "factor", "95 % interval", "more of it"), rows,
-            ("trait", "factor", "low", "high", "word"),
-            tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects), (), frozenset({3}),
-        ),
-    )  # fmt: skip
+    ]
+    title, head = "How RLP's ratio changes with one standard deviation more", ("trait", "factor", "95 % interval")
+    exact = tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects)
+    data = ("trait", "factor", "low", "high", "word")
+    return Table("when", title, (*head, "more of it"), tuple(rows), data, exact, text_columns=frozenset({3}))
 
 
 def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
@@ -295,17 +278,18 @@ def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing
     k, groups = len(made.arms), made.groups()
     left = -(-k // 2)
     bars = 0.28 * len(groups)
+    said_of = f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
 
     def paint(axes: Axes) -> None:
         axes.set_axis_off()
-        axes.set_xlim(-1.6, k + 2.6)
+        axes.set_xlim(-2.6, k + 4.0)
         axes.set_ylim(left + bars + 0.8, -1.9)
         axes.plot([1, k], [0, 0], color=INK, linewidth=0.9)
         for tick in range(1, k + 1):
             axes.plot([tick, tick], [0, -0.15], color=INK, linewidth=0.7)
             axes.text(tick, -0.25, str(tick), ha="center", va="bottom", fontsize=6.5, color=MUTED)
         axes.plot([1, 1 + made.critical], [-1.2, -1.2], color=INK, linewidth=1.4)
-        axes.text(1, -1.3, f"critical difference {made.critical:.2f}", va="bottom", fontsize=6.5, color=INK)
+        axes.text(1, -1.3, said_of, va="bottom", fontsize=6.5, color=INK)
         for at, (first, last) in enumerate(groups):
             ends = made.means[first] - 0.06, made.means[last] + 0.06
             axes.plot(ends, [0.22 + 0.28 * at] * 2, color=INK, linewidth=2.4, solid_capstyle="butt")
@@ -321,5 +305,5 @@ def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing
     names = [found.labels[arm] for arm in made.arms]
     said = ", ".join(f"{name} {mean:.2f}" for name, mean in zip(names, made.means, strict=True))
     data = tuple((name, float(at), mean) for at, (name, mean) in enumerate(zip(names, made.means, strict=True), 1))
-    alt = f"Average ranks: {said}. Critical difference {made.critical:.2f}."
+    alt = f"Average ranks: {said}; {said_of}."
     return Drawing(f"{half}, {_where(draw)}", paint, alt, (4.8, 1.3 + 0.24 * left + 0.08 * len(groups)), data)
