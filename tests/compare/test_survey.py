@@ -310,7 +310,8 @@ def run(*words):
     return cli.run(["survey", "--workers", "inline", *map(str, words)])
 
 
-def test_the_command_resumes_and_reports(stub, tmp_path, capsys):
+def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report.figures, "save", lambda figure, directory: [])  # another test draws
     out = tmp_path / "s"
     assert run("--out", out, "--tables", "a,c", "--rows", 40, "--splits", 3) == 0
     n, said = len(stub), capsys.readouterr().out
