@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import typer
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
-RESUMING = (["reproduce"], ["compare"], ["data", "get"])  # the same command goes on where it was stopped
+RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same command goes on where it was stopped
 
 EXAMPLES = {  # of every command, shown by its --help
     "reproduce": ("table1 --scale smoke", "table1 fig-curves --datasets wine,linear --out results", "--list"),
@@ -29,6 +29,7 @@ EXAMPLES = {  # of every command, shown by its --help
     "compare": ("houses.csv --target price", "houses.csv --target price --quick --track tensorboard:runs"),
     "predict": ("houses-price new.csv",),
     "inspect": ("houses.csv --target price",),
+    "survey": ("--quick --half development", "--tables quake,laser --loss mylosses.py:log_cosh", "--list"),
     "bench": ("--steps 500", "--json"),
 }
 
@@ -37,7 +38,7 @@ def make_app() -> typer.Typer:
     """Return the command with its groups of commands."""
     import typer
 
-    from rlploss.cli import bench, compare, data, predict, reproduce
+    from rlploss.cli import bench, compare, data, predict, reproduce, survey
 
     app = typer.Typer(
         help="Random Linear Projections loss: data, reproduction, comparison.",
@@ -47,7 +48,7 @@ def make_app() -> typer.Typer:
     )
     app.add_typer(data.app, name="data")
     compared = (compare.compare, predict.predict, compare.inspect)
-    for command in (reproduce.reproduce, reproduce.report, *compared, bench.bench):
+    for command in (reproduce.reproduce, reproduce.report, *compared, survey.survey, bench.bench):
         name = command.__name__
         app.command(epilog="\n\n".join(["For example:", *(f"rlploss {name} {words}" for words in EXAMPLES[name])]))(
             command

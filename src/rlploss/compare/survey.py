@@ -1,0 +1,309 @@
+"""The survey as a study: every arm on some forty public tables, with few training rows and with many.
+
+A split is random, or it trains inside (rows of the half nearest to the mean) and tests outside. Arms are those of the
+comparison, tuned as there; `RLPRegressorCV` and its MSE-only twin choose among as many settings as each other. What
+can be seen of a table beforehand is measured as one more arm, the traits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from rlploss import _checks, datasets
+from rlploss._scaling import Array
+from rlploss._values import from_json
+from rlploss.compare.arms import Condition, Contender, contenders_for
+from rlploss.compare.rows import SplitData
+from rlploss.compare.train import Trainer
+from rlploss.datasets.splits import mahalanobis_region
+from rlploss.datasets.tables import load_table, survey_tables
+from rlploss.estimators.dial import Split
+from rlploss.lab.results import CellResult, Tell, TrainedNetwork
+from rlploss.lab.study import Cell, Part, canonical_json
+from rlploss.training.job import Steps
+
+ROOT = __name__  # the code whose changes make stored rows foreign
+STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
+MOST_TEST_ROWS = 1000
+DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
+HALVES = ("development", "held-out", "all")
+WINE = "wine"  # of the paper's datasets, and twice in the package; rules were tuned on it
+TRAITS = "(traits)"  # no name that a reader's loss could have
+ARMS = {
+    "regression": ("mse", "mse+l2", "rlp", "rlp+l2", "rlp-cv", "mse-cv", "ridge", "lasso", "boosting", "trees", "gp"),
+    "classification": (
+        "cross_entropy", "cross_entropy+l2", "rlp", "rlp+l2", "rlp-cv", "mse-cv", "logistic", "boosting", "trees",
+    ),
+}  # fmt: skip
+RIVAL = {"regression": "mse+l2", "classification": "cross_entropy+l2"}  # what RLP has to beat
+# The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
+TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
+# Seconds of one split on one core: for any table, and for every thousand rows of a narrow one.
+COST = {
+    "ridge": (0.04, 0.0), "lasso": (0.04, 0.0), "logistic": (0.1, 0.1), "gp": (0.06, 0.1), "trees": (0.3, 0.5),
+    "boosting": (0.6, 0.3), "rlp": (0.9, 1.2), "rlp+l2": (0.9, 1.2), "rlp-cv": (2.5, 9.0), "mse-cv": (2.5, 9.0),
+    TRAITS: (0.2, 0.5),
+}  # fmt: skip
+NETWORK_COST, OWN_COST = (0.7, 1.2), (14.0, 24.0)  # of other networks, and of those that the kernel does not know
+
+
+@dataclass(frozen=True)
+class SurveyArm(Part):
+    """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process can load it."""
+
+    name: str
+    arm: str
+    loss: str = ""
+
+    @property
+    def family(self) -> str:
+        """The arm: what a stored cell took corrects the time expected of it."""
+        return self.arm
+
+
+@dataclass(frozen=True)
+class SurveyTask(Part):
+    """A table, drawn with so many training rows, at random or inside and outside."""
+
+    name: str
+    table: str
+    digest: str  # of its file
+    rows: int
+    outside: bool = False
+    kind: str = "regression"
+
+    @property
+    def family(self) -> str:
+        """The number of training rows."""
+        return str(self.rows)
+
+
+SurveyCell = Cell[SurveyArm, SurveyTask]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    tables: tuple[str, ...]
+    rows: tuple[int, ...] = (100, 1000)
+    splits: int = 10
+    steps: int = STEPS
+    losses: tuple[tuple[str, str], ...] = ()  # name and JSON
+    kind: str = "regression"
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise ValueError("a survey needs at least one table, got none; rlploss survey --list shows them")
+        for table in self.tables:
+            _checks.one_of("table", table, table_names(self.kind))
+        for rows in self.rows:
+            _checks.count("rows", rows, minimum=20)
+        _checks.count("splits", self.splits, minimum=2, maximum=1000)
+        _checks.count("steps", self.steps)
+
+    @property
+    def arms(self) -> list[SurveyArm]:
+        """The arms that are compared."""
+        known = [SurveyArm(label(name, self.kind), name) for name in ARMS[self.kind]]
+        return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
+
+    @property
+    def tasks(self) -> list[SurveyTask]:
+        """Tables with few rows first, at random before outside; one that has no more rows is not drawn again."""
+        made, seen = [], set()
+        for rows in sorted(self.rows):
+            for outside in (False, True):
+                for table in self.tables:
+                    key = table, outside, len(load_rows(table).split(_condition(rows, outside), 0)[0])
+                    if key not in seen:
+                        name = f"{table}, {rows:,} rows{', outside' * outside}"
+                        made.append(SurveyTask(name, table, digest(table), rows, outside, self.kind))
+                    seen.add(key)
+        return made
+
+    def cells(self) -> list[SurveyCell]:
+        """All cells, in the order in which they are trained: a stopped survey has whole tables with few rows."""
+        return [self.cell(arm, task) for task in self.tasks for arm in (SurveyArm(TRAITS, TRAITS), *self.arms)]
+
+    def cell(self, arm: SurveyArm, task: SurveyTask) -> SurveyCell:
+        """One arm on one task: all its splits, half as many outside."""
+        seeds = range(-(-self.splits // 2) if task.outside else self.splits)
+        return Cell(arm, task, Steps(self.steps), tuple(seeds), evaluate_every=min(EVERY, max(1, self.steps // 8)))
+
+
+def label(arm: str, kind: str = "regression") -> str:
+    """What people call an arm."""
+    cv = "RLPRegressorCV" if kind == "regression" else "RLPClassifierCV"
+    own = {"rlp-cv": cv, "mse-cv": "its MSE-only twin" if kind == "regression" else "its twin without RLP"}
+    return own.get(arm) or next((one.label for one in contenders_for(kind) if one.name == arm), arm)
+
+
+def loss_json(name: str, loss: Any, kind: str) -> str:
+    """A reader's loss as JSON; refuses one that another process could not load."""
+    text = canonical_json(contenders_for(kind, None, {name: loss}, session=False)[-1].objective.to_json())  # type: ignore[union-attr]  # it is a loss
+    if '"where":null' in text:
+        raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
+    return text
+
+
+# Tables
+
+
+def table_names(kind: str = "regression", half: str = "all") -> list[str]:
+    """The tables of a half by name; Wine, which the package has twice, is there once."""
+    _checks.one_of("half", half, HALVES)
+    names = [name for name, table in survey_tables().items() if table.classes == (kind == "classification")]
+    names += [WINE] if kind == "regression" else []
+    return [name for name in names if half == "all" or is_development(name) == (half == "development")]
+
+
+def is_development(table: str) -> bool:
+    """Whether rules may have been tuned on a table."""
+    return table == WINE or survey_tables()[table].development
+
+
+def digest(table: str) -> str:
+    """What tells a table's file from another version of it."""
+    return "uci" if table == WINE else survey_tables()[table].sha256[:16]
+
+
+@lru_cache(maxsize=64)
+def load_rows(table: str) -> SurveyRows:
+    """The rows of a table."""
+    if table == WINE:
+        wine = datasets.load(WINE, progress=False)
+        return SurveyRows(wine.X, wine.y.astype(np.float64), "regression")
+    X, y = load_table(table, progress=False)
+    if survey_tables()[table].classes:
+        return SurveyRows(X, y.astype(np.int64), "classification", len(np.unique(y)))
+    return SurveyRows(X, y, "regression")
+
+
+def _condition(rows: int, outside: bool) -> Condition:
+    return Condition("", train_size=rows, shift=1.0 if outside else None)
+
+
+class SurveyRows(Trainer):
+    """Trains the arms of the comparison on one table, with splits and cross-validated arms of the survey."""
+
+    @cached_property
+    def logs(self) -> tuple[bool, ...]:
+        """Targets are taken as they are."""
+        return (False,)
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """The half of the rows that is nearest to the mean."""
+        return mahalanobis_region(self.X)
+
+    def split(self, condition: Condition, seed: int) -> Split:
+        """Return training and test rows: random ones, or inside and outside."""
+        if condition.shift is None:
+            train, test = super().split(condition, seed)
+            return train, test[:MOST_TEST_ROWS]
+        order = np.random.default_rng([seed, 0]).permutation(len(self.X))
+        near, far = order[self.inside[order]], order[~self.inside[order]]
+        return (
+            near[: min(condition.train_size or len(near), round(DRAWN * len(near)))],
+            far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
+        )
+
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
+        """Return the models that an arm tries."""
+        if arm.model not in ("rlp-cv", "mse-cv"):
+            return super().tries(arm, n_rows, seed)
+        from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
+
+        made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
+        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False, None)]
+
+
+# Training
+
+
+def train(cell: SurveyCell, tell: Tell) -> CellResult:
+    """Train one arm on one table with all its splits, or measure the table's traits."""
+    rows, task = load_rows(cell.task.table), cell.task
+    condition = _condition(task.rows, task.outside)
+    if cell.arm.arm == TRAITS:
+        return _measure(rows, condition, cell, tell)
+    made = Cell(_contender(cell), condition, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every)
+    result = rows(made, tell)
+    return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
+
+
+def _contender(cell: SurveyCell) -> Contender:
+    name, kind = cell.arm.arm, cell.task.kind
+    if cell.arm.loss:
+        return contenders_for(kind, None, {name: from_json(json.loads(cell.arm.loss))}, session=False)[-1]
+    if name in ("rlp-cv", "mse-cv"):
+        return Contender(name, label(name, kind), model=name)
+    return next(one for one in contenders_for(kind) if one.name == name)
+
+
+def _measure(rows: SurveyRows, condition: Condition, cell: SurveyCell, tell: Tell) -> CellResult:
+    started, networks = time.perf_counter(), []
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of optimisers that stop at a bound
+        for seed in cell.seeds:
+            begun = time.perf_counter()
+            found = traits(rows.data(condition, seed)) | {"n_rows": float(len(rows.X))}
+            networks.append(TrainedNetwork(seed, 0, {}, time.perf_counter() - begun, found))
+            tell(len(networks) / len(cell.seeds))
+    return CellResult(tuple(networks), "none", 1, time.perf_counter() - started)
+
+
+def traits(one: SplitData) -> dict[str, float]:
+    """What a user can see of a split before training, all from training rows and from where the test rows lie.
+
+    "linear": the share of a plane in what the best of plane, trees and kernel regression explains of held-out rows.
+    "noise": the standard deviation of what none of them explains, in units of the target's. "distance": how far the
+    median test row lies from the mean, over the median training row, in Mahalanobis distance.
+    """
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import cross_val_predict
+
+    trees = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)
+    models = RidgeCV(np.logspace(-3, 4, 8)), trees, KernelRidge(alpha=0.1, kernel="rbf")
+    Y = one.target(one.scale(False)).squeeze()
+    left = [np.sum((Y - cross_val_predict(model, one.X, Y, cv=3)) ** 2) for model in models]
+    plane, *curved = 1 - np.array(left) / np.sum((Y - Y.mean(axis=0)) ** 2)
+    best = float(np.clip(max(plane, *curved), 0.01, 1.0))
+    return {
+        "rows": float(len(one.X)),
+        "columns": float(one.X.shape[1]),
+        "linear": float(np.clip(plane / best, 0.0, 1.0)),
+        "noise": math.sqrt(1 - best),
+        "distance": distance(one.X, one.X_test),
+    }
+
+
+def distance(X: Array, X_test: Array) -> float:
+    """The median Mahalanobis distance of test rows from the mean of the training rows, over that of training rows."""
+    centre = X.mean(axis=0)
+    _, s, V = np.linalg.svd(X - centre, full_matrices=False)
+    kept = s > 1e-6 * s[0]
+    away = [np.median(np.linalg.norm((part - centre) @ V[kept].T / s[kept], axis=1)) for part in (X, X_test)]
+    return float(away[1] / away[0])
+
+
+def expected_seconds(cell: SurveyCell) -> float:
+    """Seconds on one core; stored cells correct it."""
+    rows = load_rows(cell.task.table)
+    n, d = min(cell.task.rows, len(rows.X)), rows.X.shape[1]
+    start, more = OWN_COST if cell.arm.loss else COST.get(cell.arm.arm, NETWORK_COST)
+    each = start + more * n / 1000 * (1 + d / 50)
+    return len(cell.seeds) * float(each) * min(1.0, 0.2 + cell.budget.n / STEPS)

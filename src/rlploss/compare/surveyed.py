@@ -1,0 +1,197 @@
+"""What a survey found: ratios of errors table by table and over tables, ranks, and what the effect depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+from rlploss._scaling import Array
+from rlploss.compare.survey import RIVAL, TRAITS, Request, SurveyArm, SurveyCell, SurveyTask, is_development
+from rlploss.lab import stats
+from rlploss.lab.results import StoredCell
+from rlploss.lab.stats import Comparison
+
+NARROW = 1.05  # an interval within this ratio of none is no difference
+FEWEST_TABLES = 8  # for a regression over tables, and for a word on it
+DRAWS = 2000  # of tables, with repetition
+WORDS = ("better", "level", "worse", "undecided")
+# What is seen beforehand: in words, and whether its logarithm is taken.
+TRAIT_WORDS = {
+    "rows": ("training rows", True),
+    "columns": ("columns", True),
+    "linear": ("share of linear signal", False),
+    "noise": ("noise", False),
+    "distance": ("distance of test rows", True),
+}
+
+
+def word(c: Comparison) -> str:
+    """Better or worse if that is significant, level within 5 % of no difference, undecided otherwise."""
+    if c.significant:
+        return c.word
+    return "level" if 1 / NARROW < c.low and c.high < NARROW else "undecided"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Average ranks of the arms over tables, Friedman's p, and the difference that Nemenyi's test asks for."""
+
+    arms: tuple[str, ...]  # the best first
+    means: tuple[float, ...]
+    p: float
+    critical: float
+    n: int
+
+    def groups(self) -> list[tuple[int, int]]:
+        """First and last of arms that cannot be told apart; no group lies in another."""
+        ends = [max(j for j, m in enumerate(self.means) if m - first <= self.critical) for first in self.means]
+        return [(i, end) for i, end in enumerate(ends) if end > i and (i == 0 or ends[i - 1] < end)]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """By what factor the ratio changes with one standard deviation of a trait, and its interval over tables."""
+
+    trait: str
+    factor: float
+    low: float
+    high: float
+
+    @property
+    def word(self) -> str:
+        """Whether more of it helps RLP, hurts it, or nobody knows."""
+        return "helps" if self.high < 1 else "hurts" if self.low > 1 else "undecided"
+
+
+class Survey:
+    """The tables of which every arm is there. A *draw* is (training rows, whether test rows lie outside)."""
+
+    def __init__(self, request: Request, read: Callable[[SurveyCell], StoredCell | None]) -> None:
+        self.request, self.arms = request, tuple(arm.arm for arm in request.arms)
+        self.labels = {arm.arm: arm.name for arm in request.arms}
+        self.rival = RIVAL[request.kind]
+        self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
+        self.n_tasks = len(request.tasks)
+        for task in request.tasks:
+            wanted = (SurveyArm(TRAITS, TRAITS), *request.arms)
+            found = {arm.arm: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
+            if len(found) == len(wanted):
+                self.cells[task] = found
+        self.draws = tuple(dict.fromkeys((task.rows, task.outside) for task in self.cells))
+        self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
+
+    def tasks(self, draw: tuple[int, bool] | None = None, half: str = "") -> list[SurveyTask]:
+        """The tasks of a draw and a half, or of all."""
+        return [
+            task
+            for task in self.cells
+            if draw in (None, (task.rows, task.outside))
+            and half in ("", "development" if is_development(task.table) else "held-out")
+        ]
+
+    def errors(self, task: SurveyTask, arm: str) -> Array:
+        """Squared errors on the test rows [splits]: of numbers, or of probabilities of classes."""
+        cell = self.cells[task][arm]
+        return np.maximum(cell.final("rmse") ** 2 if self.request.kind == "regression" else cell.final("brier"), 1e-12)
+
+    def trait(self, task: SurveyTask, name: str) -> float:
+        """What is seen of a task beforehand, mean over splits."""
+        return float(self.cells[task][TRAITS].final(name).mean())
+
+    def on(self, task: SurveyTask, ours: str, theirs: str) -> Comparison:
+        """Compare two arms on one table, paired over splits.
+
+        Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others of the table.
+        """
+        n_test, n_rows = float(self.cells[task][ours].final("n_test").mean()), self.trait(task, "n_rows")
+        return stats.compare(self.errors(task, ours), self.errors(task, theirs), overlap=n_test / (n_rows - n_test))
+
+    def means(self, tasks: Sequence[SurveyTask], arm: str) -> Array:
+        """Geometric means over splits [tables]."""
+        return np.exp([np.log(self.errors(task, arm)).mean() for task in tasks])
+
+    def over(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> Comparison:
+        """Compare two arms over tables: the geometric mean of the ratios, and its t-interval over tables."""
+        return stats.compare(self.means(tasks, ours), self.means(tasks, theirs))
+
+    def over_best(self, tasks: Sequence[SurveyTask], ours: str, others: Sequence[str]) -> tuple[str, Comparison]:
+        """The one of the others with the lowest geometric mean over tables, and how ours compares with it."""
+        best = min(others, key=lambda arm: float(np.log(self.means(tasks, arm)).mean()))
+        return best, self.over(tasks, ours, best)
+
+    def tally(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> dict[str, int]:
+        """On how many tables ours is better, level, worse, undecided."""
+        found = [word(self.on(task, ours, theirs)) for task in tasks]
+        return {name: found.count(name) for name in WORDS}
+
+    def stays(self, tasks: Sequence[SurveyTask]) -> float:
+        """The share of splits in which RLP's dial stood at its MSE end."""
+        return float(np.mean([np.mean(self.cells[task]["rlp"].final("subset_size") == 0) for task in tasks]))
+
+    def ranks(self, tasks: Sequence[SurveyTask]) -> Ranks:
+        """Average ranks over tables, with the tests of Friedman and Nemenyi."""
+        errors = np.column_stack([self.means(tasks, arm) for arm in self.arms])  # [tables, arms]
+        n, k = errors.shape
+        means = scipy_stats.rankdata(errors, axis=1).mean(axis=0)
+        order = np.argsort(means, kind="stable")
+        p = float(scipy_stats.friedmanchisquare(*errors.T).pvalue) if n > 1 and k > 2 else math.nan
+        q = float(scipy_stats.studentized_range.ppf(1 - stats.ALPHA, k, np.inf)) / math.sqrt(2)
+        critical = q * math.sqrt(k * (k + 1) / (6 * n))
+        return Ranks(tuple(self.arms[i] for i in order), tuple(means[order].tolist()), p, critical, n)
+
+    # When does it help?
+
+    def _regressors(self, tasks: Sequence[SurveyTask]) -> Array:
+        """[tasks, traits], logarithms where they are taken."""
+        columns = [[self.trait(task, name) for task in tasks] for name in TRAIT_WORDS]
+        logs = [log for _, log in TRAIT_WORDS.values()]
+        return np.column_stack([np.log(c) if log else np.array(c) for c, log in zip(columns, logs, strict=True)])
+
+    def effects(self, ours: str = "rlp") -> list[Effect]:
+        """How the ratio to the rival depends on what is seen beforehand: least squares over all tables and draws.
+
+        Traits are standardised; intervals are percentiles over tables drawn anew with all their draws. Empty for
+        fewer than eight tables; traits that do not vary are left out.
+        """
+        tasks = self.tasks()
+        names = sorted({task.table for task in tasks})
+        if len(names) < FEWEST_TABLES:
+            return []
+        X, y = self._regressors(tasks), self._logs(tasks, ours)
+        varies = X.std(axis=0) > 1e-9
+        Z = (X[:, varies] - X[:, varies].mean(axis=0)) / X[:, varies].std(axis=0)
+        members = [np.flatnonzero([task.table == name for task in tasks]) for name in names]
+        rng = np.random.default_rng(stats.SEED)
+        drawn = [np.concatenate([members[i] for i in rng.integers(len(names), size=len(names))]) for _ in range(DRAWS)]
+        low, high = np.quantile([_slopes(Z[rows], y[rows]) for rows in drawn], [0.025, 0.975], axis=0)
+        traits = [name for name, there in zip(TRAIT_WORDS, varies, strict=True) if there]
+        found = np.exp([_slopes(Z, y), low, high]).T.tolist()
+        return [Effect(trait, *ends) for trait, ends in zip(traits, found, strict=True)]
+
+    def _logs(self, tasks: Sequence[SurveyTask], ours: str) -> Array:
+        return np.log(self.means(tasks, ours) / self.means(tasks, self.rival))
+
+    def foretold(self, ours: str = "rlp") -> tuple[int, int, int] | None:
+        """On how many held-out tasks the regression on development tables foretells who is ahead.
+
+        Also how often the more frequent side would have been right, and the number of tasks; None without both halves.
+        """
+        known, new = self.tasks(half="development"), self.tasks(half="held-out")
+        if not new or len({task.table for task in known}) < FEWEST_TABLES:
+            return None
+        X, y, Z = self._regressors(known), self._logs(known, ours), self._regressors(new)
+        centre, scale = X.mean(axis=0), np.where(X.std(axis=0) > 1e-9, X.std(axis=0), np.inf)
+        guess = y.mean() + ((Z - centre) / scale) @ _slopes((X - centre) / scale, y)
+        ahead = self._logs(new, ours) < 0
+        usual = np.mean(y < 0) > 0.5
+        return int(((guess < 0) == ahead).sum()), int((ahead == usual).sum()), len(new)
+
+
+def _slopes(Z: Array, y: Array) -> Array:
+    """Least squares of y on centred Z; the least-norm ones where columns do not vary."""
+    found: Array = np.linalg.lstsq(Z - Z.mean(axis=0), y - y.mean(), rcond=None)[0]
+    return found

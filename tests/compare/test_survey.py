@@ -1,0 +1,374 @@
+"""The survey: its splits and cells, its numbers over tables, its report and its command."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from rlploss import cli
+from rlploss.compare import survey
+from rlploss.compare.survey import TRAITS, Request, SurveyArm, load_rows, train
+from rlploss.compare.survey_report import answers, build
+from rlploss.compare.surveyed import WORDS, Ranks, Survey, word
+from rlploss.datasets.tables import SurveyTable
+from rlploss.lab import report, stats
+from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
+
+DEVELOPMENT, HELD_OUT = ("c", "e"), ("a", "b")  # by the hash of their names, as a test below says
+SIZES = {"a": 300, "b": 120}
+NAMES = "abcdefghijlmnopqrstuv"
+
+
+def fake(name, n=200):
+    """A table: "a" is a plane without noise, "b" is noise, "k" has classes, others are curved."""
+    rng = np.random.default_rng(len(name))
+    X = rng.normal(size=(SIZES.get(name, n), 3))
+    y = {"a": X @ [1.0, 2.0, 3.0], "b": rng.normal(size=len(X)), "k": (X[:, 0] > 0) * 1.0}
+    return X, y.get(name, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X)))
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    made = {name: SurveyTable(name, f"{name}.txt", name * 64, 1, ",", classes=name == "k") for name in [*NAMES, "k"]}
+    monkeypatch.setattr(survey, "survey_tables", lambda: made)
+    monkeypatch.setattr(survey, "load_table", lambda name, progress: fake(name))
+    load_rows.cache_clear()
+    yield made
+    load_rows.cache_clear()
+
+
+# Splits and cells
+
+
+def test_random_splits_and_splits_inside_and_outside():
+    rows = load_rows("a")
+    for outside in (False, True):
+        parts = [rows.split(survey._condition(50, outside), seed) for seed in (0, 1)]
+        for fit, test in parts:
+            assert len(fit) == 50
+            assert not set(fit) & set(test)
+            assert not outside or (rows.inside[fit].all() and not rows.inside[test].any())
+        assert set(parts[0][0]) != set(parts[1][0])
+        assert set(parts[0][1]) != set(parts[1][1])
+    whole = rows.split(survey._condition(1000, True), 0)
+    assert [len(part) for part in whole] == [112, 112]  # three quarters of each half: another seed has others
+
+
+def test_few_rows_come_first_and_no_table_is_drawn_twice_with_the_same_rows():
+    request = Request(("a", "b"), rows=(1000, 100), splits=5)
+    drawn = [(task.table, task.rows, task.outside) for task in request.tasks]
+    assert drawn == [
+        ("a", 100, False), ("b", 100, False), ("a", 100, True), ("b", 100, True), ("a", 1000, False), ("a", 1000, True),
+    ]  # fmt: skip
+    cells = request.cells()
+    assert len({cell.hash for cell in cells}) == len(cells) == 6 * (1 + len(request.arms))
+    assert {len(cell.seeds) for cell in cells if cell.task.outside} == {3}
+    assert {len(cell.seeds) for cell in cells if not cell.task.outside} == {5}
+
+
+def test_halves_and_wine_once(tables):
+    assert [name for name in DEVELOPMENT + HELD_OUT if survey.is_development(name)] == [*DEVELOPMENT]
+    both = [survey.table_names(half=half) for half in ("development", "held-out")]
+    assert not set(both[0]) & set(both[1])
+    assert sorted(both[0] + both[1]) == sorted(survey.table_names())
+    assert both[0].count("wine") == 1
+    assert "k" not in survey.table_names()
+    assert survey.table_names("classification") == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tables": ()}, "at least one table"),
+        ({"tables": ("zebra",)}, "zebra"),
+        ({"tables": ("k",)}, "'k'"),
+        ({"rows": (3,)}, "rows"),
+        ({"splits": 1}, "splits"),
+    ],
+)
+def test_bad_requests_are_refused(options, told):
+    with pytest.raises(ValueError, match=told):
+        Request(**{"tables": ("a",)} | options)
+
+
+def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", loss=""):
+    request = Request((name,), (rows,), 2, steps, kind=kind)
+    task = next(task for task in request.tasks if task.outside == outside)
+    return request.cell(SurveyArm(arm, arm, loss), task)
+
+
+@pytest.mark.parametrize("arm", ["ridge", "rlp", "mse+l2"])
+def test_an_arm_is_trained_on_every_split(arm):
+    found = train(one_cell("a", arm), lambda done: None)
+    assert [one.seed for one in found.networks] == [0, 1]
+    assert all(one.values["n_train"] == 40 and not one.artifacts for one in found.networks)
+    noise = np.std(fake("a")[1])
+    assert all(0 < one.values["rmse"] < (0.01 if arm == "ridge" else 2) * noise for one in found.networks)
+
+
+def test_classes_are_trained_too():
+    found = train(one_cell("k", "logistic", kind="classification"), lambda done: None)
+    assert all(0 < one.values["brier"] < 0.3 for one in found.networks)
+
+
+def test_the_twin_tries_as_many_settings():
+    X, y = fake("a")
+    counts = []
+    for arm in ("rlp-cv", "mse-cv"):
+        ((model, _, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
+        model.set_params(max_iter=1, max_doublings=0, cv=2).fit(X[:30], y[:30])
+        counts.append(len(model.cv_results_["params"]))
+        sizes = set(model.cv_results_["param_subset_size"].tolist())
+        assert len(sizes) == (2 if arm == "rlp-cv" else 1)
+    assert counts[0] == counts[1]
+
+
+def test_traits_tell_a_plane_from_noise_and_far_rows_from_near_ones():
+    seen = {}
+    for name, outside in (("a", False), ("b", False), ("c", False), ("c", True)):
+        found = train(one_cell(name, TRAITS, rows=80, outside=outside), lambda done: None)
+        seen[name, outside] = found.networks[0].values
+    assert seen["a", False]["linear"] > 0.99 > 0.3 > seen["a", False]["noise"]
+    assert seen["b", False]["noise"] > 0.9
+    assert seen["c", False]["linear"] < 0.7
+    assert seen["c", True]["distance"] > 1.3 > seen["c", False]["distance"] > 0.7
+
+
+def cubic(pred, target):
+    return (pred - target).abs() ** 3
+
+
+def test_a_loss_of_ones_own_is_an_arm_that_any_process_can_load():
+    loss = survey.loss_json("cubic", cubic, "regression")
+    request = Request(("a",), (40,), 2, losses=(("cubic", loss),))
+    assert request.arms[-1] == SurveyArm("cubic", "cubic", loss)
+    found = train(one_cell("a", "cubic", steps=8, loss=loss), lambda done: None)
+    assert all(one.values["rmse"] > 0 for one in found.networks)
+    with pytest.raises(ValueError, match="define it with def"):
+        survey.loss_json("mine", lambda pred, target: (pred - target) ** 4, "regression")
+
+
+# Numbers
+
+
+def made_survey(names, effect, *, rows=(100,), splits=6, noise=0.02, request=None):
+    """A survey with made-up errors: RLP's ratio on a table is exp(effect(traits)), with a little noise."""
+    request = request or Request(tuple(names), rows, splits)
+    levels = {arm.arm: 1.0 + 0.2 * at for at, arm in enumerate(request.arms)}
+
+    def read(cell):
+        table = cell.task.table
+        own = np.random.default_rng([ord(letter) for letter in table] + [cell.task.rows])
+        traits = {
+            "linear": own.random(),
+            "noise": own.random(),
+            "distance": 1 + own.random(),
+            "columns": own.integers(2, 30),
+        }
+        traits |= {"rows": cell.task.rows, "n_rows": 4000}
+        rng = np.random.default_rng([len(cell.arm.arm), cell.task.rows, ord(table[0]), cell.task.outside])
+        networks = []
+        for seed in cell.seeds:
+            error = levels.get(cell.arm.arm, 1.0) * math.exp(noise * rng.normal())
+            if cell.arm.arm == "rlp":
+                error = levels["mse+l2"] * math.exp(effect(traits) + noise * rng.normal())
+            values = {"rmse": math.sqrt(error), "n_test": 400, "n_train": 100, "subset_size": seed % 2}
+            networks.append(TrainedNetwork(seed, 0, {}, 1.0, traits if cell.arm.arm == TRAITS else values))
+        return StoredCell(tuple(networks), {"engine": "kernel", "machine": {"processor": "one"}}, 2.0)
+
+    return Survey(request, read)
+
+
+def test_ratios_over_tables_are_geometric_means_with_t_intervals():
+    found = made_survey(NAMES, lambda t: 0.3 * t["noise"])
+    tasks = found.tasks((100, False))
+    c = found.over(tasks, "rlp", "mse+l2")
+    logs = [np.mean(np.log(found.errors(t, "rlp")) - np.log(found.errors(t, "mse+l2"))) for t in tasks]
+    test = scipy_stats.ttest_1samp(logs, 0.0)
+    assert c.effect == pytest.approx(math.exp(np.mean(logs)))
+    assert [c.low, c.high] == pytest.approx(np.exp(test.confidence_interval()))
+    assert c.p == pytest.approx(test.pvalue)
+    assert word(c) == "worse"
+    assert sum(found.tally(tasks, "rlp", "mse+l2").values()) == len(tasks) == 21
+    assert found.stays(tasks) == 0.5
+    best, against = found.over_best(tasks, "rlp-cv", ("boosting", "ridge"))
+    assert best == "ridge"
+    assert against.effect == pytest.approx(found.over(tasks, "rlp-cv", "ridge").effect)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "said"),
+    [(0.8, 0.9, 0.01, "better"), (1.1, 1.2, 0.01, "worse"), (0.96, 1.04, 0.5, "level"), (0.9, 1.04, 0.5, "undecided")],
+)
+def test_a_lack_of_evidence_is_undecided(low, high, p, said):
+    assert word(stats.Comparison(math.sqrt(low * high), low, high, p, 9, high < 1, "ratio")) == said
+
+
+def test_ranks_and_critical_difference():
+    found = made_survey(NAMES, lambda t: -0.5, noise=0.0)
+    made = found.ranks(found.tasks((100, False)))
+    k = len(found.arms)
+    assert made.means == tuple(sorted(made.means))
+    assert sum(made.means) == pytest.approx(k * (k + 1) / 2)
+    assert made.arms[0] == "rlp"
+    assert made.p < 1e-6
+    # Demšar's table of q at 5 %: 3.219 for eleven arms
+    assert made.critical == pytest.approx(3.219 * math.sqrt(k * (k + 1) / (6 * 21)), rel=1e-3)
+
+
+def test_groups_hold_what_cannot_be_told_apart_and_none_lies_in_another():
+    made = Ranks(tuple("abcde"), (1.0, 1.5, 2.2, 3.0, 4.9), 0.01, 1.3, 9)
+    assert made.groups() == [(0, 2), (2, 3)]
+    assert Ranks(tuple("ab"), (1.0, 2.0), 0.01, 0.5, 9).groups() == []
+
+
+def test_the_regression_finds_what_was_planted_and_nothing_else():
+    found = made_survey(NAMES, lambda t: -0.6 * t["noise"], rows=(100, 150))
+    effects = {effect.trait: effect for effect in found.effects()}
+    assert effects["noise"].word == "helps"
+    assert all(
+        effect.word == "undecided" or 0.97 < effect.factor < 1.03 for name, effect in effects.items() if name != "noise"
+    )
+    assert all(effect.low <= effect.factor <= effect.high for effect in effects.values())
+    assert found.effects() == found.effects()
+    assert made_survey("abc", lambda t: 0.0).effects() == []
+
+
+def test_what_was_learned_on_development_tables_is_tried_on_the_others():
+    found = made_survey(NAMES, lambda t: t["noise"] - 0.5, noise=0.001)
+    right, usual, n = found.foretold()
+    assert n == len(found.tasks(half="held-out"))
+    assert right >= n - 1 > usual
+    assert made_survey(HELD_OUT, lambda t: 0.0).foretold() is None
+
+
+# Report and command
+
+
+def test_the_report_begins_with_the_answer_on_held_out_tables(tmp_path):
+    found = made_survey(NAMES, lambda t: -0.3 - 0.1 * t["linear"])
+    assert found.halves == ("held-out", "development")
+    n = len({task.table for task in found.tasks(half="held-out")})
+    first = answers(found)[0]
+    assert first.startswith(
+        f"Does RLP help? Squared error against MSE+L2 on {n} held-out tables, 100 training rows: yes"
+    )
+    made = build(found, tmp_path)
+    page, *others = report.write(made, tmp_path)
+    text = page.read_text()
+    assert text.index(first[:40]) < text.index("Average ranks")
+    assert {"ratios.svg", "ratios.png", "ranks.svg", "pairs.csv", "pairs.md", "tables.csv", "when.csv"} <= {
+        path.name for path in others
+    }
+    assert not build(made_survey(("a", "b"), lambda t: 0.0), tmp_path).sections[2].tables  # too few for a regression
+
+
+def test_the_picture_has_every_table_once_sorted_in_its_half(tmp_path):
+    found = made_survey(NAMES, lambda t: 0.2 * t["noise"])
+    (picture,) = build(found, tmp_path).sections[0].figures
+    for panel in picture.panels:
+        names = [name for name, _, _ in panel.data]
+        assert sorted(name for name in names if " tables" not in name) == sorted(NAMES)
+        starts = [at for at, name in enumerate(names) if " tables" in name]
+        for start, end in zip(starts, [*starts[1:], len(names)], strict=True):
+            ratios = [value for _, _, value in panel.data[start + 1 : end]]
+            assert ratios == sorted(ratios)
+
+
+def test_tables_that_are_not_whole_are_left_out_and_told(tmp_path):
+    whole = made_survey(("a", "b", "c"), lambda t: 0.0)
+    cells = {(task, arm): cell for task, arms in whole.cells.items() for arm, cell in arms.items()}
+    part = Survey(
+        whole.request,
+        lambda cell: None if (cell.task.table, cell.arm.arm) == ("b", "gp") else cells[cell.task, cell.arm.arm],
+    )
+    assert {task.table for task in part.cells} == {"a", "c"}
+    assert "2 of 6 tables and draws are not whole yet" in build(part, tmp_path).summary[-1]
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Training that takes no time; returns the cells that were trained."""
+    trained = []
+
+    def made(cell, tell):
+        trained.append(cell)
+        found = made_survey(
+            (cell.task.table,), lambda t: 0.1, request=Request((cell.task.table,), (cell.task.rows,), 3)
+        )
+        stored = found.cells[cell.task][cell.arm.arm]
+        return CellResult(stored.networks, "none", 1, 0.1)
+
+    monkeypatch.setattr(survey, "train", made)
+    return trained
+
+
+def run(*words):
+    return cli.run(["survey", "--workers", "inline", *map(str, words)])
+
+
+def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report.figures, "save", lambda figure, directory: [])  # another test draws
+    out = tmp_path / "s"
+    assert run("--out", out, "--tables", "a,c", "--rows", 40, "--splits", 3) == 0
+    n, said = len(stub), capsys.readouterr().out
+    assert n == 2 * 2 * 12
+    assert [cell.task.outside for cell in stub] == [False] * (n // 2) + [True] * (n // 2)
+    assert "Does RLP help?" in said
+    assert (out / "report.html").exists()
+    assert run("--out", out, "--tables", "a,c,e", "--rows", 40, "--splits", 3) == 0
+    assert {cell.task.table for cell in stub[n:]} == {"e"}
+    (out / "report.html").unlink()
+    assert cli.run(["report", str(out)]) == 0
+    assert (out / "report.html").exists()
+    assert len(stub) == n + 24
+
+
+def test_the_list_tells_the_time_and_trains_nothing(stub, tmp_path, capsys):
+    assert run("--list", "--tables", "a,c", "--out", tmp_path / "s") == 0
+    said = capsys.readouterr().out
+    assert "| a | held-out | 300 | 3 |" in said
+    assert "cells, about" in said
+    assert not stub
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tables", "zebra"], "zebra"),
+        (["--rows", "few"], "few"),
+        (["--half", "third"], "third"),
+        (["--loss", "no.py:f"], "no.py"),
+    ],
+)
+def test_bad_arguments_end_with_a_sentence(words, told, tmp_path, capsys):
+    assert run("--out", tmp_path / "s", *words) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_directory_of_another_command_is_refused(stub, tmp_path, capsys):
+    from rlploss.lab.store import Store
+
+    with Store(tmp_path / "s", code_version="x") as store:
+        store.write_request("table1", {})
+    assert run("--out", tmp_path / "s", "--tables", "a", "--rows", 40) == 2
+    assert "another command" in capsys.readouterr().err
+    assert not stub
+
+
+def test_reports_do_not_decide_which_rows_are_ours():
+    text = Path(survey.__file__).read_text()
+    assert survey.ROOT == "rlploss.compare.survey"
+    assert "surveyed" not in text
+    assert "survey_report" not in text
+
+
+def test_words_have_a_colour_and_a_tone():
+    from rlploss.compare import survey_report
+
+    assert set(WORDS) == set(survey_report.COLOURS) == set(survey_report.ANSWERS) <= set(survey_report.TONES)
