@@ -106,7 +106,7 @@ def test_verify_hashes_shared_files_once(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["data", "get", "linear", "win"], "dataset name must be one of .* got 'win'; did you mean \"wine\"?"),
         (["data", "verify", "cifar"], "got 'cifar'; did you mean \"cifar10\"?"),
-        (["data", "get"], "Missing argument 'NAME...'"),
+        (["data", "get"], "Missing argument 'NAME'"),
         (["data", "fetch"], "No such command 'fetch'"),
         (["dta"], "No such command 'dta'"),
         (["data", "list", "--wide"], "No such option: --wide"),

@@ -32,6 +32,15 @@ def test_examples_have_only_options_that_exist(name, words, capsys):
     assert all(word in known for word in shlex.split(words) if word.startswith("--"))
 
 
+def test_defaults_that_only_words_can_tell_are_shown(capsys):
+    """Brackets inside a help text are markup, and vanish."""
+    cli.run(["compare", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "[default: (named after table and target)]" in shown
+    assert "[default: (10; 5 with --quick)]" in shown
+    assert shown.count("[default: (the table tells)]") == 2
+
+
 def test_the_list_of_data_fits_into_80_columns(capsys):
     assert cli.run(["data", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()

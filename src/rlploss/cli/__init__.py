@@ -26,8 +26,8 @@ RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same
 EXAMPLES = {  # of every command, shown by its --help
     "reproduce": ("table1 --scale smoke", "table1 fig-curves --datasets wine,linear --out results", "--list"),
     "report": ("results",),
-    "compare": ("houses.csv --target price", "houses.csv --target price --quick --track tensorboard:runs"),
-    "predict": ("houses-price new.csv",),
+    "compare": ("houses.csv --target price", "houses.csv --target price --quick --loss mylosses.py:log_cosh"),
+    "predict": ("houses-price new.csv", "houses-price new.csv --out predictions.csv"),
     "inspect": ("houses.csv --target price",),
     "survey": ("--quick --half development", "--tables quake,laser --loss mylosses.py:log_cosh", "--list"),
     "bench": ("--steps 500", "--json"),
@@ -41,7 +41,7 @@ def make_app() -> typer.Typer:
     from rlploss.cli import bench, compare, data, predict, reproduce, survey
 
     app = typer.Typer(
-        help="Random Linear Projections loss: data, reproduction, comparison.",
+        help="The Random Linear Projections (RLP) loss: does it help on your table, does its paper hold?",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,

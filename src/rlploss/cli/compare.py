@@ -34,49 +34,61 @@ TaskOption = Annotated[str, typer.Option(help="auto, regression or classificatio
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
 Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
 Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
-Decimal = Annotated[str | None, typer.Option(help="The decimal sign of numbers, . or , (the table decides).")]
-Thousands = Annotated[str | None, typer.Option(help="What stands between thousands: , . ' space or none.")]
-Encoding = Annotated[str, typer.Option(help="Of a text file, e.g. latin-1.")]
+Decimal = Annotated[
+    str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default="the table tells")
+]
+Thousands = Annotated[
+    str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
+]
+Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")]
 
 
 def compare(
     table: TableArgument,
     target: Target,
     out: Annotated[
-        Path | None, typer.Option(help="Output directory, the same one resumes; default: named after the table.")
+        Path | None,
+        typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, typer.Option(help=f"Only these, separated by commas. For {ARMS}.")] = None,
+    arms: Annotated[str | None, typer.Option(help=f"Only these arms, separated by commas. For {ARMS}.")] = None,
     loss: Annotated[
         list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
     ] = None,
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
-    train_size: Annotated[str | None, typer.Option(help="Also with so many training rows, e.g. 50,100.")] = None,
+    train_size: Annotated[str | None, typer.Option(help="Repeat with so many training rows, e.g. 50,100.")] = None,
     noise: Annotated[
-        str | None, typer.Option(help="Also with noise on the training features, in standard deviations.")
+        str | None, typer.Option(help="Repeat with noise on the training features, in standard deviations, e.g. 0.5.")
     ] = None,
     shift: Annotated[
-        str | None, typer.Option(help="Also with training rows near the mean and test rows far from it, e.g. 0.9.")
+        str | None, typer.Option(help="Repeat with training rows near the mean and test rows far from it, e.g. 0.9.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")] = False,
     time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
-    splits: Annotated[int | None, typer.Option(help="Splits into training and test rows.  [default: 10]")] = None,
+    splits: Annotated[
+        int | None, typer.Option(help="Splits into training and test rows.", show_default="10; 5 with --quick")
+    ] = None,
     steps: Annotated[int, typer.Option(help="The most optimiser steps of a network.")] = 4000,
-    max_rows: Annotated[int, typer.Option(help="Larger tables are sampled.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of the first split.")] = 0,
+    max_rows: Annotated[int, typer.Option(help="The most rows; larger tables are sampled.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="The seed of the first split.")] = 0,
     workers: Annotated[
-        str, typer.Option(help='"auto", "inline", "local:N" processes, or a Dask cluster: "dask:tcp://HOST:PORT".')
+        str,
+        typer.Option(
+            help="Who trains: auto, inline (this process), local:N (N processes), dask:tcp://HOST:PORT (a cluster)."
+        ),
     ] = "auto",
     decimal: Decimal = None,
     thousands: Thousands = None,
     track: Track = None,
     encoding: Encoding = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print what to use, and nothing else.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print the three lines of the answer, and nothing else.")
+    ] = False,
 ) -> None:
-    """Say what to use on a table of your own, and whether RLP helps; keep the model that does best."""
+    """Say what to use on a table of your own, and whether RLP helps. Keep the model that does best."""
     from rich.console import Console
 
     from rlploss.compare import comparison, report
@@ -135,7 +147,7 @@ def inspect(
     thousands: Thousands = None,
     encoding: Encoding = "utf-8",
 ) -> None:
-    """Say what each column would become, and where RLP's dial would stand; trains nothing."""
+    """Say what each column would become, and which subset sizes RLP would try. Nothing is trained."""
     from rich.console import Console
 
     from rlploss.compare.schedule import dial_said

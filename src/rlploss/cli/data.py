@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlploss.datasets.registry import Entry
 
 WIDTH = 80  # columns of a terminal
-app = typer.Typer(help="Datasets: list, get, verify.", no_args_is_help=True)
+app = typer.Typer(help="The paper's datasets: list, fetch and verify them.", no_args_is_help=True)
 
 
 @app.command("list", epilog="For example: rlploss data list")
@@ -32,8 +32,8 @@ def list_() -> None:
 
 
 @app.command(epilog="For example: rlploss data get wine california")
-def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help='Names, or "all".')]) -> None:
-    """Fetch datasets into the cache, verified; what is there already is only verified."""
+def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME", help='Names, or "all".')]) -> None:
+    """Fetch datasets into the cache and verify them. What is there already is verified only."""
     from rlploss.datasets import DatasetUnavailable, registry
 
     failed: list[str] = []
@@ -53,11 +53,9 @@ def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help='Nam
 
 @app.command(epilog="For example: rlploss data verify wine")
 def verify(
-    wanted: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Names; all if none is given.")
-    ] = None,
+    wanted: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names; all if none is given.")] = None,
 ) -> None:
-    """Hash every file in the cache.
+    """Check the hash of every file in the cache.
 
     The exit code is 1 if a file is wrong, or if a dataset asked for by name is not complete.
     """

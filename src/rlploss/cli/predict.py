@@ -11,12 +11,15 @@ from rlploss._progress import say
 
 
 def predict(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `rlploss compare` wrote.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that `rlploss compare` wrote.")],
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")],
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions; default: print them.")] = None,
-    encoding: Annotated[str, typer.Option(help="Of a text file, e.g. latin-1.")] = "utf-8",
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")] = None,
+    encoding: Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")] = "utf-8",
 ) -> None:
-    """Predict the target of new rows, a line each; for classes with the probability of every class."""
+    """Predict the target of new rows with the model that `rlploss compare` kept.
+
+    One line per row; for classes with the probability of every class.
+    """
     from rich.console import Console
 
     from rlploss._files import write_text

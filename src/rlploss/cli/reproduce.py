@@ -14,23 +14,26 @@ DEFAULT_OUT = Path("rlploss-results")
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help='Tables and figures, or "all"; see --list.')
+        list[str] | None, typer.Argument(metavar="NAME", help='Tables and figures, or "all"; see --list.')
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (30 seeds, full epochs).")] = (
         "quick"
     ),
-    budget: Annotated[str, typer.Option(help="Match arms by epochs, by optimiser steps, or both.")] = "both",
+    budget: Annotated[str, typer.Option(help="How arms are matched: by epochs, by optimiser steps, or both.")] = "both",
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
-    arms: Annotated[str | None, typer.Option(help="Only these, separated by commas, e.g. mse,rlp.")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these datasets, e.g. wine,linear.")] = None,
+    arms: Annotated[str | None, typer.Option(help="Only these arms, e.g. mse,rlp.")] = None,
     workers: Annotated[
-        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
+        str,
+        typer.Option(
+            help="Who trains: local:N (N processes), inline (this process), dask:tcp://HOST:PORT (a cluster)."
+        ),
     ] = "local",
     track: Track = None,
     list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
 ) -> None:
-    """Reproduce tables and figures of the paper and give a verdict on every claim."""
+    """Reproduce tables and figures of the paper. At scale paper, give a verdict on every claim."""
     from rich.console import Console
 
     from rlploss.lab.workers import parse_workers

@@ -17,5 +17,6 @@ def _begin(context: typer.Context, track: str | None) -> str | None:
 
 
 Track = Annotated[
-    str | None, typer.Option(callback=_begin, help="Curves also go to mlflow:URI or tensorboard:DIR.", metavar="WHERE")
+    str | None,
+    typer.Option(callback=_begin, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
 ]
