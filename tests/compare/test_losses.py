@@ -13,7 +13,7 @@ from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
 from rlploss.compare import arms, compare
-from rlploss.lab.errors import LabError
+from rlploss.lab.text import LabError
 
 QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
 

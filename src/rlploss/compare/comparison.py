@@ -32,10 +32,9 @@ from rlploss.compare.schedule import (
 )
 from rlploss.compare.train import MEASURES, Trainer
 from rlploss.lab import provenance, stats
-from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.store import Store
-from rlploss.lab.text import number
+from rlploss.lab.text import LabError, number
 from rlploss.lab.workers import Workers, parse_workers
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rlploss.lab.errors import sentence
+from rlploss.lab.text import sentence
 
 Array = NDArray[np.float64]
 

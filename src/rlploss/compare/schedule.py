@@ -18,10 +18,10 @@ from rlploss.compare.read import TableError
 from rlploss.compare.rows import TEST_SHARE, filled, n_test_rows
 from rlploss.compare.train import MEASURES, ComparisonCell, Trainer, expected_seconds, make_cell
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
-from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
+from rlploss.lab.text import LabError
 from rlploss.lab.workers import Inline, Workers, parse_workers
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
