@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes, load_iris
 from tests.seeds import SEED, paired_readings
 
@@ -269,14 +268,6 @@ def test_the_summary_has_one_sentence_per_condition(found):
     assert repr(found).endswith(text)
 
 
-def test_the_plot_and_the_notebook(found):
-    assert isinstance(found.plot(), Figure)
-    html = found._repr_html_()
-    assert found.lines()[0] in html
-    assert "<svg" in html
-    assert html.count("<tr>") == 1 + 4
-
-
 def test_the_report(found, tmp_path):
     page = found.write(tmp_path / "out")
     text = page.read_text()
@@ -348,7 +339,6 @@ def test_classes():
     assert table.loc["RLP", "accuracy"] > 0.85
     assert table.loc["the class frequencies", "accuracy"] < 0.5
     assert "points" in found.summary()
-    assert "RLP" in found._repr_html_()
 
 
 def test_polars_and_arrays():

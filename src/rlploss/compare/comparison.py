@@ -19,7 +19,7 @@ from rlploss.compare.answer import ALPHA, Answer, Reached, answer
 from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
-from rlploss.compare.rows import WINDOWS
+from rlploss.compare.rows import MEASURES, WINDOWS
 from rlploss.compare.schedule import (
     FEWEST_ROWS,
     Run,
@@ -30,7 +30,7 @@ from rlploss.compare.schedule import (
     without_dial,
     without_mixup,
 )
-from rlploss.compare.train import MEASURES, Trainer
+from rlploss.compare.train import Trainer
 from rlploss.lab import provenance, stats
 from rlploss.lab.results import StoredCell
 from rlploss.lab.store import Store
@@ -38,7 +38,6 @@ from rlploss.lab.text import LabError, number
 from rlploss.lab.workers import Workers, parse_workers
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from sklearn.pipeline import Pipeline
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
@@ -47,7 +46,7 @@ MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.plot()`, `.write(directory)`."""
+    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`."""
 
     design: Design
     contenders: tuple[Contender, ...]
@@ -175,12 +174,6 @@ class Comparison:
 
         return train_model(self)
 
-    def plot(self) -> Figure:
-        """Return a matplotlib figure of the error of every contender and of RLP's dial."""
-        from rlploss.compare.report import overview
-
-        return overview(self)
-
     def write(self, directory: str | Path) -> Path:
         """Write report.html, its tables and figures, comparison.json and the model; returns the path of the page."""
         from rlploss.compare.report import write
@@ -189,11 +182,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)} splits\n{self.summary()}"
-
-    def _repr_html_(self) -> str:
-        from rlploss.compare.report import notebook_html
-
-        return notebook_html(self)
 
 
 def compare(

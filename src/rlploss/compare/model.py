@@ -19,11 +19,11 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.arms import PLAIN, Contender
+from rlploss.compare.arms import Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.read import TableError, frame_of
 from rlploss.compare.rows import Rows, TargetScale, filled, probabilities
-from rlploss.compare.train import fit_model, make_cell, network_problem, staged, with_stages
+from rlploss.compare.train import fit_model, network_problem, staged, with_stages
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
@@ -181,8 +181,7 @@ def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Arra
     steps = sorted(found.values(one.name, "best_step")[found.values(one.name, "setting") == setting])
     y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)[:, None]
     problem = network_problem(tried, X, y, 0, Steps(int(steps[len(steps) // 2])))
-    cell = make_cell(found.rows, one, PLAIN, (0,), found.steps)
-    (history,) = found.rows.fit(cell, [problem], None, lambda _: None)
+    (history,) = found.rows.fit(one, [problem], lambda _: None)
     assert history.model is not None
     return (Chain.of(history.model),), log, one.gives_logits
 

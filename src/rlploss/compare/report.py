@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure as MplFigure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rlploss import __version__
@@ -25,7 +23,7 @@ from rlploss.compare.read import Array
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
 from rlploss.compare.schedule import dial_said, sampled_said
 from rlploss.estimators.dial import Index
-from rlploss.lab import figures, report, stats
+from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.text import number
@@ -252,19 +250,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def notebook_html(found: Comparison) -> str:
-    """Return the answer, the table and a figure, for a notebook."""
-    table = result_table(found, PLAIN)
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows)
-    drawn = figures.inline_svg(contenders_drawing(found), "arms")
-    said = "<br>".join(escape(line) for line in found.lines())
-    return (
-        f"<p><strong>{said}</strong></p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><div style='max-width:32em'>{drawn}</div>"
-    )
-
-
 # Figures
 
 
@@ -388,9 +373,3 @@ def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, l
 
     right = ", ".join(f"{name} {shares[i, i]:.0%}" for i, name in enumerate(classes))
     return Drawing(label, draw, f"Share of each class recognised by {label}: {right}.")
-
-
-def overview(found: Comparison) -> MplFigure:
-    """Return a figure with contenders and dial side by side, for a notebook."""
-    panels = tuple(panel for panel in (contenders_drawing(found), dial_panel(found)) if panel is not None)
-    return figures.drawn(Figure("overview", "", "", panels, columns=2))

@@ -15,8 +15,8 @@ from rlploss._progress import duration, say
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
-from rlploss.compare.rows import TEST_SHARE, filled, n_test_rows
-from rlploss.compare.train import MEASURES, ComparisonCell, Trainer, expected_seconds, make_cell
+from rlploss.compare.rows import MEASURES, TEST_SHARE, filled, n_test_rows
+from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds, make_cell
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
