@@ -296,7 +296,7 @@ def test_every_heat_doubles_the_steps_up_to_the_last(steps):
 def test_a_setting_goes_on_while_its_best_lies_in_the_last_fifth():
     steps = np.arange(1, 11) * 100
     early, late = [5, 4, 3, 2, 1, 2, 2, 2, 2, 2], [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
-    level = [5, 4, 3, 2, 1, 1, 1, 1, 1, 0.9995]  # less than 0.1 % better than at half the steps
+    level = [5, 4, 3, 2, 1, 1, 1, 1, 1, 0.998]  # less than 0.3 % better than at half the steps
     split = [runner(errors) for errors in (early, late, level)]
     assert worth_another(split, steps, 4000) == [split[1]]
     assert worth_another([runner([np.nan] * 10), split[1]], steps, 4000) == [split[1]]  # one that diverged is over

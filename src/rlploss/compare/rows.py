@@ -19,7 +19,7 @@ from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.dial import Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
-FOLDS = ((150, 3), (300, 2))  # three folds up to 150 training rows, two up to 300, one validation part beyond
+FOLDS = ((150, 3), (250, 2))  # three folds up to 150 training rows, two up to 250, one validation part beyond
 VALIDATION_SHARE = 0.2
 MEASURES = {  # on the test rows, in words; the first decides
     "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},

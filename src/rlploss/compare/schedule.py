@@ -34,7 +34,7 @@ from rlploss.lab.workers import Inline, Outcome, Say, TellOf, Train, Workers, at
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 FIRST = 3  # splits after which arms that are clearly behind are stopped
-BEHIND, POINTS = 1.25, 0.05  # so much more error, or so much less accuracy, in every one of them
+BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
 BEGINNING, ENDING, INLINE = (
     2.0,

@@ -29,7 +29,6 @@ from rlploss.compare.arms import (
     GP_ROWS,
     HIDDEN,
     LARGE,
-    MOST_ROWS_IN_A_SUBSET,
     N_SETTINGS,
     STAGES,
     Condition,
@@ -38,7 +37,7 @@ from rlploss.compare.arms import (
     tuned,
 )
 from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, TargetScale, n_folds, probabilities
-from rlploss.estimators.dial import choose
+from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import one_thread
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
@@ -49,8 +48,8 @@ from rlploss.training.job import Adam, Job, Problem, Steps, make_job
 from rlploss.training.loop import Supervision
 from rlploss.training.objectives import BatchLoss, Pointwise
 
-EVERY, EVALUATIONS = 25, 10  # steps between evaluations in the first heat, and how many it has; others have half
-LAST_PART, TOLERANCE = 0.8, 1e-3  # a best step beyond this part asks for more; what is 0.1 % better is better
+EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
+LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
 VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, and then
 ComparisonCell = Cell[Contender, Condition]
 
@@ -381,14 +380,17 @@ def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     if arm.model in ("ridge", "logistic", "lasso"):
         return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
     if arm.model == "gp":
-        return splits * logs * (folds if logs > 1 else 1) * (0.1 + 8e-6 * min(n_train, GP_ROWS[0]) ** 2)
+        return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
     if arm.model == "rlp-cv":
-        return splits * (0.6 + 5e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+        return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
     if arm.model == "trees":
-        return splits * (0.06 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+        return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
     if arm.model == "boosting":
-        one, tried = (0.06 + 8e-6 * n_train * d**0.5, 4) if n_train > LARGE else (0.05 + 2.5e-5 * n_train * d, 2)
+        one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
         return splits * one * (1 + tried * logs * folds)
-    taken = min(cell.budget.n, 300 + n_train) * (20.0 if isinstance(arm.objective, Pointwise | BatchLoss) else 1.0)
-    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.4 if arm.is_rlp else min(n_train, 90.0)
-    return splits * (N_SETTINGS * folds * logs + 1) * (2e-3 + taken * (5e-6 + 8e-10 * rows * (d + 10) * 10))
+    taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
+    if isinstance(arm.objective, Pointwise | BatchLoss):
+        taken *= 20.0
+    one = 4e-3 + taken * (4e-6 + 7e-9 * min(n_train, BATCH) * (d + 8))
+    one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
+    return splits * (N_SETTINGS * folds * logs + 1) * one
