@@ -343,7 +343,8 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     def draw(axes: Axes) -> None:
         axes.plot(ends, ends, color=STYLES["grey"][0], linewidth=1)
         colour = STYLES[one.style][0]
-        axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=2.5, alpha=0.5, markeredgewidth=0)
+        size = 2.5 if len(truth) > 100 else 4.5
+        axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=size, alpha=0.5, markeredgewidth=0)
         axes.set_xlabel("truth")
         axes.set_ylabel("predicted")
         _ticks(axes.xaxis)
