@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -30,7 +29,18 @@ from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
 from rlploss.lab.study import AnyCell
 from rlploss.lab.text import LabError
-from rlploss.lab.workers import Inline, Outcome, Say, TellOf, Train, Workers, attempt, one_thread, parse_workers
+from rlploss.lab.workers import (
+    Inline,
+    Outcome,
+    Say,
+    TellOf,
+    Train,
+    Workers,
+    attempt,
+    interrupts_held,
+    one_thread,
+    parse_workers,
+)
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 FIRST = 3  # splits after which arms that are clearly behind are stopped
@@ -65,7 +75,7 @@ class Pair:
         """See `Workers.run`."""
         waiting, back, left = deque(cells), SimpleQueue[Outcome](), len(cells)
         if self._pool is None and left > 1:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_ignore_interrupts)
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
 
         def send() -> None:
             """Send a cell to the other process, and the next one when it is back."""
@@ -87,7 +97,8 @@ class Pair:
                 back.put(done.result())
                 send()
 
-        send()
+        with interrupts_held():  # the first cell starts the process
+            send()
         while left:
             try:
                 cell = waiting.popleft()
@@ -112,10 +123,6 @@ class Pair:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for process in others:
                 process.terminate()
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
 
 
 def _train_there(train: Train, cell: AnyCell) -> Outcome:

@@ -261,7 +261,7 @@ class _Process:
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(train, theirs))
         self._orphans = False
         before = multiprocessing.active_children()
-        with _interrupts_held():
+        with interrupts_held():
             self._pool.submit(os.getpid)  # starts the process
         theirs.close()
         (self.process,) = set(multiprocessing.active_children()) - set(before)
@@ -316,7 +316,7 @@ def _ending(code: int | None) -> str:
 
 
 @contextmanager
-def _interrupts_held() -> Generator[None]:
+def interrupts_held() -> Generator[None]:
     """Processes started in here never see Ctrl-C, not even while they import; the driver sees it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
