@@ -210,7 +210,7 @@ def compare(
     """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and targets y (n,).
 
     Every arm sees the same splits and chooses among its settings on validation parts of the training rows. Networks try
-    the same number of settings, and each goes on while its best step is among the latest, for at most `steps` steps. The
+    the same number of settings, and go on while their best step is among the latest, to at most `steps` steps. The
     test rows are used once. Arms that are no networks come first; arms that are clearly behind after three splits end.
 
     Args:

@@ -205,7 +205,7 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
         ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"
          + (f", {kind}" if kind else "")),
         ("Selection", f"inside the training rows ({inside}), by squared error, {N_SETTINGS} settings per network"),
-        ("Optimiser steps", f"at most {found.steps:,}, twice as many each time while the best step is among the last fifth"),
+        ("Optimiser steps", f"at most {found.steps:,}, twice as many while the best is in the last fifth"),
         ("Target", target),
         ("Test rows", "used once per arm and split, after the choice"),
         ("Training time", f"{duration(seconds)} of one core"),
