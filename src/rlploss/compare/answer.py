@@ -99,7 +99,7 @@ class Paired:
                 f"error {self.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
             )
         word, unit, none = ("error ", "%", 1.0) if self.ratio else ("", "points", 0.0)
-        value, least, most = (100 * (end - none) for end in (self.effect, low, high))
+        value, least, most = (100 * (end - none) + 0.0 for end in (self.effect, low, high))  # no -0
         return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
 
 

@@ -151,8 +151,8 @@ CLASSIFICATION = (
     _network("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
     _network("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
     _network("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
-    _network("mse", "MSE", "blue", MSE(), "batch"),
-    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    _network("mse", "MSE", "grey", MSE(), "batch"),
+    _network("mse+l2", "MSE+L2", "ochre", MSE(), "decay"),
     *_RLP,
 )
 QUICK = {

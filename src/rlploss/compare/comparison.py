@@ -79,9 +79,10 @@ class Comparison:
         return self.cells[condition, contender].final(measure or next(iter(self.measures)))
 
     def spread(self, one: Contender, measure: str = "", condition: str = "plain") -> tuple[float, float, float]:
-        """Return the mean of a measure over splits, and the ends of its 95 % t-interval."""
-        mean, low, high = stats.band(self.values(one.name, measure or None, condition)[:, None])
-        return float(mean[0]), float(low[0]), float(high[0])
+        """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
+        measure = measure or next(iter(self.measures))
+        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure, condition)[:, None]))
+        return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
 
     def arms(self, condition: str = "plain") -> list[Contender]:
         """Return the contenders that have results under a condition."""

@@ -278,12 +278,13 @@ def contenders_drawing(found: Comparison) -> Drawing:
         axes.set_ylim(-0.7, len(arms) - 0.3)
         axes.margins(x=0.06)
         low, high = axes.get_xlim()
+        told = measure
         if trivial is not None:
             at = spread[trivial.name][0]
             axes.axvline(min(max(at, low), high), color=STYLES["grey"][0], linestyle=(0, (1, 2)), linewidth=1.1)
             axes.set_xlim(low, high)
-        shown = f"{number(spread[trivial.name][0])} for {trivial.label}, dotted" if trivial is not None else ""
-        axes.set_xlabel(f"{measure} ({shown})" if shown else measure, fontsize=7.5)
+            told += f" ({number(at) if found.lower_is_better else f'{at:.1%}'} for {trivial.label}, dotted)"
+        axes.set_xlabel(told, fontsize=7.5)
         _ticks(axes.xaxis, share=not found.lower_is_better)
 
     said = "; ".join(f"{one.label} {number(spread[one.name][0])}" for one in reversed(order))
@@ -367,7 +368,7 @@ def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, l
         axes.set_ylabel("truth")
         ticks = [name if len(name) <= 9 else f"{name[:8]}…" for name in classes]
         axes.set_xticks(range(len(classes)), ticks, fontsize=6)
-        axes.set_yticks(range(len(classes)), ticks, fontsize=6)
+        axes.set_yticks(range(len(classes)), ticks, fontsize=6, rotation=90, va="center")  # beside them stands "truth"
         for (i, j), n in np.ndenumerate(counts) if len(classes) <= 12 else ():
             colour = "white" if shares[i, j] > 0.5 else "black"
             axes.text(j, i, f"{n}", ha="center", va="center", fontsize=7, color=colour)
