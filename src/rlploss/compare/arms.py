@@ -119,14 +119,10 @@ class Contender(Labelled):
         return made
 
 
-def _network(name: str, label: str, style: str, objective: Objective, own: str) -> Contender:
-    return Contender(name, label, style, objective, own)
-
-
 _RLP = (
-    _network("rlp", "RLP", "vermillion", RLP(), ""),
-    _network("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
-    _network("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
+    Contender("rlp", "RLP", "vermillion", RLP(), ""),
+    Contender("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
+    Contender("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
 )
 REGRESSION = (
     Contender("mean", "the mean", model="mean"),
@@ -135,11 +131,11 @@ REGRESSION = (
     Contender("boosting", "gradient boosting", model="boosting"),
     Contender("trees", "extra trees", model="trees"),
     Contender("gp", "Gaussian process", model="gp"),
-    _network("mse", "MSE", "blue", MSE(), "batch"),
-    _network("mae", "MAE", "grey", MAE(), "batch"),
-    _network("huber", "Huber", "blue", Huber(), "batch"),
-    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
-    _network("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
+    Contender("mse", "MSE", "blue", MSE(), "batch"),
+    Contender("mae", "MAE", "grey", MAE(), "batch"),
+    Contender("huber", "Huber", "blue", Huber(), "batch"),
+    Contender("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    Contender("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
     *_RLP,
     Contender("rlp-cv", "RLPRegressorCV", "vermillion", model="rlp-cv"),
 )
@@ -148,11 +144,11 @@ CLASSIFICATION = (
     Contender("logistic", "logistic regression", model="logistic"),
     Contender("boosting", "gradient boosting", model="boosting"),
     Contender("trees", "extra trees", model="trees"),
-    _network("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
-    _network("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
-    _network("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
-    _network("mse", "MSE", "grey", MSE(), "batch"),
-    _network("mse+l2", "MSE+L2", "ochre", MSE(), "decay"),
+    Contender("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
+    Contender("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
+    Contender("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
+    Contender("mse", "MSE", "grey", MSE(), "batch"),
+    Contender("mse+l2", "MSE+L2", "ochre", MSE(), "decay"),
     *_RLP,
 )
 QUICK = {

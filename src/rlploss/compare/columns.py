@@ -320,11 +320,9 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
         return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing)
     two = len(levels) == 2 and n_missing == 0  # the second says the same as the first
     other = len(levels) > MOST_LEVELS + 1
-    kept = (
-        levels[1:]
-        if two
-        else sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS] if other else levels)
-    )
+    kept = levels[1:] if two else levels
+    if other:
+        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
     names = [f"{name} = {level}" for level in kept]
     kind, does = "category", f"one column for each of {len(kept)} categories"
     flag = n_missing > 0

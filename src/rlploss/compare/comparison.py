@@ -15,7 +15,7 @@ from rich.console import Console
 from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss._scaling import Array
-from rlploss.compare.answer import ALPHA, Answer, Reached, answer
+from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
 from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
@@ -144,10 +144,10 @@ class Comparison:
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
-        if a.lead.p < ALPHA:
-            sure = f"Sure: {best} is better than the next, {second}, by {a.lead.by()} in {many}"
+        if a.lead.significant:
+            sure = f"Sure: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
         else:
-            sure = f"Not sure: {second} is not distinguishable from {best} ({a.lead.reverse().gap()}) in {many}"
+            sure = f"Not sure: {second} is not distinguishable from {best} ({gap(reverse(a.lead))}) in {many}"
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
         for condition in self.conditions[1:]:

@@ -16,6 +16,7 @@ from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
 from rlploss.compare import model
+from rlploss.compare.answer import interval, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import Comparison
@@ -43,9 +44,9 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
             row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
         row |= {"against": verdict.ours.label, **UNTESTED}
         if one.name in verdict.against:
-            c = verdict.against[one.name].reverse()
-            low, high = c.interval
-            row |= {"scale": "ratio" if c.ratio else "difference", "effect": c.effect, "effect_low": low}
+            c = reverse(verdict.against[one.name])
+            low, high = interval(c)
+            row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
             row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
         networks = found.cells[condition.name, one.name].networks
         rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
@@ -79,11 +80,9 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
         head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
         return Table(name, "", head, tuple(shown))
     how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
-    own = (
-        "windows of time do not overlap"
-        if found.design.time is not None
-        else ("the overlap of the splits is allowed for (variance times 1/n + test/training rows)")
-    )
+    own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
+    if found.design.time is not None:
+        own = "windows of time do not overlap"
     return Table(
         name,
         f"Test rows, mean over {len(found.seeds)} splits",
@@ -137,15 +136,9 @@ def build(found: Comparison) -> Report:
         sections.append(Section("curves", "Curves", figures=curves))
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
     shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
+    names, told = ("predictions", "predictions-1"), "Test rows of the first split."
     predictions = tuple(
-        Figure(
-            f"predictions-{i}" if i else "predictions",
-            "",
-            "Test rows of the first split.",
-            (scatter_drawing(found, one),),
-            1,
-        )
-        for i, one in enumerate(shown)
+        Figure(name, "", told, (scatter_drawing(found, one),), 1) for name, one in zip(names, shown, strict=False)
     )
     marked = [column for column in found.design.columns if column.remark]
     rest = [column.name for column in found.design.columns if not column.remark and column.names]
@@ -195,15 +188,13 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
     if found.design.time is not None:
         inside = f"the latest {VALIDATION_SHARE:.0%} of them for validation"
-    kind = (
-        "windows of time" if found.design.time is not None else "whole groups" if found.design.group is not None else ""
-    )
+    kind = "" if found.design.group is None else ", whole groups"
+    kind = kind if found.design.time is None else ", windows of time"
     seconds = sum(cell.seconds for cell in found.cells.values())
     origin = found.cells["plain", first].provenance
     target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
-        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"
-         + (f", {kind}" if kind else "")),
+        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows{kind}"),
         ("Selection", f"inside the training rows ({inside}), by squared error, {N_SETTINGS} settings per network"),
         ("Optimiser steps", f"at most {found.steps:,}, twice as many while the best is in the last fifth"),
         ("Target", target),

@@ -68,9 +68,6 @@ class Pair:
         self._pool: ProcessPoolExecutor | None = None
         self._lost = False  # the other process has died: this one does what is left
 
-    def __str__(self) -> str:
-        return "pair"
-
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
         waiting, back, left = deque(cells), SimpleQueue[Outcome](), len(cells)

@@ -112,27 +112,19 @@ class Trainer(Rows):
     ) -> list[list[Runner]]:
         """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
         made: dict[str, list[Runner]] = {}
-        scales = {log: one.scale(log) for log in self.logs}
+        scales, found = {log: one.scale(log) for log in self.logs}, []
         targets = {log: one.target(scale) for log, scale in scales.items()}
-        parts = [(train, one.X[train], one.X[validation].astype(np.float32)) for train, validation in one.folds]
-        errors = {log: [one.error(rows, scale, logits=True) for _, rows in one.folds] for log, scale in scales.items()}
-        found = []
         for setting, log in tries:
-            same = repr((log, setting.optimizer, [setting.objective_for(*X.shape) for _, X, _ in parts]))
+            problems = [network_problem(setting, one.X[train], targets[log][train], one.seed) for train, _ in one.folds]
+            same = repr((log, setting.optimizer, [problem.objective for problem in problems]))
             if same not in made:
                 made[same] = [
                     Runner(
-                        make_job(
-                            self._build(cell.arm, one.seed),
-                            network_problem(setting, X, targets[log][train], one.seed),
-                            "mse",
-                            Adam(),
-                            cell.budget,
-                        ),
-                        rows,
-                        measure,
+                        make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
+                        one.X[validation].astype(np.float32),
+                        one.error(validation, scales[log], logits=True),
                     )
-                    for (train, X, rows), measure in zip(parts, errors[log], strict=True)
+                    for problem, (_, validation) in zip(problems, one.folds, strict=True)
                 ]
             found.append(made[same])
         return found

@@ -48,20 +48,14 @@ class Style:
 
 _COMMA = r"[+-]?\d+(,\d+)?(e[+-]?\d+)?"
 # Groups of thousands do not begin with 0: 0,373 is a decimal. Lakhs have groups of two.
+_HEAD = r"[+-]?[1-9]\d{0,2}"
 STYLES = (
     Style(".", "", _PLAIN),
-    Style(".", ",", rf"[+-]?[1-9]\d{{0,2}}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),
-    Style(".", " ", rf"[+-]?[1-9]\d{{0,2}}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
+    Style(".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),
+    Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
     Style(",", "", _COMMA, "with decimal commas"),
-    Style(
-        ",", ".", rf"[+-]?[1-9]\d{{0,2}}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"
-    ),
-    Style(
-        ",",
-        " ",
-        rf"[+-]?[1-9]\d{{0,2}}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}",
-        "with decimal commas, spaces between thousands",
-    ),
+    Style(",", ".", rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"),
+    Style(",", " ", rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, spaces between thousands"),
 )
 THOUSANDS = {"none": "", "": "", ",": ",", ".": ".", " ": " ", "space": " ", "'": " ", "’": " "}
 
