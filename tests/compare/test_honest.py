@@ -248,16 +248,25 @@ def test_groups_stay_together():
             assert not set(design.group[train][inside]) & set(design.group[train][validation])
 
 
-def test_windows_of_time_have_block_intervals():
-    frame = days()
-    found = compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"])
-    assert len(found.values("ridge")) == 5
+def test_windows_of_time_have_block_intervals(monkeypatch):
+    frame, overlaps = days(), []
+
+    def spied(*arguments, overlap, **others):
+        overlaps.append(overlap)
+        return answer(*arguments, overlap=overlap, **others)
+
+    monkeypatch.setattr("rlploss.compare.comparison.answer", spied)
+    X, y = frame.drop(columns="y"), frame["y"]
+    found = compare(X, y, time="when", arms=["ridge", "mean"])
     c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))
-    assert c.n == 5
+    assert len(found.values("ridge")) == c.n == 5
+    assert set(overlaps) == {0.0}  # windows do not overlap
     assert error(c) >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
     assert "in 5 windows of time" in found.summary()
+    compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
+    assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
     with pytest.raises(TableError, match="shift makes splits of its own"):
-        compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"], shift=0.9)
+        compare(X, y, time="when", arms=["ridge", "mean"], shift=0.9)
 
 
 # More columns than rows

@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.compare.read import Array, TableError
+from rlploss._scaling import Array
+from rlploss.compare.read import TableError
 from rlploss.compare.values import Convention, Reading, as_dates, as_numbers, dates_again, numbers_again
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another

@@ -15,21 +15,12 @@ from rich.console import Console
 from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss._scaling import Array
+from rlploss.compare import schedule
 from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
 from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
 from rlploss.compare.rows import MEASURES, WINDOWS
-from rlploss.compare.schedule import (
-    FEWEST_ROWS,
-    Run,
-    check_rows,
-    dial_said,
-    sample,
-    sampled_said,
-    without_dial,
-    without_mixup,
-)
 from rlploss.compare.train import Trainer
 from rlploss.lab import provenance, stats
 from rlploss.lab.results import StoredCell
@@ -135,12 +126,8 @@ class Comparison:
         use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        told = [use]
-        if a.ours.is_rlp:
-            word = a.verdict()
-            told.append(f"{word}: {a.sentence('on this table')}" if word else a.sentence("on this table"))
-        else:
-            told.append(a.sentence("on this table"))
+        word = a.verdict()
+        told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
@@ -251,19 +238,19 @@ def compare(
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
-    keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
+    keep = schedule.sample(design, _checks.count("max_rows", max_rows, minimum=schedule.FEWEST_ROWS), first)
     conditions = (PLAIN, *ablations(train_size, noise, shift))
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     when = None if design.time is None else design.time[keep]
     groups = None if design.group is None else design.group[keep]
     target = design.target
     rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
-    check_rows(rows, conditions, seeds)
+    schedule.check_rows(rows, conditions, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
-    chosen, notes = without_dial(chosen, rows)
+    chosen, notes = schedule.without_dial(chosen, rows)
     if names is None:
-        chosen, more = without_mixup(chosen, rows)
+        chosen, more = schedule.without_mixup(chosen, rows)
         notes += more
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
     if losses and workers not in ("auto", "inline"):
@@ -276,14 +263,14 @@ def compare(
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):
-                say(console, sampled_said(len(keep), len(design.X)))
-            say(console, dial_said(rows))
+                say(console, schedule.sampled_said(len(keep), len(design.X)))
+            say(console, schedule.dial_said(rows))
 
             def so_far(cells: Mapping[tuple[str, str], StoredCell]) -> str:
                 there = tuple(one for one in chosen if ("plain", one.name) in cells)
                 return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
 
-            run = Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
+            run = schedule.Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
             cells, left = run.all(so_far)
     there = tuple(one for one in chosen if ("plain", one.name) in cells)
     if len(there) < 2:

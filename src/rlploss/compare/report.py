@@ -15,12 +15,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
+from rlploss._scaling import Array
 from rlploss.compare import model
 from rlploss.compare.answer import interval, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import Comparison
-from rlploss.compare.read import Array
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
 from rlploss.compare.schedule import dial_said, sampled_said
 from rlploss.estimators.dial import Index

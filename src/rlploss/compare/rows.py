@@ -46,10 +46,9 @@ class TargetScale:
         """Return the scale of training rows."""
         z = np.log(y) if log else np.asarray(y, dtype=np.float64)
         scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
-        wide = float(z.max() - z.min())
-        return cls(
-            log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), float(z.min()) - wide, float(z.max()) + wide
-        )
+        low, high = float(z.min()), float(z.max())
+        ends = low - (high - low), high + (high - low)
+        return cls(log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), *ends)
 
     def scaled(self, y: Array) -> Array:
         """Return targets (n,) as models see them."""

@@ -167,8 +167,7 @@ class Run:
                 notes.append(f"Ended after {FIRST} splits, clearly behind{where}: {labels}.")
         self._train(rest, team, cells, deadline)
         if time.monotonic() > deadline:
-            there = {c.name: [one for one in self.contenders if (c.name, one.name) in cells] for c in self.conditions}
-            missing = [one.label for one in self.contenders if one not in there["plain"]]
+            missing = [one.label for one in self.contenders if ("plain", one.name) not in cells]
             left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
             notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
         return cells, notes
@@ -230,24 +229,19 @@ class Run:
 
         RLP, and the best network without it, go on: how they stand to each other is a question of its own.
         """
-        measure = next(iter(MEASURES[self.rows.task]))
-        lower = self.rows.task == "regression"
-        found = {
-            one.name: cells[condition.name, one.name].final(measure)[:FIRST]
-            for one in self.contenders
-            if (condition.name, one.name) in cells
-        }
-        if not found:
-            return set()
-        best = min(found.values(), key=lambda values: float(values.mean()) * (1 if lower else -1))
-        plain = [one.name for one in self.contenders if one.name in found and not one.model and not one.is_rlp]
-        kept = {"rlp", min(plain, key=lambda n: float(found[n].mean()) * (1 if lower else -1), default="")}
+        measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
+        names = [one.name for one in self.contenders if (condition.name, one.name) in cells]
+        found = {name: cells[condition.name, name].final(measure)[:FIRST] for name in names}
+        sign = 1 if lower else -1
+        networks = [one for one in self.contenders if one.name in found and (not one.model or one.model == "rlp-cv")]
+        plain = [one.name for one in networks if not one.model and not one.is_rlp]
+        means = {name: sign * float(values.mean()) for name, values in found.items()}
+        kept = {"rlp", min(plain, key=means.__getitem__, default="")}
+        best = found[min(means, key=means.__getitem__)] if means else np.zeros(0)
         return {
             one.name
-            for one in self.contenders
-            if one.name in found
-            and one.name not in kept
-            and (not one.model or one.model == "rlp-cv")
+            for one in networks
+            if one.name not in kept
             and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
         }
 

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype
 
-from rlploss.compare.read import MISSING, Array, TableError
+from rlploss._scaling import Array
+from rlploss.compare.read import MISSING, TableError
 
 NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}  # among numbers or dates; elsewhere a category
 MOSTLY = 0.9  # if so many values are numbers or dates, a few words among them stand for missing values
