@@ -243,7 +243,8 @@ def load(directory: str | Path) -> Pipeline:
         raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
     try:
         kept = json.loads((place / FILE).read_text(encoding="utf-8"))
-        columns = [_column(described) for described in kept["columns"]]
+        told = [{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]]
+        columns = [Column(**one) for one in told]
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
         target = None if kept["target"] is None else TargetScale(**kept["target"])
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
@@ -255,11 +256,6 @@ def load(directory: str | Path) -> Pipeline:
             f"the model in {place} cannot be read ({type(error).__name__}: {error}); make it anew"
         ) from error
     return Pipeline([("columns", ReadColumns(columns)), ("numbers", numbers), ("model", last)])
-
-
-def _column(described: dict[str, Any]) -> Column:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
-    return Column(**fields)
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:

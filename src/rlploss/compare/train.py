@@ -36,7 +36,7 @@ from rlploss.compare.arms import (
     Setting,
     tuned,
 )
-from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, TargetScale, n_folds, probabilities
+from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, n_folds, probabilities
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import one_thread
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
@@ -169,15 +169,17 @@ class Trainer(Rows):
                 if stages is not None and stages != STAGES[-1]:
                     continue  # measured with the longest of its kind
                 scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
+                y = one.y if scale is None else scale.scaled(one.y)
                 for fold, (train, validation) in enumerate(one.folds):
                     measure = one.error(validation, scale)
-                    fitted = fit_model(for_validation(model), one.X[train], model_target(one, scale)[train])
+                    fitted = fit_model(for_validation(model), one.X[train], y[train])
                     outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
                     errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
             setting = choose(errors, one.fold_sizes).setting
             model, log, stages = tries[setting]
             scale = one.scale(log)
-            fitted = fit_model(with_stages(model, stages), one.X, model_target(one, scale))
+            y = one.y if scale is None else scale.scaled(one.y)
+            fitted = fit_model(with_stages(model, stages), one.X, y)
             (out,) = staged(fitted, one.X_test, False, self.n_classes)
         predicted = out if scale is None else scale.original(out)
         values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
@@ -291,11 +293,6 @@ def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Ste
     """Return one network to train on scaled rows."""
     objective = setting.objective_for(*X.shape)
     return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
-
-
-def model_target(one: SplitData, scale: TargetScale | None) -> NDArray[Any]:
-    """Return what models of scikit-learn are trained on (n,): scaled numbers, or class numbers."""
-    return one.y if scale is None else scale.scaled(one.y)
 
 
 def for_validation(model: Any) -> Any:
