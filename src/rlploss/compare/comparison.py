@@ -17,7 +17,7 @@ from rlploss._progress import duration, say
 from rlploss._scaling import Array
 from rlploss.compare import schedule
 from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
-from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
+from rlploss.compare.arms import BASELINES, PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
 from rlploss.compare.rows import MEASURES, WINDOWS
@@ -110,18 +110,15 @@ class Comparison:
         """Return what to use, whether RLP adds anything, how sure that is, and one line for every ablation."""
         a = self.answer()
         best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
-        value = number(float(self.values(a.best.name).mean()))
-        trivial = next((one for one in self.arms() if one.name in ("mean", "prior")), None)
+        trivial = next((one for one in self.arms() if one.name in BASELINES), None)
+        value = float(self.values(a.best.name).mean())
+        how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
         against = ""
-        if self.lower_is_better:
-            how = f"root mean squared error {value}"
-            if trivial is not None and trivial is not a.best:
-                share = 1 - float(self.values(a.best.name).mean() / self.values(trivial.name).mean())
-                against = f", {100 * share:.0f} % better than predicting the mean"
-        else:
-            how = f"{float(self.values(a.best.name).mean()):.1%} right"
-            if trivial is not None and trivial is not a.best:
-                against = f", against {float(self.values(trivial.name).mean()):.1%} for the most frequent class"
+        if trivial is not None and trivial is not a.best:
+            base = float(self.values(trivial.name).mean())
+            against = f", against {base:.1%} for the most frequent class"
+            if self.lower_is_better:
+                against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
         renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
         use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
