@@ -205,6 +205,12 @@ def test_the_help_names_every_arm():
     assert told == [a.name for a in (*arms.REGRESSION, *arms.CLASSIFICATION)]
 
 
+@pytest.mark.parametrize("known", [arms.REGRESSION, arms.CLASSIFICATION])
+def test_curves_of_one_panel_have_colours_of_their_own(known):
+    styles = [a.style for a in known if not a.model and a.own != "shape" and a.name not in ("mae", "huber")]
+    assert len(set(styles)) == len(styles)
+
+
 def test_quick_takes_fewer_arms_and_splits():
     for task, known in (("regression", arms.REGRESSION), ("classification", arms.CLASSIFICATION)):
         assert set(arms.QUICK[task]) < {a.name for a in known}

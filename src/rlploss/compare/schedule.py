@@ -186,8 +186,7 @@ class Run:
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         # One process keeps its second core half busy; a second process takes its time to begin.
-        left = ENDING + sum(costs) * (INLINE if isinstance(team, Inline) else 1 / threads)
-        left += 0 if isinstance(team, Inline) else BEGINNING
+        left = ENDING + (sum(costs) * INLINE if isinstance(team, Inline) else BEGINNING + sum(costs) / threads)
         stored = sum(self._stored(cell) for cell in cells)
         times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
         kept = f", {stored} trained already" if stored else ""

@@ -36,7 +36,7 @@ from rlploss.compare.arms import (
     Setting,
     tuned,
 )
-from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import one_thread
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
@@ -380,6 +380,7 @@ def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
     if isinstance(arm.objective, Pointwise | BatchLoss):
         taken *= 20.0
-    one = 4e-3 + taken * (4e-6 + 7e-9 * min(n_train, BATCH) * (d + 8))
+    rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
+    one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
     one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
     return splits * (N_SETTINGS * folds * logs + 1) * one
