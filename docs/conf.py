@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
 import figures  # noqa: E402 - found by the path above, as are the next three
 import hatch_build  # noqa: E402
+import readme  # noqa: E402
 
 import rlploss  # noqa: E402
 
@@ -65,6 +66,12 @@ def departures() -> str:
     return "\n".join(rows)
 
 
+def verdict_table() -> str:
+    """Every claim with its verdict."""
+    shown = ((" ".join(text.split()).replace("|", "&#124;"), verdict) for text, verdict in readme.verdicts().values())
+    return "\n".join(["| claim | verdict |", "|---|---|", *(f"| {text} | {verdict} |" for text, verdict in shown)])
+
+
 def write_if_new(path: Path, text: str) -> None:
     """Files that have not changed are not read again."""
     path.parent.mkdir(exist_ok=True)
@@ -76,6 +83,7 @@ def prepare(app: object) -> None:
     """Draw the figures, and collect what pages include."""
     figures.draw()
     write_if_new(HERE / "_parts" / "departures.md", departures())
+    write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
 
 
 def outside(app: object, document: str, source: list[str]) -> None:

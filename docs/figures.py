@@ -5,6 +5,7 @@ python docs/figures.py [DIRECTORY]
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import readme
 import torch
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
 
@@ -106,7 +109,7 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
         axes.legend(frameon=False, fontsize=8, title="dashed: mean level, dotted: large M", title_fontsize=8)
 
 
-SIZES = (8, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
+SIZES = (7, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
 
 
 @cache
@@ -134,7 +137,7 @@ def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
             noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
             problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
         mse = errors(MSE(batch_size="all"))
-        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 200) for m in SIZES]
+        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 500, subsets_per_step="all") for m in SIZES]
         found[name] = [float(np.exp(np.mean(np.log(errors(objective) / mse)))) for objective in objectives]
     return found
 
@@ -151,11 +154,37 @@ def dial(path: Path) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
+TONES = {  # the colour of each word that is a verdict; the others are grey
+    "reproduced": "#4c9a52",
+    "reproduced, undecided at equal steps": "#a9b84e",
+    "reproduced, but gone at equal steps": "#d9a441",
+    "undecided": "#8fa3b8",
+    "not reproduced": "#c8604f",
+}
+
+
+def verdict_map(path: Path) -> None:
+    """A tile per claim of the paper, coloured by its verdict, from docs/results."""
+    found, across = readme.verdicts(), 5
+    down = math.ceil(len(found) / across)
+    with figure(path, 1, (8.6, 0.5 * down + 0.8)) as (axes,):
+        for i, (name, (_, verdict)) in enumerate(found.items()):
+            x, y = i % across, -(i // across)
+            axes.add_patch(Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, "#b4b4b4"), lw=0))
+            axes.text(x + 0.5, y + 0.5, name, ha="center", va="center", fontsize=7.5, color="#111111")
+        used = dict.fromkeys(verdict for _, verdict in found.values())
+        keys = [Rectangle((0, 0), 1, 1, color=TONES.get(word, "#b4b4b4")) for word in used]
+        axes.legend(keys, used, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, fontsize=8)
+        axes.set(xlim=(0, across), ylim=(1 - down, 1))
+        axes.axis("off")
+
+
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "planes": planes,
     "residual": residual,
     "spectrum": spectrum,
     "dial": dial,
+    "verdicts": verdict_map,
 }
 
 

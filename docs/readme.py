@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+PAPER = RESULTS / "paper" / "tables"
 NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear"}
 
 
@@ -27,9 +29,8 @@ def short(text: str) -> str:
 
 def table1() -> str:
     """Published and ours, for both losses, and the ratio at equal epochs and at equal steps."""
-    folder = RESULTS / "table1-paper" / "tables"
-    rows = {(row["dataset"], row["trained_with"], row["protocol"]): row for row in read(folder / "table1.csv")}
-    ratios = {(row["dataset"], row["protocol"]): row for row in read(folder / "table1-ratios.csv")
+    rows = {(row["dataset"], row["trained_with"], row["protocol"]): row for row in read(PAPER / "table1.csv")}
+    ratios = {(row["dataset"], row["protocol"]): row for row in read(PAPER / "table1-ratios.csv")
               if row["baseline"] == "mse"}  # fmt: skip
     heads = ("published", "ours, equal epochs", "ours, equal steps")
     columns = [*(f"{head}: MSE, RLP" for head in heads), "RLP / MSE, equal epochs", "RLP / MSE, equal steps"]
@@ -43,6 +44,17 @@ def table1() -> str:
             cells.append("{} [{}, {}]".format(*(short(row[key]) for key in ("effect", "low", "high"))))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def verdicts() -> dict[str, tuple[str, str]]:
+    """Claim to (text, verdict), in the report's order: the verdicts in favour first."""
+    return {row["claim"]: (row["text"], row["verdict"]) for row in read(PAPER / "claims.csv")}
+
+
+def claims() -> str:
+    """How many claims got which verdict, in a sentence."""
+    counts = Counter(verdict for _, verdict in verdicts().values())
+    return f"Of the paper's {counts.total()} claims: {'; '.join(f'{n} {word}' for word, n in counts.items())}."
 
 
 def speed() -> str:
@@ -59,7 +71,7 @@ def compare() -> str:
     return "\n".join(f"> {line}<br>" for line in text.strip().splitlines()).removesuffix("<br>")
 
 
-BLOCKS = {"compare": compare, "table1": table1, "speed": speed}
+BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "speed": speed}
 
 
 def render(text: str) -> str:
