@@ -243,7 +243,9 @@ def load(directory: str | Path) -> Pipeline:
         raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
     try:
         kept = json.loads((place / FILE).read_text(encoding="utf-8"))
-        told = [{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]]
+        told: list[dict[str, Any]] = [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]
+        ]
         columns = [Column(**one) for one in told]
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
         target = None if kept["target"] is None else TargetScale(**kept["target"])

@@ -11,7 +11,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,39 +147,35 @@ class Trainer(Rows):
     # Models of scikit-learn
 
     def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
-        own = cell.arm.model.endswith("-cv")  # its networks have threads of their own
-        threads, limit = (1, None) if own else (torch.get_num_threads(), 1)  # small products lose by threads
-        with threadpool_limits(limit), ThreadPoolExecutor(threads) as pool:
-            running = [pool.submit(self._model, cell.arm, one, limit, one is data[0]) for one in data]
-            try:
-                for number, done in enumerate(as_completed(running)):
-                    tell((number + bool(done.result())) / len(data))
-            finally:
-                pool.shutdown(cancel_futures=True)
-        return "none", [done.result() for done in running]
+        # For so few rows more threads wait for each other; networks of an estimator have threads of their own.
+        with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
+            networks = []
+            for one in data:
+                networks.append(self._model(cell.arm, one, one is data[0]))
+                tell(len(networks) / len(data))
+        return "none", networks
 
-    def _model(self, arm: Contender, one: SplitData, threads: int | None, first: bool) -> TrainedNetwork:
+    def _model(self, arm: Contender, one: SplitData, first: bool) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
         started = time.perf_counter()
         tries = self.tries(arm, len(one.X), one.seed)
         errors = np.zeros((len(tries), len(one.folds), 1))
-        with threadpool_limits(threads):  # OpenMP counts them for each of our threads
-            for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
-                if stages is not None and stages != STAGES[-1]:
-                    continue  # measured with the longest of its kind
-                scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
-                y = one.y if scale is None else scale.scaled(one.y)
-                for fold, (train, validation) in enumerate(one.folds):
-                    measure = one.error(validation, scale)
-                    fitted = fit_model(for_validation(model), one.X[train], y[train])
-                    outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
-                    errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
-            setting = choose(errors, one.fold_sizes).setting
-            model, log, stages = tries[setting]
-            scale = one.scale(log)
+        for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
+            if stages is not None and stages != STAGES[-1]:
+                continue  # measured with the longest of its kind
+            scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
             y = one.y if scale is None else scale.scaled(one.y)
-            fitted = fit_model(with_stages(model, stages), one.X, y)
-            (out,) = staged(fitted, one.X_test, False, self.n_classes)
+            for fold, (inside, validation) in enumerate(one.folds):
+                measure = one.error(validation, scale)
+                fitted = fit_model(for_validation(model), one.X[inside], y[inside])
+                outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
+                errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
+        setting = choose(errors, one.fold_sizes).setting
+        model, log, stages = tries[setting]
+        scale = one.scale(log)
+        y = one.y if scale is None else scale.scaled(one.y)
+        fitted = fit_model(with_stages(model, stages), one.X, y)
+        (out,) = staged(fitted, one.X_test, False, self.n_classes)
         predicted = out if scale is None else scale.original(out)
         values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
         seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
