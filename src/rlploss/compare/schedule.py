@@ -177,20 +177,20 @@ class Run:
 
     def _team(self, cells: Sequence[ComparisonCell]) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
-        costs = [expected_seconds(self.rows, cell) for cell in cells]
+        todo = [cell for cell in cells if not self._stored(cell)]
+        work, stored = sum(expected_seconds(self.rows, cell) for cell in todo), len(cells) - len(todo)
         team, cores = self.workers, torch.get_num_threads()
         own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
         if isinstance(team, str):
-            team = parse_workers("inline" if sum(costs) < WORTH_PROCESSES or own_loss else "local")
-        elif isinstance(team, Pair) and (sum(costs) < WORTH_A_PAIR or own_loss or cores < 2):
+            team = parse_workers("inline" if work < WORTH_PROCESSES or own_loss else "local")
+        elif isinstance(team, Pair) and (work < WORTH_A_PAIR or own_loss or cores < 2):
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         # One process keeps its second core half busy; a second process takes its time to begin.
-        left = ENDING + (sum(costs) * INLINE if isinstance(team, Inline) else BEGINNING + sum(costs) / threads)
-        stored = sum(self._stored(cell) for cell in cells)
+        left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
         kept = f", {stored} trained already" if stored else ""
-        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if stored < len(cells) else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
         say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{times}{kept}{about}.")
         return team
 
