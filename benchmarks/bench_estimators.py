@@ -1,4 +1,4 @@
-"""What the estimators and `compare` promise about time and error."""
+"""What the estimators promise about time and error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.neural_network import MLPRegressor
 
 from benchmarks.common import Row, at_most, timed
-from rlploss.compare import compare
 from rlploss.estimators import RLPRegressor, RLPRegressorCV
 
 
@@ -52,16 +51,6 @@ def first_fit(quick: bool) -> Row:
     return at_most("test error RLPRegressor / MLPRegressor", statistics.median(ratios), 1, detail)
 
 
-def whole_comparison() -> Row:
-    """`compare` with its defaults on 1,000 rows × 10 columns, against three minutes."""
-    X, y = table(1000)
-    started = time.perf_counter()
-    compare(X, y, workers="local:2")
-    seconds = time.perf_counter() - started
-    return at_most("compare, 1,000 rows × 10 columns / 3 minutes", seconds / 180, 1, timed(seconds))
-
-
 def measure(quick: bool = False) -> list[Row]:
-    """All claims; the whole comparison, which takes minutes, not with `quick`."""
-    rows = [cross_validation(100, 10, 1), cross_validation(1000, 20, 3), first_fit(quick)]
-    return rows if quick else [*rows, whole_comparison()]
+    """All claims."""
+    return [cross_validation(100, 10, 1), cross_validation(1000, 20, 3), first_fit(quick)]

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.common import Row
 
-SUITES = ("core", "subsets", "training", "engines", "estimators")
+SUITES = ("core", "subsets", "training", "engines", "estimators", "compare")
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 

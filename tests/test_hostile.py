@@ -28,8 +28,7 @@ from tests.torture.targets import check_csv
 from rlploss import MSE, RegressionNet, Steps, cli, fit
 from rlploss.compare.columns import make_design
 from rlploss.compare.read import TableError, read_table
-from rlploss.lab.errors import sentence, shown
-from rlploss.lab.text import csv_text, markdown_text
+from rlploss.lab.text import csv_text, markdown_text, sentence, shown
 from rlploss.training import checkpoint as checkpoints
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rlploss"

@@ -1,5 +1,7 @@
 """compare is never wrong in silence: numbers, statistics, attribution, time and groups, more columns than rows."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,10 +13,9 @@ from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
 from rlploss.compare.arms import PLAIN
 from rlploss.compare.columns import make_design
-from rlploss.compare.rows import TargetScale
+from rlploss.compare.rows import TargetScale, class_measures
 from rlploss.compare.schedule import without_dial
-from rlploss.compare.train import Trainer, Watch, class_measures, make_cell
-from rlploss.training.evaluation import Event
+from rlploss.compare.train import Runner, Trainer, heats, make_cell, worth_another
 
 # One convention for a file
 
@@ -91,6 +92,12 @@ def test_bad_options(options, message):
 # Statistics
 
 
+def error(c):
+    """The standard error behind an interval."""
+    half = np.log(c.high / c.effect) if c.scale == "ratio" else c.high - c.effect
+    return half / scipy_stats.t.ppf(0.975, c.n - 1)
+
+
 def classes(right, n=142):
     return Reached(np.array([r.mean() for r in right]), [1.0 - r for r in right])
 
@@ -101,11 +108,11 @@ def test_one_row_of_142_is_no_certainty():
     ours = [np.r_[0.0, np.ones(141)] for _ in range(3)]
     c = paired(classes(ours), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
     assert c.p > 0.2
-    low, high = c.interval
+    low, high = c.low, c.high
     assert low < -1 / 142 < high
     assert high - low >= 2 / 142
     same = paired(classes(theirs), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
-    assert same.interval[1] - same.interval[0] >= 2 / 142
+    assert same.high - same.low >= 2 / 142
     assert same.word == "level"
 
 
@@ -117,12 +124,12 @@ def test_the_floor_is_that_of_the_rows():
     ours, theirs = (Reached(np.sqrt(x.mean(1)), list(x)) for x in (a, b))
     c = paired(ours, theirs, lower_is_better=True, overlap=1 / 3, n_rows=200)
     gaps = (a / a.mean(1, keepdims=True) - b / b.mean(1, keepdims=True)) / 2
-    assert c.error >= gaps.std() / np.sqrt(200) * 0.99
+    assert error(c) >= gaps.std() / np.sqrt(200) * 0.99
     assert c.effect == pytest.approx(0.9)
     far = paired(Reached(np.array([1.0, 2, 3]), list(a)), Reached(np.array([2.0, 2, 2]), list(b)), lower_is_better=True,
                  overlap=1 / 3, n_rows=200)  # fmt: skip
     logs = np.log([0.5, 1, 1.5])
-    assert far.error == pytest.approx(logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3))  # Nadeau and Bengio's stays
+    assert error(far) == pytest.approx(logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3))  # Nadeau and Bengio's stays
 
 
 def test_false_alarms_are_rare():
@@ -241,16 +248,25 @@ def test_groups_stay_together():
             assert not set(design.group[train][inside]) & set(design.group[train][validation])
 
 
-def test_windows_of_time_have_block_intervals():
-    frame = days()
-    found = compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"])
-    assert len(found.values("ridge")) == 5
+def test_windows_of_time_have_block_intervals(monkeypatch):
+    frame, overlaps = days(), []
+
+    def spied(*arguments, overlap, **others):
+        overlaps.append(overlap)
+        return answer(*arguments, overlap=overlap, **others)
+
+    monkeypatch.setattr("rlploss.compare.comparison.answer", spied)
+    X, y = frame.drop(columns="y"), frame["y"]
+    found = compare(X, y, time="when", arms=["ridge", "mean"])
     c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))
-    assert c.n == 5
-    assert c.error >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
+    assert len(found.values("ridge")) == c.n == 5
+    assert set(overlaps) == {0.0}  # windows do not overlap
+    assert error(c) >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
     assert "in 5 windows of time" in found.summary()
+    compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
+    assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
     with pytest.raises(TableError, match="shift makes splits of its own"):
-        compare(frame.drop(columns="y"), frame["y"], time="when", arms=["ridge", "mean"], shift=0.9)
+        compare(X, y, time="when", arms=["ridge", "mean"], shift=0.9)
 
 
 # More columns than rows
@@ -272,27 +288,59 @@ def test_where_rlp_is_mse_it_is_not_trained():
 # Steps
 
 
-def evaluations(errors, every=10):
-    """Feed errors of one network to a Watch, and return at which evaluation it stops."""
-    import torch
-
-    net = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    values = iter(errors)
-    watch = Watch([(np.zeros((1, 1), dtype=np.float32), lambda out: next(values))], every, len(errors))
-    for at in range(len(errors) + 1):
-        if watch(Event(at * every, 0.0, 0, 0.0, {}, lambda: net, 0)):
-            return at, watch
-    return len(errors), watch
+def runner(errors):
+    return [Runner(None, None, None, list(errors))]
 
 
-def test_a_network_goes_on_until_its_best_lies_well_behind():
-    falling = [1 / (i + 1) for i in range(60)]
-    assert evaluations(falling)[0] == 60
-    rising = [abs(i - 20) + 1.0 for i in range(60)]  # lowest at the 21st
-    stop, watch = evaluations(rising)
-    assert stop == 32  # 1.5 times 21, rounded up
-    assert (watch.carried([True])[0][stop:] == rising[stop - 1]).all()
-    assert np.isnan(watch.carried([False])[0][stop:]).all()
+def cell_of(steps):
+    one = Trainer(np.zeros((40, 1)), np.zeros(40), "regression")
+    return make_cell(one, arms.REGRESSION[-2], PLAIN, (0,), steps)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 40, 250, 900, 4000])
+def test_every_heat_doubles_the_steps_up_to_the_last(steps):
+    plan = heats(cell_of(steps))
+    seen = np.concatenate(plan)
+    assert seen[-1] == steps
+    assert (np.diff(seen) > 0).all()
+    ends = [heat[-1] for heat in plan]
+    assert all(after <= 2 * before for before, after in itertools.pairwise(ends))
+    assert len(set(np.diff([0, *plan[0]])[:-1])) <= 1  # even steps, which is what a fleet can be asked for
+
+
+def test_a_setting_goes_on_while_its_best_lies_in_the_last_fifth():
+    steps = np.arange(1, 11) * 100
+    early, late = [5, 4, 3, 2, 1, 2, 2, 2, 2, 2], [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+    level = [5, 4, 3, 2, 1, 1, 1, 1, 1, 0.998]  # less than 0.3 % better than at half the steps
+    split = [runner(errors) for errors in (early, late, level)]
+    assert worth_another(split, steps, 4000) == [split[1]]
+    assert worth_another([runner([np.nan] * 10), split[1]], steps, 4000) == [split[1]]  # one that diverged is over
+
+
+def test_a_setting_that_cannot_come_to_the_best_ends():
+    """At 1,000 of 4,000 steps: two doublings more, each worth what the latest was."""
+    steps = np.arange(1, 11) * 100
+    best = runner(np.linspace(2, 1, 10))
+    for latest, goes_on in ((0.9, False), (1.1, True)):
+        errors = np.r_[[3.0 + latest] * 5, np.linspace(3 + latest, 3.0, 5)]  # it needs 2 = 2 · 1 to come to the best
+        split = [best, runner(errors)]
+        assert (split[1] in worth_another(split, steps, 4000)) is goes_on
+
+
+def test_one_that_has_ended_keeps_its_last_error():
+    assert runner([3.0, 2.0])[0].carried(4) == [3.0, 2.0, 2.0, 2.0]
+    assert np.isnan(runner([3.0, np.nan])[0].carried(3)[1:]).all()
+
+
+def test_settings_that_come_to_the_same_are_trained_once():
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(4000, 2))
+    one = Trainer(X, X[:, 0], "regression")
+    rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
+    cell = make_cell(one, rlp, PLAIN, (0,), 10)
+    made = one._runners(cell, one.data(PLAIN, 0), [(setting, False) for setting in rlp.settings])
+    assert len(made) == arms.N_SETTINGS
+    assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)  # both ends of 2,000 rows
 
 
 def test_networks_that_have_not_converged_are_named(bent):

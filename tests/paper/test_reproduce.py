@@ -12,8 +12,8 @@ from rich.console import Console
 from tests.paper import world
 
 from rlploss import cli, datasets
-from rlploss.lab.errors import Stopped
 from rlploss.lab.results import CellResult
+from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Inline
 from rlploss.paper import measure
 from rlploss.paper import reproduce as work

@@ -393,10 +393,10 @@ def check_store(case: tuple[str, str, str]) -> bool:
     """A store with strange rows: it is planned and rendered around them, or one sentence says what cannot be read."""
     from rich.console import Console
 
-    from rlploss.lab.errors import LabError
     from rlploss.lab.run import plan
     from rlploss.lab.store import Store
     from rlploss.lab.study import Cell
+    from rlploss.lab.text import LabError
     from rlploss.lab.workers import Inline
     from rlploss.paper.request import Request
     from rlploss.paper.studies import expected_seconds

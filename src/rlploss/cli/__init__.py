@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rlploss._extras import MissingExtra, need
 from rlploss._version import __version__
-from rlploss.lab.errors import LabError, Stopped, sentence
+from rlploss.lab.text import LabError, Stopped, sentence
 
 if TYPE_CHECKING:
     import typer

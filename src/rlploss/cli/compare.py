@@ -92,6 +92,7 @@ def compare(
     from rich.console import Console
 
     from rlploss.compare import comparison, report
+    from rlploss.compare.schedule import Pair
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
     sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
@@ -100,24 +101,28 @@ def compare(
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
     _check_place(place, design, table.name)
-    found = comparison.compare(
-        design,
-        arms=_names(arms),
-        losses=losses,
-        train_size=sizes,
-        noise=noises,
-        shift=shifts,
-        n_splits=splits,
-        steps=steps,
-        max_rows=max_rows,
-        quick=quick,
-        time_limit=time_limit,
-        random_state=seed,
-        workers=workers,
-        out=place,
-        progress=progress,
-        on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
-    )
+    pair = Pair()
+    try:
+        found = comparison.compare(
+            design,
+            arms=_names(arms),
+            losses=losses,
+            train_size=sizes,
+            noise=noises,
+            shift=shifts,
+            n_splits=splits,
+            steps=steps,
+            max_rows=max_rows,
+            quick=quick,
+            time_limit=time_limit,
+            random_state=seed,
+            workers=pair if workers == "auto" and not losses else workers,
+            out=place,
+            progress=progress,
+            on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
+        )
+    finally:
+        pair.close()
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
     found = replace(found, source=table.name, command=command)
     page = found.write(place)  # before anything is printed: the reader may go away

@@ -8,99 +8,57 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as scipy_stats
+from scipy import special
 
 from rlploss._scaling import Array
 from rlploss.compare.arms import BASELINES, Contender
+from rlploss.lab import stats
+from rlploss.lab.stats import ALPHA
 
-ALPHA = 0.05
+Paired = stats.Comparison  # is one arm better than another? Over splits: logarithms of errors, or scores
 WIDE = 10.0  # an interval of a ratio up to this is no longer told in percent
 NARROW = 1.05  # an interval within this ratio of none, or so many points, is no difference
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Is one arm better than another? Paired over splits: logarithms of errors, or scores.
+def interval(c: Paired) -> tuple[float, float]:
+    """Return the interval at the level of the corrected p-value: it holds no difference exactly if p is 5 % or more."""
+    return c.interval(ALPHA * c.p / c.p_holm) if c.p_holm > c.p else (c.low, c.high)
 
-    The interval has the level of the corrected p-value, so that it holds no difference exactly if p is 5 % or more.
-    """
 
-    mean: float  # of ours − theirs
-    error: float  # its standard error
-    n: int
-    ratio: bool
-    lower_is_better: bool
-    times: float = 1.0  # by which Holm multiplies p
+def reverse(c: Paired) -> Paired:
+    """Return the comparison seen from the other side."""
+    if c.scale == "ratio":
+        with np.errstate(divide="ignore"):
+            effect, low, high = (1 / np.array([c.effect, c.high, c.low])).tolist()
+    else:
+        effect, low, high = -c.effect, -c.high, -c.low
+    return replace(c, effect=effect, low=low, high=high, better=not c.better and effect != c.effect)
 
-    @property
-    def p(self) -> float:
-        """Two-sided, not corrected."""
-        if self.n < 2 or self.mean == 0:
-            return 1.0
-        if self.error == 0:
-            return 0.0
-        return 2.0 * float(scipy_stats.t.sf(abs(self.mean) / self.error, self.n - 1))
 
-    @property
-    def p_holm(self) -> float:
-        """Two-sided, corrected for the number of arms."""
-        return min(1.0, self.p * self.times)
+def is_none(c: Paired) -> bool:
+    """Return whether the whole interval is no difference worth speaking of."""
+    low, high = interval(c)
+    return 1 / NARROW < low and high < NARROW if c.scale == "ratio" else max(-low, high) < NARROW - 1
 
-    @property
-    def better(self) -> bool:
-        """The direction of the effect, significant or not."""
-        return self.mean < 0 if self.lower_is_better else self.mean > 0
 
-    @property
-    def effect(self) -> float:
-        """Ratio of geometric means (ours / theirs) for errors, difference of means for scores."""
-        return self._shown(self.mean)
+def by(c: Paired) -> str:
+    """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
+    low, high = interval(c)
+    if c.scale == "ratio":
+        value, least, most = (_round(100 * (1 - end)) for end in (c.effect, high, low))
+        return f"{value} % [{least}, {most}]"
+    value, least, most = (_round(100 * end) for end in (c.effect, low, high))
+    return f"{value} points [{least}, {most}]"
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the interval of the effect."""
-        half = math.inf
-        if self.n > 1:
-            half = float(scipy_stats.t.ppf(1 - ALPHA / 2 / self.times, self.n - 1)) * self.error
-        return self._shown(self.mean - half), self._shown(self.mean + half)
 
-    @property
-    def word(self) -> str:
-        """Better, worse or level."""
-        return ("better" if self.better else "worse") if self.p_holm < ALPHA else "level"
-
-    @property
-    def is_none(self) -> bool:
-        """Whether the whole interval is no difference worth speaking of."""
-        low, high = self.interval
-        return 1 / NARROW < low and high < NARROW if self.ratio else max(-low, high) < NARROW - 1
-
-    def reverse(self) -> Paired:
-        """Return the comparison seen from the other side."""
-        return replace(self, mean=-self.mean)
-
-    def _shown(self, value: float) -> float:
-        return float(np.exp(np.clip(value, -700, 700))) if self.ratio else value
-
-    def by(self) -> str:
-        """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
-        low, high = self.interval
-        if self.ratio:
-            value, least, most = (_round(100 * (1 - end)) for end in (self.effect, high, low))
-            return f"{value} % [{least}, {most}]"
-        value, least, most = (_round(100 * end) for end in (self.effect, low, high))
-        return f"{value} points [{least}, {most}]"
-
-    def gap(self) -> str:
-        """Return a difference that may as well be none, with its interval."""
-        low, high = self.interval
-        if self.ratio and high > WIDE:
-            return (
-                f"error {self.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
-            )
-        word, unit, none = ("error ", "%", 1.0) if self.ratio else ("", "points", 0.0)
-        value, least, most = (100 * (end - none) for end in (self.effect, low, high))
-        return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
+def gap(c: Paired) -> str:
+    """Return a difference that may as well be none, with its interval."""
+    low, high = interval(c)
+    if c.scale == "ratio" and high > WIDE:
+        return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
+    word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
+    value, least, most = (100 * (end - none) + 0.0 for end in (c.effect, low, high))  # no -0
+    return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
 
 
 def _round(value: float) -> str:
@@ -129,30 +87,16 @@ def paired(ours: Reached, theirs: Reached, *, lower_is_better: bool, overlap: fl
     n = min(len(ours.values), len(theirs.values))
     a, b = (np.asarray(one.values[:n], dtype=np.float64) for one in (ours, theirs))
     ratio = lower_is_better and bool((a > 0).all() and (b > 0).all())
-    differences = np.log(a) - np.log(b) if ratio else a - b
-    if n < 2:
-        return Paired(float(differences.mean()), math.inf, n, ratio, lower_is_better)
-    variance = float(differences.var(ddof=1)) * (1.0 / n + overlap)
-    error, unit = math.sqrt(variance), 0.5 if ratio else 1.0
+    least, unit = 0.0, 0.5 if ratio else 1.0
     rows = list(zip(ours.rows[:n], theirs.rows[:n], strict=True))
-    if rows and (ratio or not lower_is_better):
+    if n > 1 and rows and (ratio or not lower_is_better):
         gaps = [x / x.mean() - y / y.mean() if ratio else y - x for x, y in rows]  # of every test row
         total = sum(map(len, gaps))
         seen = min(total, n_rows or total)  # different rows
-        share = sum(float(np.sum(np.square(unit * gap, dtype=np.float64))) for gap in gaps) / total
-        one_row = unit * n / total / float(scipy_stats.t.ppf(1 - ALPHA / 2, n - 1))
-        error = max(error, math.sqrt(share * seen + unit**2) / seen, one_row)
-    return Paired(float(differences.mean()), error, n, ratio, lower_is_better)
-
-
-def holm(made: Sequence[Paired]) -> list[Paired]:
-    """Return the same comparisons corrected for their number (Holm's step-down)."""
-    found, least = list(made), 0.0
-    for rank, at in enumerate(np.argsort([one.p for one in made], kind="stable")):
-        one = made[at]
-        least = max(least, min(1.0, one.p * (len(made) - rank)))
-        found[at] = replace(one, times=least / one.p if one.p > 0 else float(len(made) - rank))
-    return found
+        share = sum(float(np.sum(np.square(unit * one, dtype=np.float64))) for one in gaps) / total
+        one_row = unit * n / total / float(special.stdtrit(n - 1, 1 - ALPHA / 2))
+        least = max(math.sqrt(share * seen + unit**2) / seen, one_row)
+    return stats.compare(a, b, lower_is_better=lower_is_better, overlap=overlap, least=least)
 
 
 @dataclass(frozen=True)
@@ -174,13 +118,13 @@ class Answer:
         """Return how ours stands to its rivals in one sentence with its uncertainty; `where` says for which rows."""
         ours = self.ours.label
         tests = [(rival.label, self.against[rival.name]) for rival in self.rivals]
-        levels = [f"{label} ({c.gap()})" for label, c in tests if c.word == "level"]
+        levels = [f"{label} ({gap(c)})" for label, c in tests if c.word == "level"]
         words = [f"{ours} is not distinguishable from {' or '.join(levels)}"] if levels else []
         for label, c in tests:
             if c.word == "better":
-                words.append(f"{ours} is better than {label} by {c.by()}")
+                words.append(f"{ours} is better than {label} by {by(c)}")
             elif c.word == "worse":
-                words.append(f"{label} is better{'' if words else f' than {ours}'} by {c.reverse().by()}")
+                words.append(f"{label} is better{'' if words else f' than {ours}'} by {by(reverse(c))}")
         words[0] += f" {where}"
         if self.beats_nothing:
             trivial = "the mean" if "mean" in self.against else "the class frequencies"
@@ -197,7 +141,7 @@ class Answer:
         c = self.against[self.rivals[0].name]
         if c.word != "level":
             return "RLP helps" if c.better else "RLP does not help"
-        nothing = c.is_none or (self.of and self.stays == self.of)
+        nothing = is_none(c) or (self.of and self.stays == self.of)
         return "RLP adds nothing" if nothing else "Whether RLP adds anything is undecided"
 
 
@@ -219,7 +163,7 @@ def answer(
         a, b = reached[one.name], reached[other.name]
         return paired(a, b, lower_is_better=lower_is_better, overlap=overlap, n_rows=n_rows)
 
-    made = holm([test(ours, one) for one in others])
+    made = stats.holm([test(ours, one) for one in others])
     against = {one.name: c for one, c in zip(others, made, strict=True)}
 
     def rank(one: Contender) -> float:

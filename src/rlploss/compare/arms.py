@@ -25,7 +25,7 @@ LARGE = 500  # training rows beyond which boosting works on histograms
 GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
 FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
-STAGES = (15, 30, 60, 120)  # trees of boosting to choose from
+STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
 Levels = float | Sequence[float] | None  # of an ablation: one or several
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -44,9 +44,9 @@ class Setting:
     optimizer: Adam
 
     def objective_for(self, n_rows: int, n_features: int) -> Objective:
-        """Return the objective for so many rows. A subset size up to the number of columns is MSE."""
+        """Return the objective for so many rows: no batch is larger, and subsets no larger than the columns are MSE."""
         if self.dial is None or not isinstance(self.objective, RLP):
-            return self.objective
+            return self.objective.resolve(n_rows, n_features)
         size = min(self.dial.subset_size(n_rows, n_features + 1), MOST_ROWS_IN_A_SUBSET)
         most = max(20, min(200, 100_000 // size))
         return objective_at(size, n_rows, n_features, self.objective, most_subsets=most)
@@ -119,14 +119,10 @@ class Contender(Labelled):
         return made
 
 
-def _network(name: str, label: str, style: str, objective: Objective, own: str) -> Contender:
-    return Contender(name, label, style, objective, own)
-
-
 _RLP = (
-    _network("rlp", "RLP", "vermillion", RLP(), ""),
-    _network("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
-    _network("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
+    Contender("rlp", "RLP", "vermillion", RLP(), ""),
+    Contender("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
+    Contender("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
 )
 REGRESSION = (
     Contender("mean", "the mean", model="mean"),
@@ -135,11 +131,11 @@ REGRESSION = (
     Contender("boosting", "gradient boosting", model="boosting"),
     Contender("trees", "extra trees", model="trees"),
     Contender("gp", "Gaussian process", model="gp"),
-    _network("mse", "MSE", "blue", MSE(), "batch"),
-    _network("mae", "MAE", "grey", MAE(), "batch"),
-    _network("huber", "Huber", "blue", Huber(), "batch"),
-    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
-    _network("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
+    Contender("mse", "MSE", "blue", MSE(), "batch"),
+    Contender("mae", "MAE", "grey", MAE(), "batch"),
+    Contender("huber", "Huber", "blue", Huber(), "batch"),
+    Contender("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    Contender("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
     *_RLP,
     Contender("rlp-cv", "RLPRegressorCV", "vermillion", model="rlp-cv"),
 )
@@ -148,11 +144,11 @@ CLASSIFICATION = (
     Contender("logistic", "logistic regression", model="logistic"),
     Contender("boosting", "gradient boosting", model="boosting"),
     Contender("trees", "extra trees", model="trees"),
-    _network("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
-    _network("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
-    _network("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
-    _network("mse", "MSE", "blue", MSE(), "batch"),
-    _network("mse+l2", "MSE+L2", "green", MSE(), "decay"),
+    Contender("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
+    Contender("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
+    Contender("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
+    Contender("mse", "MSE", "grey", MSE(), "batch"),
+    Contender("mse+l2", "MSE+L2", "ochre", MSE(), "decay"),
     *_RLP,
 )
 QUICK = {
@@ -221,16 +217,16 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
     if model == "rlp-cv":
         from rlploss.estimators import RLPRegressorCV
 
-        return [RLPRegressorCV(cv=3, alphas=(1e-3, 1e-1), max_iter=40, max_doublings=1, random_state=seed)]
+        return [RLPRegressorCV(cv=3, activations=("relu",), max_iter=40, max_doublings=1, random_state=seed)]
     kind = "Regressor" if task == "regression" else "Classifier"
     if model == "trees":
         grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})
         return [getattr(ensemble, f"ExtraTrees{kind}")(100, random_state=seed, **setting) for setting in grid]
     if n_rows > LARGE:
-        grid = ParameterGrid({"learning_rate": [0.1, 0.25], "max_leaf_nodes": [6, 20]})
+        grid = ParameterGrid({"learning_rate": [0.15, 0.4], "max_leaf_nodes": [6, 20]})
         made = getattr(ensemble, f"HistGradientBoosting{kind}")
         return [made(max_iter=STAGES[-1], early_stopping=False, random_state=seed, **setting) for setting in grid]
-    grid = ParameterGrid({"learning_rate": [0.1], "max_depth": [2, 4]})
+    grid = ParameterGrid({"learning_rate": [0.15], "max_depth": [2, 4]})
     made = getattr(ensemble, f"GradientBoosting{kind}")
     return [made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting) for setting in grid]
 

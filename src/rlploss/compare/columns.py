@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.compare.read import Array, TableError
+from rlploss._scaling import Array
+from rlploss.compare.read import TableError
 from rlploss.compare.values import Convention, Reading, as_dates, as_numbers, dates_again, numbers_again
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
@@ -320,11 +321,9 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
         return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing)
     two = len(levels) == 2 and n_missing == 0  # the second says the same as the first
     other = len(levels) > MOST_LEVELS + 1
-    kept = (
-        levels[1:]
-        if two
-        else sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS] if other else levels)
-    )
+    kept = levels[1:] if two else levels
+    if other:
+        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
     names = [f"{name} = {level}" for level in kept]
     kind, does = "category", f"one column for each of {len(kept)} categories"
     flag = n_missing > 0

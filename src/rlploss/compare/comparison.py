@@ -15,31 +15,20 @@ from rich.console import Console
 from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss._scaling import Array
-from rlploss.compare.answer import ALPHA, Answer, Reached, answer
-from rlploss.compare.arms import PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
+from rlploss.compare import schedule
+from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
+from rlploss.compare.arms import BASELINES, PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
-from rlploss.compare.rows import WINDOWS
-from rlploss.compare.schedule import (
-    FEWEST_ROWS,
-    Run,
-    check_rows,
-    dial_said,
-    sample,
-    sampled_said,
-    without_dial,
-    without_mixup,
-)
-from rlploss.compare.train import MEASURES, Trainer
+from rlploss.compare.rows import MEASURES, WINDOWS
+from rlploss.compare.train import Trainer
 from rlploss.lab import provenance, stats
-from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.store import Store
-from rlploss.lab.text import number
+from rlploss.lab.text import LabError, number
 from rlploss.lab.workers import Workers, parse_workers
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from sklearn.pipeline import Pipeline
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
@@ -48,7 +37,7 @@ MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.plot()`, `.write(directory)`."""
+    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`."""
 
     design: Design
     contenders: tuple[Contender, ...]
@@ -81,9 +70,10 @@ class Comparison:
         return self.cells[condition, contender].final(measure or next(iter(self.measures)))
 
     def spread(self, one: Contender, measure: str = "", condition: str = "plain") -> tuple[float, float, float]:
-        """Return the mean of a measure over splits, and the ends of its 95 % t-interval."""
-        mean, low, high = stats.band(self.values(one.name, measure or None, condition)[:, None])
-        return float(mean[0]), float(low[0]), float(high[0])
+        """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
+        measure = measure or next(iter(self.measures))
+        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure, condition)[:, None]))
+        return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
 
     def arms(self, condition: str = "plain") -> list[Contender]:
         """Return the contenders that have results under a condition."""
@@ -120,35 +110,28 @@ class Comparison:
         """Return what to use, whether RLP adds anything, how sure that is, and one line for every ablation."""
         a = self.answer()
         best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
-        value = number(float(self.values(a.best.name).mean()))
-        trivial = next((one for one in self.arms() if one.name in ("mean", "prior")), None)
+        trivial = next((one for one in self.arms() if one.name in BASELINES), None)
+        value = float(self.values(a.best.name).mean())
+        how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
         against = ""
-        if self.lower_is_better:
-            how = f"root mean squared error {value}"
-            if trivial is not None and trivial is not a.best:
-                share = 1 - float(self.values(a.best.name).mean() / self.values(trivial.name).mean())
-                against = f", {100 * share:.0f} % better than predicting the mean"
-        else:
-            how = f"{float(self.values(a.best.name).mean()):.1%} right"
-            if trivial is not None and trivial is not a.best:
-                against = f", against {float(self.values(trivial.name).mean()):.1%} for the most frequent class"
+        if trivial is not None and trivial is not a.best:
+            base = float(self.values(trivial.name).mean())
+            against = f", against {base:.1%} for the most frequent class"
+            if self.lower_is_better:
+                against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
         renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
         use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        told = [use]
-        if a.ours.is_rlp:
-            word = a.verdict()
-            told.append(f"{word}: {a.sentence('on this table')}" if word else a.sentence("on this table"))
-        else:
-            told.append(a.sentence("on this table"))
+        word = a.verdict()
+        told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
-        if a.lead.p < ALPHA:
-            sure = f"Sure: {best} is better than the next, {second}, by {a.lead.by()} in {many}"
+        if a.lead.significant:
+            sure = f"Sure: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
         else:
-            sure = f"Not sure: {second} is not distinguishable from {best} ({a.lead.reverse().gap()}) in {many}"
+            sure = f"Not sure: {second} is not distinguishable from {best} ({gap(reverse(a.lead))}) in {many}"
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
         for condition in self.conditions[1:]:
@@ -176,12 +159,6 @@ class Comparison:
 
         return train_model(self)
 
-    def plot(self) -> Figure:
-        """Return a matplotlib figure of the error of every contender and of RLP's dial."""
-        from rlploss.compare.report import overview
-
-        return overview(self)
-
     def write(self, directory: str | Path) -> Path:
         """Write report.html, its tables and figures, comparison.json and the model; returns the path of the page."""
         from rlploss.compare.report import write
@@ -190,11 +167,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)} splits\n{self.summary()}"
-
-    def _repr_html_(self) -> str:
-        from rlploss.compare.report import notebook_html
-
-        return notebook_html(self)
 
 
 def compare(
@@ -223,7 +195,7 @@ def compare(
     """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and targets y (n,).
 
     Every arm sees the same splits and chooses among its settings on validation parts of the training rows. Networks try
-    the same number of settings, and each trains until its best step lies well behind it, for at most `steps` steps. The
+    the same number of settings, and go on while their best step is among the latest, to at most `steps` steps. The
     test rows are used once. Arms that are no networks come first; arms that are clearly behind after three splits end.
 
     Args:
@@ -263,19 +235,19 @@ def compare(
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
-    keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
+    keep = schedule.sample(design, _checks.count("max_rows", max_rows, minimum=schedule.FEWEST_ROWS), first)
     conditions = (PLAIN, *ablations(train_size, noise, shift))
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     when = None if design.time is None else design.time[keep]
     groups = None if design.group is None else design.group[keep]
     target = design.target
     rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
-    check_rows(rows, conditions, seeds)
+    schedule.check_rows(rows, conditions, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
-    chosen, notes = without_dial(chosen, rows)
+    chosen, notes = schedule.without_dial(chosen, rows)
     if names is None:
-        chosen, more = without_mixup(chosen, rows)
+        chosen, more = schedule.without_mixup(chosen, rows)
         notes += more
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
     if losses and workers not in ("auto", "inline"):
@@ -288,14 +260,14 @@ def compare(
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):
-                say(console, sampled_said(len(keep), len(design.X)))
-            say(console, dial_said(rows))
+                say(console, schedule.sampled_said(len(keep), len(design.X)))
+            say(console, schedule.dial_said(rows))
 
             def so_far(cells: Mapping[tuple[str, str], StoredCell]) -> str:
                 there = tuple(one for one in chosen if ("plain", one.name) in cells)
                 return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
 
-            run = Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
+            run = schedule.Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
             cells, left = run.all(so_far)
     there = tuple(one for one in chosen if ("plain", one.name) in cells)
     if len(there) < 2:

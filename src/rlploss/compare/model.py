@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,11 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.arms import PLAIN, Contender
+from rlploss.compare.arms import Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.read import TableError, frame_of
 from rlploss.compare.rows import Rows, TargetScale, filled, probabilities
-from rlploss.compare.train import fit_model, make_cell, network_problem, staged, with_stages
+from rlploss.compare.train import fit_model, network_problem, staged, with_stages
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
@@ -40,7 +40,18 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-class ReadColumns(TransformerMixin, BaseEstimator):
+class Made(BaseEstimator):
+    """A step that was made with the table."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Return itself: nothing is left to fit."""
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+class ReadColumns(TransformerMixin, Made):
     """Raw frames to numbers: every column as it was read in the table, dates counted from the table's first day.
 
     Columns may be missing or in another order; categories that the table did not have count as none of its own.
@@ -48,10 +59,6 @@ class ReadColumns(TransformerMixin, BaseEstimator):
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = columns
-
-    def fit(self, X: Any, y: Any = None) -> ReadColumns:
-        """Return itself: what columns are was decided with the table."""
-        return self
 
     def transform(self, X: Any) -> Array:
         """Return the columns of numbers [n, d], NaN where a value is missing."""
@@ -67,26 +74,16 @@ class ReadColumns(TransformerMixin, BaseEstimator):
         """Return the columns that a frame should have and has not."""
         return [column.name for column in self.columns if column.names and column.name not in frame.columns]
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
-
-class FillAndScale(TransformerMixin, BaseEstimator):
+class FillAndScale(TransformerMixin, Made):
     """Missing numbers become the median of the table; columns are standardised."""
 
     def __init__(self, median: Array, mean: Array, scale: Array) -> None:
         self.median, self.mean, self.scale = median, mean, scale
 
-    def fit(self, X: Any, y: Any = None) -> FillAndScale:
-        """Return itself: the numbers are those of the table."""
-        return self
-
     def transform(self, X: Array) -> Array:
         """Return numbers [n, d] without gaps."""
         return np.asarray((np.where(np.isnan(X), self.median, X) - self.mean) / self.scale)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -116,13 +113,13 @@ class Chain:
         return X
 
 
-class Kept(BaseEstimator):
+class Kept(Made):
     """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
 
     def __init__(self, model: Any, target: TargetScale | None, classes: Sequence[str], logits: bool = False) -> None:
         self.model, self.target, self.classes, self.logits = model, target, classes, logits
 
-    def fit(self, X: Any, y: Any = None) -> Kept:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Refuse: this model is trained; a new comparison trains another."""
         raise TypeError("this model is trained already; run compare on the new table to train another")
 
@@ -146,9 +143,6 @@ class Kept(BaseEstimator):
         if self.target is None:
             return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
         return self.target.original(self._outputs(X)[:, 0])
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
 
 def train_model(found: Comparison) -> Pipeline:
@@ -181,8 +175,7 @@ def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Arra
     steps = sorted(found.values(one.name, "best_step")[found.values(one.name, "setting") == setting])
     y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)[:, None]
     problem = network_problem(tried, X, y, 0, Steps(int(steps[len(steps) // 2])))
-    cell = make_cell(found.rows, one, PLAIN, (0,), found.steps)
-    (history,) = found.rows.fit(cell, [problem], None, lambda _: None)
+    (history,) = found.rows.fit(one, [problem], lambda _: None)
     assert history.model is not None
     return (Chain.of(history.model),), log, one.gives_logits
 
@@ -250,7 +243,10 @@ def load(directory: str | Path) -> Pipeline:
         raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
     try:
         kept = json.loads((place / FILE).read_text(encoding="utf-8"))
-        columns = [_column(described) for described in kept["columns"]]
+        told: list[dict[str, Any]] = [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]
+        ]
+        columns = [Column(**one) for one in told]
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
         target = None if kept["target"] is None else TargetScale(**kept["target"])
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
@@ -262,11 +258,6 @@ def load(directory: str | Path) -> Pipeline:
             f"the model in {place} cannot be read ({type(error).__name__}: {error}); make it anew"
         ) from error
     return Pipeline([("columns", ReadColumns(columns)), ("numbers", numbers), ("model", last)])
-
-
-def _column(described: dict[str, Any]) -> Column:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
-    return Column(**fields)
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:

@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from rlploss.lab.errors import sentence
-
-Array = NDArray[np.float64]
+from rlploss.lab.text import sentence
 
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"

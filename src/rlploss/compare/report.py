@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure as MplFigure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
+from rlploss._scaling import Array
 from rlploss.compare import model
+from rlploss.compare.answer import interval, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import Comparison
-from rlploss.compare.read import Array
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
 from rlploss.compare.schedule import dial_said, sampled_said
 from rlploss.estimators.dial import Index
-from rlploss.lab import figures, report, stats
+from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.text import number
@@ -45,9 +44,9 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
             row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
         row |= {"against": verdict.ours.label, **UNTESTED}
         if one.name in verdict.against:
-            c = verdict.against[one.name].reverse()
-            low, high = c.interval
-            row |= {"scale": "ratio" if c.ratio else "difference", "effect": c.effect, "effect_low": low}
+            c = reverse(verdict.against[one.name])
+            low, high = interval(c)
+            row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
             row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
         networks = found.cells[condition.name, one.name].networks
         rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
@@ -81,11 +80,9 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
         head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
         return Table(name, "", head, tuple(shown))
     how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
-    own = (
-        "windows of time do not overlap"
-        if found.design.time is not None
-        else ("the overlap of the splits is allowed for (variance times 1/n + test/training rows)")
-    )
+    own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
+    if found.design.time is not None:
+        own = "windows of time do not overlap"
     return Table(
         name,
         f"Test rows, mean over {len(found.seeds)} splits",
@@ -139,15 +136,9 @@ def build(found: Comparison) -> Report:
         sections.append(Section("curves", "Curves", figures=curves))
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
     shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
+    names, told = ("predictions", "predictions-1"), "Test rows of the first split."
     predictions = tuple(
-        Figure(
-            f"predictions-{i}" if i else "predictions",
-            "",
-            "Test rows of the first split.",
-            (scatter_drawing(found, one),),
-            1,
-        )
-        for i, one in enumerate(shown)
+        Figure(name, "", told, (scatter_drawing(found, one),), 1) for name, one in zip(names, shown, strict=False)
     )
     marked = [column for column in found.design.columns if column.remark]
     rest = [column.name for column in found.design.columns if not column.remark and column.names]
@@ -197,17 +188,15 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
     if found.design.time is not None:
         inside = f"the latest {VALIDATION_SHARE:.0%} of them for validation"
-    kind = (
-        "windows of time" if found.design.time is not None else "whole groups" if found.design.group is not None else ""
-    )
+    kind = "" if found.design.group is None else ", whole groups"
+    kind = kind if found.design.time is None else ", windows of time"
     seconds = sum(cell.seconds for cell in found.cells.values())
     origin = found.cells["plain", first].provenance
     target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
-        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows"
-         + (f", {kind}" if kind else "")),
+        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows{kind}"),
         ("Selection", f"inside the training rows ({inside}), by squared error, {N_SETTINGS} settings per network"),
-        ("Optimiser steps", f"at most {found.steps:,}; every network goes on to 1.5 times its best step"),
+        ("Optimiser steps", f"at most {found.steps:,}, twice as many while the best is in the last fifth"),
         ("Target", target),
         ("Test rows", "used once per arm and split, after the choice"),
         ("Training time", f"{duration(seconds)} of one core"),
@@ -252,19 +241,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def notebook_html(found: Comparison) -> str:
-    """Return the answer, the table and a figure, for a notebook."""
-    table = result_table(found, PLAIN)
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in table.rows)
-    drawn = figures.inline_svg(contenders_drawing(found), "arms")
-    said = "<br>".join(escape(line) for line in found.lines())
-    return (
-        f"<p><strong>{said}</strong></p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><div style='max-width:32em'>{drawn}</div>"
-    )
-
-
 # Figures
 
 
@@ -293,12 +269,13 @@ def contenders_drawing(found: Comparison) -> Drawing:
         axes.set_ylim(-0.7, len(arms) - 0.3)
         axes.margins(x=0.06)
         low, high = axes.get_xlim()
+        told = measure
         if trivial is not None:
             at = spread[trivial.name][0]
             axes.axvline(min(max(at, low), high), color=STYLES["grey"][0], linestyle=(0, (1, 2)), linewidth=1.1)
             axes.set_xlim(low, high)
-        shown = f"{number(spread[trivial.name][0])} for {trivial.label}, dotted" if trivial is not None else ""
-        axes.set_xlabel(f"{measure} ({shown})" if shown else measure, fontsize=7.5)
+            told += f" ({number(at) if found.lower_is_better else f'{at:.1%}'} for {trivial.label}, dotted)"
+        axes.set_xlabel(told, fontsize=7.5)
         _ticks(axes.xaxis, share=not found.lower_is_better)
 
     said = "; ".join(f"{one.label} {number(spread[one.name][0])}" for one in reversed(order))
@@ -358,7 +335,8 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     def draw(axes: Axes) -> None:
         axes.plot(ends, ends, color=STYLES["grey"][0], linewidth=1)
         colour = STYLES[one.style][0]
-        axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=2.5, alpha=0.5, markeredgewidth=0)
+        size = 2.5 if len(truth) > 100 else 4.5
+        axes.plot(truth, predicted[:, 0], "o", color=colour, markersize=size, alpha=0.5, markeredgewidth=0)
         axes.set_xlabel("truth")
         axes.set_ylabel("predicted")
         _ticks(axes.xaxis)
@@ -381,16 +359,10 @@ def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, l
         axes.set_ylabel("truth")
         ticks = [name if len(name) <= 9 else f"{name[:8]}…" for name in classes]
         axes.set_xticks(range(len(classes)), ticks, fontsize=6)
-        axes.set_yticks(range(len(classes)), ticks, fontsize=6)
+        axes.set_yticks(range(len(classes)), ticks, fontsize=6, rotation=90, va="center")  # beside them stands "truth"
         for (i, j), n in np.ndenumerate(counts) if len(classes) <= 12 else ():
             colour = "white" if shares[i, j] > 0.5 else "black"
             axes.text(j, i, f"{n}", ha="center", va="center", fontsize=7, color=colour)
 
     right = ", ".join(f"{name} {shares[i, i]:.0%}" for i, name in enumerate(classes))
     return Drawing(label, draw, f"Share of each class recognised by {label}: {right}.")
-
-
-def overview(found: Comparison) -> MplFigure:
-    """Return a figure with contenders and dial side by side, for a notebook."""
-    panels = tuple(panel for panel in (contenders_drawing(found), dial_panel(found)) if panel is not None)
-    return figures.drawn(Figure("overview", "", "", panels, columns=2))

@@ -1,8 +1,9 @@
-"""Which rows train and which test: random splits, windows of time, whole groups; and the target as models see it."""
+"""Which rows train and which test (at random, by time, by groups), the target as models see it, and its errors."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +19,15 @@ from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.dial import Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
-FOLDS = ((150, 3), (300, 2))  # three folds up to 150 training rows, two up to 300, one validation part beyond
+FOLDS = ((150, 3), (250, 2))  # three folds up to 150 training rows, two up to 250, one validation part beyond
 VALIDATION_SHARE = 0.2
+MEASURES = {  # on the test rows, in words; the first decides
+    "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
+    "classification": {
+        "accuracy": "accuracy", "balanced": "balanced accuracy", "auc": "AUC", "log_loss": "log loss",
+        "brier": "Brier score",
+    },
+}  # fmt: skip
 SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 
 
@@ -38,10 +46,9 @@ class TargetScale:
         """Return the scale of training rows."""
         z = np.log(y) if log else np.asarray(y, dtype=np.float64)
         scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
-        wide = float(z.max() - z.min())
-        return cls(
-            log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), float(z.min()) - wide, float(z.max()) + wide
-        )
+        low, high = float(z.min()), float(z.max())
+        ends = low - (high - low), high + (high - low)
+        return cls(log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), *ends)
 
     def scaled(self, y: Array) -> Array:
         """Return targets (n,) as models see them."""
@@ -85,6 +92,25 @@ class SplitData:
             return lambda out: float(np.mean((probabilities(out, logits=logits) - wanted) ** 2))
         truth, unit = self.y[rows], TargetScale.of(self.y).scale
         return lambda out: float(np.mean(((scale.original(out[:, 0]) - truth) / unit) ** 2))
+
+    def measures(self, predicted: Array) -> dict[str, float]:
+        """Return errors of predictions of the test rows in the units of the table, and how many rows there are."""
+        counts = {"n_train": float(len(self.X)), "n_test": float(len(self.X_test))}
+        if self.n_classes:
+            return class_measures(predicted, self.truth) | counts
+        gap = predicted[:, 0] - self.truth
+        mse, spread = float(np.mean(gap**2)), float(np.var(self.truth))
+        r2 = 1 - mse / spread if spread > 0 else math.nan
+        return {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2, **counts}
+
+    def kept(self, predicted: Array, *, whole: bool) -> dict[str, NDArray[np.float32]]:
+        """Return the error of every test row; of the `whole` also at most 500 predictions and truths."""
+        if self.n_classes:
+            rows = (predicted.argmax(1) != self.truth).astype(np.float32)
+        else:
+            rows = (((predicted[:, 0] - self.truth) / TargetScale.of(self.y).scale) ** 2).astype(np.float32)
+        shown = {"predicted": predicted[:500].astype(np.float32), "truth": self.truth[:500].astype(np.float32)}
+        return {"rows": rows} | (shown if whole else {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +224,23 @@ def probabilities(out: Array, *, logits: bool) -> Array:
         return out
     powers = np.exp(out - out.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
+    """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""
+    from sklearn.metrics import roc_auc_score
+
+    n, C = predicted.shape
+    right = predicted.argmax(1) == truth
+    there = np.unique(truth)
+    areas = [roc_auc_score(truth == c, predicted[:, c]) for c in there] if len(there) > 1 else [math.nan]
+    return {
+        "accuracy": float(right.mean()),
+        "balanced": float(np.mean([right[truth == c].mean() for c in there])),
+        "auc": float(np.mean(areas)),
+        "log_loss": float(-np.log(np.clip(predicted[np.arange(n), truth], 1e-7, 1.0)).mean()),
+        "brier": float(((predicted - np.eye(C)[truth]) ** 2).sum(1).mean()),
+    }
 
 
 def filled(train: Array, *others: Array) -> list[Array]:

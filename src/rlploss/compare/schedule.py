@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
@@ -15,22 +21,110 @@ from rlploss._progress import duration, say
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
-from rlploss.compare.rows import TEST_SHARE, filled, n_test_rows
-from rlploss.compare.train import MEASURES, ComparisonCell, Trainer, expected_seconds, make_cell
+from rlploss.compare.rows import MEASURES, TEST_SHARE, filled, n_test_rows
+from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds, make_cell
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
-from rlploss.lab.errors import LabError
 from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
-from rlploss.lab.workers import Inline, Workers, parse_workers
+from rlploss.lab.study import AnyCell
+from rlploss.lab.text import LabError
+from rlploss.lab.workers import (
+    Inline,
+    Outcome,
+    Say,
+    TellOf,
+    Train,
+    Workers,
+    attempt,
+    interrupts_held,
+    one_thread,
+    parse_workers,
+)
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 FIRST = 3  # splits after which arms that are clearly behind are stopped
-BEHIND, POINTS = 1.25, 0.05  # so much more error, or so much less accuracy, in every one of them
-WORTH_PROCESSES = 90.0  # seconds of work for which processes are started
+BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
+WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
+BEGINNING, ENDING, INLINE = (
+    2.0,
+    4.0,
+    0.8,
+)  # seconds to start processes, to write a report; wall clock of one core's second
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
 Cells = dict[tuple[str, str], StoredCell]  # by condition and contender
+
+
+class Pair:
+    """A second process beside this one, a thread each: much of a small network's time is Python's, which has one core.
+
+    It begins when it is first needed and stays until `close`, so that it imports everything once.
+    """
+
+    count = 2
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._lost = False  # the other process has died: this one does what is left
+
+    def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
+        """See `Workers.run`."""
+        waiting, back, left = deque(cells), SimpleQueue[Outcome](), len(cells)
+        if self._pool is None and left > 1:
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+
+        def send() -> None:
+            """Send a cell to the other process, and the next one when it is back."""
+            if self._pool is None or self._lost:
+                return
+            with suppress(IndexError):  # nothing waits
+                cell = waiting.popleft()
+                try:
+                    self._pool.submit(_train_there, train, cell).add_done_callback(lambda done: receive(cell, done))
+                except RuntimeError:  # the pool is broken, or shut down
+                    self._lost = True
+                    waiting.append(cell)
+
+        def receive(cell: AnyCell, done: Future[Outcome]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._lost = True
+                waiting.append(cell)
+            else:
+                back.put(done.result())
+                send()
+
+        with interrupts_held():  # the first cell starts the process
+            send()
+        while left:
+            try:
+                cell = waiting.popleft()
+                with one_thread():
+                    outcome = attempt(train, cell, partial(tell, cell))
+            except IndexError:
+                try:
+                    outcome = back.get(timeout=0.2)
+                except Empty:
+                    tell(cells[0], 1.0)  # the deadline may have passed
+                    continue
+            left -= 1
+            yield outcome
+            while not back.empty():
+                left -= 1
+                yield back.get()
+
+    def close(self) -> None:
+        """End the other process."""
+        if self._pool is not None:
+            others = list((self._pool._processes or {}).values())  # there is no public way to them
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in others:
+                process.terminate()
+
+
+def _train_there(train: Train, cell: AnyCell) -> Outcome:
+    with one_thread():
+        return attempt(train, cell, lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -73,8 +167,7 @@ class Run:
                 notes.append(f"Ended after {FIRST} splits, clearly behind{where}: {labels}.")
         self._train(rest, team, cells, deadline)
         if time.monotonic() > deadline:
-            there = {c.name: [one for one in self.contenders if (c.name, one.name) in cells] for c in self.conditions}
-            missing = [one.label for one in self.contenders if one not in there["plain"]]
+            missing = [one.label for one in self.contenders if ("plain", one.name) not in cells]
             left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
             notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
         return cells, notes
@@ -84,19 +177,20 @@ class Run:
 
     def _team(self, cells: Sequence[ComparisonCell]) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
-        costs = [expected_seconds(self.rows, cell) for cell in cells]
-        team = self.workers
+        todo = [cell for cell in cells if not self._stored(cell)]
+        work, stored = sum(expected_seconds(self.rows, cell) for cell in todo), len(cells) - len(todo)
+        team, cores = self.workers, torch.get_num_threads()
+        own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
         if isinstance(team, str):
-            own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
-            auto = "inline" if sum(costs) < WORTH_PROCESSES or own_loss else "local"
-            team = parse_workers(auto)
-        threads = torch.get_num_threads() if isinstance(team, Inline) else team.count
-        alone = sum(c for c, cell in zip(costs, cells, strict=True) if cell.arm.model and isinstance(team, Inline))
-        left = alone + (sum(costs) - alone) / max(1, threads)
-        stored = sum(self._stored(cell) for cell in cells)
+            team = parse_workers("inline" if work < WORTH_PROCESSES or own_loss else "local")
+        elif isinstance(team, Pair) and (work < WORTH_A_PAIR or own_loss or cores < 2):
+            team = Inline()
+        threads = cores if isinstance(team, Inline) else team.count
+        # One process keeps its second core half busy; a second process takes its time to begin.
+        left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
         kept = f", {stored} trained already" if stored else ""
-        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if stored < len(cells) else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
         say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{times}{kept}{about}.")
         return team
 
@@ -134,24 +228,19 @@ class Run:
 
         RLP, and the best network without it, go on: how they stand to each other is a question of its own.
         """
-        measure = next(iter(MEASURES[self.rows.task]))
-        lower = self.rows.task == "regression"
-        found = {
-            one.name: cells[condition.name, one.name].final(measure)[:FIRST]
-            for one in self.contenders
-            if (condition.name, one.name) in cells
-        }
-        if not found:
-            return set()
-        best = min(found.values(), key=lambda values: float(values.mean()) * (1 if lower else -1))
-        plain = [one.name for one in self.contenders if one.name in found and not one.model and not one.is_rlp]
-        kept = {"rlp", min(plain, key=lambda n: float(found[n].mean()) * (1 if lower else -1), default="")}
+        measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
+        names = [one.name for one in self.contenders if (condition.name, one.name) in cells]
+        found = {name: cells[condition.name, name].final(measure)[:FIRST] for name in names}
+        sign = 1 if lower else -1
+        networks = [one for one in self.contenders if one.name in found and (not one.model or one.model == "rlp-cv")]
+        plain = [one.name for one in networks if not one.model and not one.is_rlp]
+        means = {name: sign * float(values.mean()) for name, values in found.items()}
+        kept = {"rlp", min(plain, key=means.__getitem__, default="")}
+        best = found[min(means, key=means.__getitem__)] if means else np.zeros(0)
         return {
             one.name
-            for one in self.contenders
-            if one.name in found
-            and one.name not in kept
-            and (not one.model or one.model == "rlp-cv")
+            for one in networks
+            if one.name not in kept
             and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
         }
 

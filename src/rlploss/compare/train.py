@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import optimize
 from threadpoolctl import threadpool_limits
-from torch import Tensor
+from torch import nn
 
 from rlploss._progress import Progress
 from rlploss._scaling import Array
@@ -28,7 +28,6 @@ from rlploss.compare.arms import (
     GP_ROWS,
     HIDDEN,
     LARGE,
-    MOST_ROWS_IN_A_SUBSET,
     N_SETTINGS,
     STAGES,
     Condition,
@@ -36,26 +35,21 @@ from rlploss.compare.arms import (
     Setting,
     tuned,
 )
-from rlploss.compare.rows import TEST_SHARE, Rows, SplitData, TargetScale, n_folds, probabilities
-from rlploss.estimators.dial import choose
+from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.estimators.dial import BATCH, choose
+from rlploss.estimators.replicas import one_thread
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell
 from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History
-from rlploss.training.fit import fit_fleet
-from rlploss.training.job import Problem, Steps
+from rlploss.training.fit import fit_fleet, train
+from rlploss.training.job import Adam, Job, Problem, Steps, make_job
+from rlploss.training.loop import Supervision
 from rlploss.training.objectives import BatchLoss, Pointwise
 
-EVERY, FEWEST = 25, 8  # steps between evaluations, and evaluations before a network may stop
-PATIENCE, TOLERANCE = 1.5, 1e-3  # a network stops at 1.5 times its best step; what is 0.1 % better is better
-VALIDATION_TREES, TREES = 20, 100  # of extra trees while settings are chosen, and then
-MEASURES = {  # on the test rows, in words; the first decides
-    "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
-    "classification": {
-        "accuracy": "accuracy", "balanced": "balanced accuracy", "auc": "AUC", "log_loss": "log loss",
-        "brier": "Brier score",
-    },
-}  # fmt: skip
+EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
+LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
+VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, and then
 ComparisonCell = Cell[Contender, Condition]
 
 
@@ -68,11 +62,7 @@ class Trainer(Rows):
         data = [self.data(cell.task, seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            if cell.arm.model:  # on one thread: for so few rows more of them wait for each other
-                with threadpool_limits(1):
-                    engine, networks = self._models(cell, data, tell)
-            else:
-                engine, networks = self._networks(cell, data, tell)
+            engine, networks = (self._models if cell.arm.model else self._networks)(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
@@ -82,31 +72,22 @@ class Trainer(Rows):
     def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         started, logits = time.perf_counter(), cell.arm.gives_logits
         tries = [(setting, log) for log in self.logs for setting in cell.arm.settings]
-        steps = evaluated_at(cell)
-        problems, measured = [], []
-        for one in data:
-            scales = {log: one.scale(log) for log in self.logs}
-            targets = {log: one.target(scale) for log, scale in scales.items()}
-            for setting, log in tries:
-                for train, validation in one.folds:
-                    problems.append(network_problem(setting, one.X[train], targets[log][train], one.seed))
-                    rows = one.X[validation].astype(np.float32)
-                    measured.append((rows, one.error(validation, scales[log], logits=True)))
-        watch = Watch(measured, cell.evaluate_every, len(steps))
-        histories = self.fit(cell, problems, watch, lambda done: tell(0.9 * done))
-        errors = watch.carried([history.stopped != "diverged" for history in histories])
-        choices, at = [], 0
-        for one in data:
-            n = len(tries) * len(one.folds)
-            choices.append(choose(errors[at : at + n].reshape(len(tries), len(one.folds), -1), one.fold_sizes))
-            at += n
+        with one_thread():
+            splits = [self._runners(cell, one, tries) for one in data]
+        plan = heats(cell)
+        race(splits, plan, lambda done: tell(0.9 * done))
+        steps = np.concatenate(plan)
+        choices = [
+            choose(np.array([[runner.carried(len(steps)) for runner in runners] for runners in split]), one.fold_sizes)
+            for one, split in zip(data, splits, strict=True)
+        ]
         # The chosen setting on all training rows, and the test rows, which are used here only.
         chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
         refits = [
             network_problem(setting, one.X, one.target(one.scale(log)), one.seed, Steps(stop))
             for one, ((setting, log), stop) in zip(data, chosen, strict=True)
         ]
-        histories = self.fit(cell, refits, None, lambda done: tell(0.9 + 0.1 * done))
+        histories = self.fit(cell.arm, refits, lambda done: tell(0.9 + 0.1 * done))
         seconds = (time.perf_counter() - started) / len(data)
         networks = []
         for one, choice, ((_, log), stop), history in zip(data, choices, chosen, histories, strict=True):
@@ -117,62 +98,88 @@ class Trainer(Rows):
             predicted = probabilities(out, logits=logits) if scale is None else scale.original(out)
             sizes = [setting.subset_size(*one.X.shape) or 0 for setting, _ in tries]  # 0 is MSE
             values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting]), "log": float(log)}
-            values["late"] = float(stop > 0.8 * cell.budget.n)  # it might have gone on
+            values["late"] = float(stop > LAST_PART * cell.budget.n)  # it might have gone on
             curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
             kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
-            values |= self._measured(one, choice.setting, predicted)
-            kept |= self._kept(one, predicted, one is data[0])
+            values |= {"setting": float(choice.setting), **one.measures(predicted)}
+            kept |= one.kept(predicted, whole=one is data[0])
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
         return str(histories[0].settings.get("engine", "torch")), networks
 
-    def fit(
-        self, cell: ComparisonCell, problems: list[Problem], watch: Watch | None, tell: Callable[[float], None]
-    ) -> list[History]:
-        """Train networks on scaled rows; `watch` measures and stops them."""
-        softmax = self.task == "classification" and not cell.arm.gives_logits
-        d, n_outputs = self.X.shape[1], max(1, self.n_classes)
+    def _runners(
+        self, cell: ComparisonCell, one: SplitData, tries: Sequence[tuple[Setting, bool]]
+    ) -> list[list[Runner]]:
+        """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
+        made: dict[str, list[Runner]] = {}
+        scales, found = {log: one.scale(log) for log in self.logs}, []
+        targets = {log: one.target(scale) for log, scale in scales.items()}
+        for setting, log in tries:
+            problems = [network_problem(setting, one.X[train], targets[log][train], one.seed) for train, _ in one.folds]
+            same = repr((log, setting.optimizer, [problem.objective for problem in problems]))
+            if same not in made:
+                made[same] = [
+                    Runner(
+                        make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
+                        one.X[validation].astype(np.float32),
+                        one.error(validation, scales[log], logits=True),
+                    )
+                    for problem, (_, validation) in zip(problems, one.folds, strict=True)
+                ]
+            found.append(made[same])
+        return found
 
-        def progress(state: Progress) -> None:
-            tell(state.step / max(1, state.total_steps))
+    def _build(self, arm: Contender, seed: int) -> nn.Sequential:
+        softmax = self.task == "classification" and not arm.gives_logits
+        outputs = max(1, self.n_classes)
+        return build_network(self.X.shape[1], HIDDEN, outputs, activation="relu", softmax=softmax, seed=seed)
 
+    def fit(self, arm: Contender, problems: list[Problem], tell: Callable[[float], None]) -> list[History]:
+        """Train networks on scaled rows, each with its own budget."""
         return fit_fleet(
-            lambda seed: build_network(d, HIDDEN, n_outputs, activation="relu", softmax=softmax, seed=seed),
+            lambda seed: self._build(arm, seed),
             problems,
-            budget=cell.budget,
-            evaluate_every=Steps(cell.evaluate_every) if watch else cell.budget,
-            callbacks=[watch] if watch else (),
+            budget=Steps(1),
+            evaluate_every=Steps(10**9),
             on_divergence="record",
-            progress=progress,
+            progress=lambda state: tell(state.step / max(1, state.total_steps)),
         )
 
     # Models of scikit-learn
 
     def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
-        networks = []
-        for number, one in enumerate(data):
-            started = time.perf_counter()
-            tries = self.tries(cell.arm, len(one.X), one.seed)
-            errors = np.zeros((len(tries), len(one.folds), 1))
-            for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
-                tell((number + at / len(tries)) / len(data))
-                if stages is not None and stages != STAGES[-1]:
-                    continue  # measured with the longest of its kind
-                scale, first = one.scale(log), at - len(STAGES) + 1 if stages else at
-                for fold, (train, validation) in enumerate(one.folds):
-                    measure = one.error(validation, scale)
-                    fitted = fit_model(for_validation(model), one.X[train], model_target(one, scale)[train])
-                    outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
-                    errors[first : at + 1, fold, 0] = [measure(out) for out in outs]
-            setting = choose(errors, one.fold_sizes).setting
-            model, log, stages = tries[setting]
-            scale = one.scale(log)
-            fitted = fit_model(with_stages(model, stages), one.X, model_target(one, scale))
-            (out,) = staged(fitted, one.X_test, False, self.n_classes)
-            predicted = out if scale is None else scale.original(out)
-            values = self._measured(one, setting, predicted) | {"log": float(log), "late": 0.0}
-            seconds, kept = time.perf_counter() - started, self._kept(one, predicted, one is data[0])
-            networks.append(TrainedNetwork(one.seed, 0, {}, seconds, values, kept))
+        # For so few rows more threads wait for each other; networks of an estimator have threads of their own.
+        with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
+            networks = []
+            for one in data:
+                networks.append(self._model(cell.arm, one, one is data[0]))
+                tell(len(networks) / len(data))
         return "none", networks
+
+    def _model(self, arm: Contender, one: SplitData, first: bool) -> TrainedNetwork:
+        """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
+        started = time.perf_counter()
+        tries = self.tries(arm, len(one.X), one.seed)
+        errors = np.zeros((len(tries), len(one.folds), 1))
+        for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
+            if stages is not None and stages != STAGES[-1]:
+                continue  # measured with the longest of its kind
+            scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
+            y = one.y if scale is None else scale.scaled(one.y)
+            for fold, (inside, validation) in enumerate(one.folds):
+                measure = one.error(validation, scale)
+                fitted = fit_model(for_validation(model), one.X[inside], y[inside])
+                outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
+                errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
+        setting = choose(errors, one.fold_sizes).setting
+        model, log, stages = tries[setting]
+        scale = one.scale(log)
+        y = one.y if scale is None else scale.scaled(one.y)
+        fitted = fit_model(with_stages(model, stages), one.X, y)
+        (out,) = staged(fitted, one.X_test, False, self.n_classes)
+        predicted = out if scale is None else scale.original(out)
+        values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
+        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
+        return TrainedNetwork(one.seed, 0, {}, seconds, values, kept)
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
         """Return the models that an arm tries, on which target, with how many trees of boosting (None: no choice)."""
@@ -181,76 +188,97 @@ class Trainer(Rows):
         made = tuned(arm.model, self.task, n_rows, seed)
         return [(model, log, stages) for log in logs for model in made for stages in n_stages]
 
-    # What is measured
 
-    def _measured(self, one: SplitData, setting: int, predicted: Array) -> dict[str, float]:
-        """Return the setting, errors on the test rows in the units of the table, and how many rows there are."""
-        truth = one.truth
-        if self.task == "regression":
-            gap = predicted[:, 0] - truth
-            mse, spread = float(np.mean(gap**2)), float(np.var(truth))
-            r2 = 1 - mse / spread if spread > 0 else math.nan
-            found = {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2}
-        else:
-            found = class_measures(predicted, truth)
-        return {"setting": float(setting), **found, "n_train": float(len(one.X)), "n_test": float(len(one.X_test))}
+@dataclass(eq=False)
+class Runner:
+    """One network in a race: its job, its validation rows [n, d], what measures outputs there, its errors so far."""
 
-    def _kept(self, one: SplitData, predicted: Array, first: bool) -> dict[str, NDArray[np.float32]]:
-        """Return the error of every test row, and of the first split at most 500 predictions and truths."""
-        if self.n_classes:
-            rows = (predicted.argmax(1) != one.truth).astype(np.float32)
-        else:
-            rows = (((predicted[:, 0] - one.truth) / TargetScale.of(one.y).scale) ** 2).astype(np.float32)
-        shown = {"predicted": predicted[:500].astype(np.float32), "truth": one.truth[:500].astype(np.float32)}
-        return {"rows": rows} | (shown if first else {})
+    job: Job
+    rows: NDArray[np.float32]
+    measure: Callable[[Array], float]
+    errors: list[float] = field(default_factory=list)  # at every evaluation
+    weights: list[list[NDArray[np.float32]]] = field(default_factory=list)  # [e][layer], not measured yet
 
+    def watch(self, event: Event) -> None:
+        """Remember the weights: to measure them means to wait for Python's lock beside the threads that train."""
+        if event.step:
+            self.weights.append([part.detach().numpy().copy() for part in event.model().parameters()])
+            if event.step == self.job.total_steps:
+                self.measured()
 
-class Watch:
-    """A callback of `fit_fleet`: measures every network on its validation rows, and stops it when its best is past.
-
-    A network ends at 1.5 times its best step, so that the best lies before the last third of its steps, or at the last
-    step there is.
-    """
-
-    def __init__(
-        self, rows: Sequence[tuple[NDArray[np.float32], Callable[[Array], float]]], every: int, n: int
-    ) -> None:
-        self._rows, self._every = rows, every
-        self._errors = np.full((len(rows), n), np.nan)
-        self._layers: dict[int, list[Tensor]] = {}
-
-    def __call__(self, event: Event) -> bool:
-        """Take in one evaluation of one network; True stops it."""
-        if event.step == 0:
-            self._layers[event.replica] = list(event.model().parameters())
-            return False
-        X, measure = self._rows[event.replica]
-        at, row = -(-event.step // self._every), self._errors[event.replica]
+    def measured(self) -> None:
+        """Measure the outputs on the validation rows at all evaluations since the last time."""
+        if not self.weights:
+            return
+        first, offset, *rest = (np.stack(layer) for layer in zip(*self.weights, strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
-            row[at - 1] = measure(self._outputs(X, self._layers[event.replica]))
-        seen = row[:at]
-        best = 1 + int(np.argmax(seen <= (1 + TOLERANCE) * np.nanmin(seen))) if np.isfinite(seen).any() else at
-        stop = at >= max(FEWEST, PATIENCE * best)
-        if stop:
-            del self._layers[event.replica]
-        return stop
+            out: NDArray[Any] = self.rows @ first.swapaxes(1, 2) + offset[:, None]  # [e, n, units]
+            for weight, offset in zip(rest[::2], rest[1::2], strict=True):
+                out = np.maximum(out, 0) @ weight.swapaxes(1, 2) + offset[:, None]
+            self.errors += [self.measure(one) for one in out.astype(np.float64)]
+        self.weights.clear()
 
-    @staticmethod
-    def _outputs(X: NDArray[np.float32], layers: list[Tensor]) -> Array:
-        """Return what the last layer gives; numpy takes a fifth of torch's time for so few rows."""
-        first, *rest = [part.detach().numpy() for part in layers]
-        out: NDArray[Any] = X @ first.T + rest[0]
-        for weight, offset in zip(rest[1::2], rest[2::2], strict=True):
-            out = np.maximum(out, 0) @ weight.T + offset
-        return np.asarray(out, dtype=np.float64)
+    def carried(self, n: int) -> list[float]:
+        """Return n errors: a network that has ended keeps its last; one that diverged has none from there on."""
+        return self.errors + (self.errors[-1:] or [math.nan]) * (n - len(self.errors))
 
-    def carried(self, finished: Sequence[bool]) -> Array:
-        """Return errors [networks, evaluations]. One that stopped keeps its last error, one that diverged has none."""
-        errors = self._errors.copy()
-        for row, whole in zip(errors, finished, strict=True):
-            last = int(np.isfinite(row).sum())
-            row[last:] = row[last - 1] if whole and last else np.nan
-        return errors
+
+def heats(cell: ComparisonCell) -> list[NDArray[np.int64]]:
+    """Return the steps at which networks are measured, heat by heat: each takes as many steps as all before it."""
+    total, found, begin, end = cell.budget.n, [], 0, min(cell.budget.n, EVALUATIONS * cell.evaluate_every)
+    while begin < total:
+        every = -(-(end - begin) // (EVALUATIONS // 2 if begin else EVALUATIONS))
+        found.append(np.minimum(np.arange(begin + every, end + every, every), end))
+        begin, end = end, min(total, 2 * end)
+    return found
+
+
+def race(splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np.int64]], tell: Tell) -> None:
+    """Train the networks [split][setting][fold] in heats, until no setting is worth another."""
+    begin, last, n = 0, int(plan[-1][-1]), 0
+    going = [list({id(folds): folds for folds in split}.values()) for split in splits]
+    for heat, steps in enumerate(plan):
+        runners = [runner for split in going for folds in split for runner in folds]
+        if not runners:
+            return
+
+        def watch(event: Event, runners: list[Runner] = runners) -> None:
+            runners[event.replica].watch(event)
+
+        def progress(state: Progress, heat: int = heat) -> None:
+            tell((heat + state.step / max(1, state.total_steps)) / len(plan))
+
+        for runner in runners:
+            runner.job = replace(runner.job, budget=Steps(int(steps[-1]) - begin))
+        watched = Supervision(Steps(int(steps[0]) - begin), (watch,), on_divergence="record")
+        n += len(steps)
+        loops = train([runner.job for runner in runners], watched, progress=progress, fleet=True)
+        for runner, loop in zip(runners, loops, strict=True):
+            runner.measured()
+            runner.errors += [math.nan] * (n - len(runner.errors))  # it diverged
+            runner.job = replace(runner.job, engine_state=loop.engine.state_dict())
+        begin = int(steps[-1])
+        seen = np.concatenate(plan[: heat + 1])
+        going = [worth_another(split, seen, last) if split else [] for split in going]
+
+
+def worth_another(split: Sequence[Sequence[Runner]], steps: NDArray[np.int64], last: int) -> list[Sequence[Runner]]:
+    """Return the settings [fold] of a split that go on: those whose best step lies in the last fifth of the steps.
+
+    One ends too if, with all the steps there are, it would not come to the best of the others even if every doubling of
+    its steps were to gain as much as the latest has.
+    """
+    curves = np.array([np.mean([runner.errors for runner in folds], axis=0) for folds in split])
+    curves = np.where(np.isnan(curves), np.inf, curves)
+    now = curves.min(axis=1)
+    before = curves[:, steps <= steps[-1] / 2].min(axis=1, initial=np.inf)
+    kept = []
+    for folds, curve, error, earlier in zip(split, curves, now, before, strict=True):
+        best = steps[int(np.argmax(curve <= (1 + TOLERANCE) * error))]
+        doublings = math.log2(last / steps[-1])
+        if math.isfinite(error) and best > LAST_PART * steps[-1] and error - doublings * (earlier - error) <= now.min():
+            kept.append(folds)
+    return kept
 
 
 # One network, one model
@@ -260,11 +288,6 @@ def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Ste
     """Return one network to train on scaled rows."""
     objective = setting.objective_for(*X.shape)
     return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
-
-
-def model_target(one: SplitData, scale: TargetScale | None) -> NDArray[Any]:
-    """Return what models of scikit-learn are trained on (n,): scaled numbers, or class numbers."""
-    return one.y if scale is None else scale.scaled(one.y)
 
 
 def for_validation(model: Any) -> Any:
@@ -320,23 +343,6 @@ def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
     return [shaped[stage - 1] for stage in STAGES] if stages else shaped
 
 
-def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
-    """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""
-    from sklearn.metrics import roc_auc_score
-
-    n, C = predicted.shape
-    right = predicted.argmax(1) == truth
-    there = np.unique(truth)
-    areas = [roc_auc_score(truth == c, predicted[:, c]) for c in there] if len(there) > 1 else [math.nan]
-    return {
-        "accuracy": float(right.mean()),
-        "balanced": float(np.mean([right[truth == c].mean() for c in there])),
-        "auc": float(np.mean(areas)),
-        "log_loss": float(-np.log(np.clip(predicted[np.arange(n), truth], 1e-7, 1.0)).mean()),
-        "brier": float(((predicted - np.eye(C)[truth]) ** 2).sum(1).mean()),
-    }
-
-
 # Cells
 
 
@@ -344,14 +350,8 @@ def make_cell(
     trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
 ) -> ComparisonCell:
     """Return the cell of one contender under one condition."""
-    every = max(1, min(EVERY, steps // FEWEST))
+    every = max(1, min(EVERY, steps // EVALUATIONS))
     return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
-
-
-def evaluated_at(cell: ComparisonCell) -> NDArray[np.int64]:
-    """Return the steps at which a network is measured."""
-    n = -(-cell.budget.n // cell.evaluate_every)
-    return np.minimum(np.arange(1, n + 1) * cell.evaluate_every, cell.budget.n)
 
 
 def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
@@ -364,14 +364,18 @@ def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     if arm.model in ("ridge", "logistic", "lasso"):
         return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
     if arm.model == "gp":
-        return splits * logs * (folds if logs > 1 else 1) * (0.1 + 8e-6 * min(n_train, GP_ROWS[0]) ** 2)
+        return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
     if arm.model == "rlp-cv":
-        return splits * (0.6 + 5e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+        return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
     if arm.model == "trees":
-        return splits * (0.06 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+        return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
     if arm.model == "boosting":
-        one, tried = (0.06 + 8e-6 * n_train * d**0.5, 4) if n_train > LARGE else (0.05 + 2.5e-5 * n_train * d, 2)
+        one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
         return splits * one * (1 + tried * logs * folds)
-    taken = min(cell.budget.n, 300 + n_train) * (20.0 if isinstance(arm.objective, Pointwise | BatchLoss) else 1.0)
-    rows = min(n_train, MOST_ROWS_IN_A_SUBSET) * 0.4 if arm.is_rlp else min(n_train, 90.0)
-    return splits * (N_SETTINGS * folds * logs + 1) * (2e-3 + taken * (5e-6 + 8e-10 * rows * (d + 10) * 10))
+    taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
+    if isinstance(arm.objective, Pointwise | BatchLoss):
+        taken *= 20.0
+    rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
+    one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
+    one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
+    return splits * (N_SETTINGS * folds * logs + 1) * one

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype
 
-from rlploss.compare.read import MISSING, Array, TableError
+from rlploss._scaling import Array
+from rlploss.compare.read import MISSING, TableError
 
 NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}  # among numbers or dates; elsewhere a category
 MOSTLY = 0.9  # if so many values are numbers or dates, a few words among them stand for missing values
@@ -48,20 +49,14 @@ class Style:
 
 _COMMA = r"[+-]?\d+(,\d+)?(e[+-]?\d+)?"
 # Groups of thousands do not begin with 0: 0,373 is a decimal. Lakhs have groups of two.
+_HEAD = r"[+-]?[1-9]\d{0,2}"
 STYLES = (
     Style(".", "", _PLAIN),
-    Style(".", ",", rf"[+-]?[1-9]\d{{0,2}}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),
-    Style(".", " ", rf"[+-]?[1-9]\d{{0,2}}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
+    Style(".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),
+    Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
     Style(",", "", _COMMA, "with decimal commas"),
-    Style(
-        ",", ".", rf"[+-]?[1-9]\d{{0,2}}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"
-    ),
-    Style(
-        ",",
-        " ",
-        rf"[+-]?[1-9]\d{{0,2}}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}",
-        "with decimal commas, spaces between thousands",
-    ),
+    Style(",", ".", rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"),
+    Style(",", " ", rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, spaces between thousands"),
 )
 THOUSANDS = {"none": "", "": "", ",": ",", ".": ".", " ": " ", "space": " ", "'": " ", "’": " "}
 

@@ -24,9 +24,9 @@ from rlploss import _checks
 from rlploss._extras import need
 from rlploss.datasets import registry
 from rlploss.lab import provenance, workers
-from rlploss.lab.errors import LabError, sentence
 from rlploss.lab.results import Tell
 from rlploss.lab.study import AnyCell
+from rlploss.lab.text import LabError, sentence
 from rlploss.lab.workers import Outcome, Say, TellOf, Train, WorkerLost
 
 TOPIC = "rlploss-progress"  # one for all drivers: the scheduler keeps a fixed number of events per topic

@@ -95,8 +95,8 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
     return mean, mean - half, mean + half
 
 
-def _t_test(values: Array, overlap: float = 0.0) -> tuple[float, float, float, float]:
-    """Mean, two-sided p of a mean of 0, and the 95 % interval of the mean.
+def _t_test(values: Array, overlap: float = 0.0, least: float = 0.0) -> tuple[float, float, float, float]:
+    """Mean, two-sided p of a mean of 0, and the 95 % interval of the mean, whose standard error is at least `least`.
 
     Values that are all the same have no variance to go by: their signs are tested, and the interval is a point, or
     everything where even that is not significant.
@@ -104,7 +104,7 @@ def _t_test(values: Array, overlap: float = 0.0) -> tuple[float, float, float, f
     n, mean = len(values), float(values.mean())
     if n < 2 or not math.isfinite(mean):
         return mean, 1.0, -math.inf, math.inf
-    error = float(values.std(ddof=1)) * math.sqrt(1.0 / n + overlap)
+    error = max(float(values.std(ddof=1)) * math.sqrt(1.0 / n + overlap), least)
     if error == mean == 0.0:
         return mean, 1.0, mean, mean
     if error <= 1e-9 * abs(mean):
@@ -114,17 +114,20 @@ def _t_test(values: Array, overlap: float = 0.0) -> tuple[float, float, float, f
     return mean, 2.0 * float(special.stdtr(n - 1, -abs(mean) / error)), mean - half, mean + half
 
 
-def compare(ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0) -> Comparison:
+def compare(
+    ours: Array, theirs: Array, *, lower_is_better: bool = True, overlap: float = 0.0, least: float = 0.0
+) -> Comparison:
     """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores.
 
     Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to
-    training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio.
+    training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio. Its root is never
+    taken to be less than `least`.
     """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
         raise ValueError(f"paired arms need the same seeds, got shapes {ours.shape} and {theirs.shape}")
     ratio = lower_is_better and bool((ours > 0).all() and (theirs > 0).all())
-    mean, p, low, high = _t_test(np.log(ours) - np.log(theirs) if ratio else ours - theirs, overlap)
+    mean, p, low, high = _t_test(np.log(ours) - np.log(theirs) if ratio else ours - theirs, overlap, least)
     better = mean < 0 if lower_is_better else mean > 0
     if not ratio:
         return Comparison(mean, low, high, p, len(ours), better, "difference")

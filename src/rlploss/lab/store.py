@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from rlploss import _files
-from rlploss.lab.errors import LabError
 from rlploss.lab.provenance import machine, versions
 from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
 from rlploss.lab.study import AnyCell, Cell, canonical_json
+from rlploss.lab.text import LabError
 
 FILE, LOCK = "runs.sqlite", ".lock"
 SCHEMA = 2

@@ -242,7 +242,7 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(train, theirs))
-        with _interrupts_held():
+        with interrupts_held():
             self.process.start()
         theirs.close()
 
@@ -282,7 +282,7 @@ def _ending(code: int | None) -> str:
 
 
 @contextmanager
-def _interrupts_held() -> Generator[None]:
+def interrupts_held() -> Generator[None]:
     """Processes started in here never see Ctrl-C, not even while they import; the driver sees it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

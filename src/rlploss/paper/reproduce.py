@@ -13,11 +13,11 @@ from rich.console import Console
 from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration, say
 from rlploss.lab import provenance, report
-from rlploss.lab.errors import Stopped
 from rlploss.lab.report import Report, Table
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, StoreError
 from rlploss.lab.study import AnyCell, distinct
+from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
 from rlploss.paper.protocols import ARMS
