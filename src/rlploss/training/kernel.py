@@ -74,21 +74,24 @@ def activate(z, bias, kind):
     zero, one = z.dtype.type(0), z.dtype.type(1)
     B, n = z.shape
     flat = z.reshape(B * n)
-    if kind == kt.RELU:  # in one pass
+    if n == 1:  # rows of one number are one long row
+        for i in range(B):
+            flat[i] += bias[0]
+    elif kind == kt.RELU:
         for i in range(B):
             row = z[i]
             for j in range(n):
                 row[j] = max(row[j] + bias[j], zero)
         return
-    if n == 1:  # rows of one number are one long row
-        for i in range(B):
-            flat[i] += bias[0]
     else:
         for i in range(B):
             row = z[i]
             for j in range(n):
                 row[j] += bias[j]
-    if kind == kt.TANH:
+    if kind == kt.RELU:
+        for i in range(B):
+            flat[i] = max(flat[i], zero)
+    elif kind == kt.TANH:
         tanh(flat)
     elif kind == kt.SIGMOID:
         for i in range(B * n):
