@@ -322,7 +322,9 @@ def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
     assert run("--out", out, "--tables", "a,c,e", "--rows", 40, "--splits", 3) == 0
     assert {cell.task.table for cell in stub[n:]} == {"e"}
     (out / "report.html").unlink()
+    monkeypatch.setattr("rlploss.lab.provenance.code_version", lambda root: "newer")  # rows of older code are shown
     assert cli.run(["report", str(out)]) == 0
+    assert "made by other code" in capsys.readouterr().out
     assert (out / "report.html").exists()
     assert len(stub) == n + 24
 
