@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlploss.lab.workers import Workers
 
 NAME = "survey"  # of the request in the store
+TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
 
 
 def survey(
@@ -89,7 +90,7 @@ def run(request: Request, out: Path, team: Workers, console: Console) -> None:
 
     cells = request.cells()
     turn = {cell.hash: number for number, cell in enumerate(cells)}
-    with Store(out, code_version=code_version(study.ROOT)) as store:
+    with Store(out, code_version=code_version(TRAINER)) as store:
         if (store.costs() or store.requests()) and NAME not in store.requests():
             raise StoreError(f"{out} holds what another command made; choose another directory")
         store.write_request(NAME, asdict(request))
@@ -136,11 +137,10 @@ def render(store: Store, out: Path, console: Console) -> None:
 
 def render_again(out: Path, console: Console) -> bool:
     """Render the report of a survey's directory; False if another command made it. Trains nothing."""
-    from rlploss.compare.survey import ROOT
     from rlploss.lab.provenance import code_version
     from rlploss.lab.store import Store
 
-    with Store(out, code_version=code_version(ROOT), create=False) as store:
+    with Store(out, code_version=code_version(TRAINER), create=False) as store:
         if NAME not in store.requests():
             return False
         versions = store.code_versions()

@@ -32,7 +32,6 @@ from rlploss.lab.results import CellResult, Tell, TrainedNetwork
 from rlploss.lab.study import Cell, Part, canonical_json
 from rlploss.training.job import Steps
 
-ROOT = __name__  # the code whose changes make stored rows foreign
 STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
 MOST_TEST_ROWS = 1000
 DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
