@@ -83,10 +83,10 @@ def show_tables(request: Request, team: Workers, console: Console) -> None:
 def run(request: Request, out: Path, team: Workers, console: Console) -> None:
     """Train what is missing, then write and show the report."""
     from rlploss.compare import survey as study
-    from rlploss.lab.text import Stopped
     from rlploss.lab.provenance import code_version
     from rlploss.lab.run import execute, plan
     from rlploss.lab.store import Store, StoreError
+    from rlploss.lab.text import Stopped
 
     cells = request.cells()
     turn = {cell.hash: number for number, cell in enumerate(cells)}
