@@ -75,7 +75,7 @@ def screen(grid: Grid, asked: tuple[str, ...], seconds: float) -> str:
     n = len(grid.cell(asked[0], "released", "rlp").seeds)
     sentences = [
         f"{agreement.count('same')} of {len(agreement)} means are the published ones, "
-        f"{agreement.count('different')} differ (Welch's test).",
+        f"{agreement.count('different')} not (Welch's test).",
         f"Equal epochs: RLP's error is lower on {_listed(epochs, 'better')}.",
         "But an epoch has 1,000 optimiser steps for RLP and 30 to 104 for MSE.",
         f"Equal steps: lower on {_listed(steps, 'better')}, higher on {_listed(steps, 'worse')}.",
