@@ -65,13 +65,36 @@ def speed() -> str:
     return "\n".join(["| | beside the released loop | |", "|---|---|---|", *rows])
 
 
+PAIRS = {
+    ("rlp", "mse+l2"): "RLP / MSE+L2",
+    ("rlp-cv", "mse-cv"): "`RLPRegressorCV` / its MSE-only twin",
+    ("rlp-cv", "ridge"): "`RLPRegressorCV` / ridge regression",
+    ("rlp-cv", "boosting"): "`RLPRegressorCV` / boosting",
+    ("rlp-cv", "trees"): "`RLPRegressorCV` / extra trees",
+}
+
+
+def survey() -> str:
+    """Ratios of squared errors over the tables of the survey, the held-out half first; random splits."""
+    found = [row for row in read(RESULTS / "survey" / "tables" / "pairs.csv") if row["outside"] == "False"]
+    rows = {(row["ours"], row["theirs"], row["rows"], row["half"]): row for row in found}
+    columns = dict.fromkeys((row["rows"], row["half"]) for row in found)
+    heads = [f"{half}, {int(n):,} rows ({rows['rlp', 'mse+l2', n, half]['tables']} tables)" for n, half in columns]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for pair, shown in PAIRS.items():
+        cells = [rows[(*pair, *column)] for column in columns]
+        told = [f"{short(c['ratio'])} [{short(c['low'])}, {short(c['high'])}], {c['word']}" for c in cells]
+        lines.append(f"| {shown} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
 def compare() -> str:
     """The answer of the comparison that is kept in docs/results."""
     text = (RESULTS / "compare-diabetes" / "answer.txt").read_text(encoding="utf-8")
     return "\n".join(f"> {line}<br>" for line in text.strip().splitlines()).removesuffix("<br>")
 
 
-BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "speed": speed}
+BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "survey": survey, "speed": speed}
 
 
 def render(text: str) -> str:
