@@ -282,7 +282,7 @@ def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing
 
     def paint(axes: Axes) -> None:
         axes.set_axis_off()
-        axes.set_xlim(-2.6, k + 4.0)
+        axes.set_xlim(-2.6, k + 4.6)
         axes.set_ylim(left + bars + 0.8, -1.9)
         axes.plot([1, k], [0, 0], color=INK, linewidth=0.9)
         for tick in range(1, k + 1):
