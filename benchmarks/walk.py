@@ -109,7 +109,7 @@ def walk(name: str) -> dict[str, list[str]]:
             call()
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]  # the stubs do not know that None ends it
+            threading.setprofile(None)
     for module, function in compiled(modules):
         if id(function) not in compiled_before:
             enter(module, function.__qualname__)

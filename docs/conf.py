@@ -10,16 +10,17 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
-import figures  # noqa: E402 - found by the path above, as are the next three
-import hatch_build  # noqa: E402
-import readme  # noqa: E402
+import figures  # noqa: E402 - found by the path above
+import hatch_build  # noqa: E402 - as above
+import readme  # noqa: E402 - as above
 
-import rlploss  # noqa: E402
+import rlploss  # noqa: E402 - as above
 
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HOME = hatch_build.urls(settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"])["Repository"]
@@ -111,8 +112,8 @@ def plain(app: object, what: str, name: str, item: object, options: object, line
     lines[:] = "``".join(parts).split("\n")
 
 
-def setup(app: object) -> None:
+def setup(app: Any) -> None:
     """Connect the three."""
-    app.connect("autodoc-process-docstring", plain, priority=400)  # type: ignore[attr-defined]  # before napoleon
-    app.connect("builder-inited", prepare)  # type: ignore[attr-defined]
-    app.connect("source-read", outside)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
+    app.connect("builder-inited", prepare)
+    app.connect("source-read", outside)

@@ -74,7 +74,7 @@ LINES = {  # of Python, at most: what is there now may only shrink
     "loss": 2_200,
     "training": 3_252,
     "tool": 8_536,  # loss, training, estimators, and everything beside the rooms
-    "everything": 19_536,
+    "everything": 19_526,
 }
 
 

@@ -220,10 +220,11 @@ def test_a_table_fits_a_terminal(capsys):
     from rich.console import Console
 
     from rlploss.compare.report import result_table
+    from rlploss.lab.report import show
 
     X, y = line()
     found = compare(X, y, arms=["ridge", "mean"], n_splits=2)
-    command._print_table(Console(force_terminal=True, width=80), result_table(found, arms.PLAIN, short=True))
+    show(Console(force_terminal=True, width=80), result_table(found, arms.PLAIN, short=True))
     said = capsys.readouterr().out
     assert "ridge regression" in said
     assert "|" not in said

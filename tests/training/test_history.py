@@ -47,7 +47,7 @@ def test_an_empty_one_prints_too() -> None:
 def test_one_that_diverged_says_so() -> None:
     X, y = data()
     settings = {"budget": Steps(50), "optimizer": SGD(1e12), "on_divergence": "record"}
-    diverged = fit(seeded(lambda: RegressionNet(3), 0), X, y, MSE(), **settings)  # type: ignore[arg-type]  # of a dict
+    diverged = fit(seeded(lambda: RegressionNet(3), 0), X, y, MSE(), **settings)
     assert "stopped by diverged" not in repr(diverged), "nothing was stopped by that"
     assert "diverged" in repr(diverged)
     assert len(repr(diverged).splitlines()) == 3

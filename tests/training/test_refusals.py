@@ -146,7 +146,7 @@ def test_what_belongs_to_a_value_is_no_argument_of_fit(change: dict[str, Any]) -
 def test_a_budget_is_needed() -> None:
     X, y = data()
     with pytest.raises(TypeError, match="budget"):
-        fit(network(), X, y, MSE())  # type: ignore[call-arg]  # as the test says
+        fit(network(), X, y, MSE())
 
 
 def test_a_generator_of_a_batch_loss_beside_a_checkpoint(tmp_path: Any) -> None:
@@ -206,7 +206,7 @@ def test_models_that_cannot_be_trained() -> None:
     with pytest.raises(TypeError, match=r"must be float32 or float64, got torch\.bfloat16"):
         fit(network().bfloat16(), X, y, "mse", budget=Steps(1))
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got type"):
-        fit(RegressionNet, X, y, "mse", budget=Steps(1))  # type: ignore[arg-type]  # as the test says
+        fit(RegressionNet, X, y, "mse", budget=Steps(1))
     with pytest.raises(ValueError, match="one row of output per row of input"):
         fit(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0), nn.Unflatten(0, (1, -1))), X, y, "mse", budget=Steps(1))
 
@@ -217,6 +217,6 @@ def test_epochs_and_rates_are_checked_when_the_values_are_made() -> None:
     with pytest.raises(ValueError, match=r"lr must be above 0, got 0\.0"):
         Adam(0)
     with pytest.raises(TypeError, match="lr must be a number, got 'fast'"):
-        Adam("fast")  # type: ignore[arg-type]  # as the test says
+        Adam("fast")
     with pytest.raises(ValueError, match="nesterov=True needs momentum above 0"):
         SGD(0.1, nesterov=True)

@@ -167,7 +167,7 @@ def test_values_are_frozen_and_compare_by_what_they_hold() -> None:
     assert Steps(3) != Epochs(3)
     assert len({RLP(9), RLP(9), RLP(8), MSE(9), MSE(9)}) == 3
     with pytest.raises(dataclasses.FrozenInstanceError):
-        RLP(9).subset_size = 8  # type: ignore[misc]  # as the test says
+        RLP(9).subset_size = 8
     assert dataclasses.replace(MSE(9), mixup=0.5) == MSE(9, mixup=0.5)
 
 
@@ -381,11 +381,11 @@ def test_a_problem_is_data_first_and_all_else_by_name() -> None:
     problem = Problem(X, y, seed=4, objective=RLP(5), optimizer=Adam(0.1), budget=Steps(7))
     assert (problem.X is X, problem.y is y, problem.seed, problem.validation) == (True, True, 4, None)
     with pytest.raises(TypeError, match="positional"):
-        Problem(X, y, 4)  # type: ignore[misc]  # as the test says
+        Problem(X, y, 4)
     with pytest.raises(TypeError, match="unexpected keyword"):
-        Problem(X, y, lr=0.1)  # type: ignore[call-arg]  # as the test says
+        Problem(X, y, lr=0.1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        problem.seed = 3  # type: ignore[misc]  # as the test says
+        problem.seed = 3
     assert problem != dataclasses.replace(problem), "tables are not compared number by number"
 
 

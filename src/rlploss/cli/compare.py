@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rlploss.compare.columns import Design
-    from rlploss.lab.report import Table
 
 N = TypeVar("N", int, float)
 ARMS = (
@@ -93,6 +92,7 @@ def compare(
 
     from rlploss.compare import comparison, report
     from rlploss.compare.schedule import Pair
+    from rlploss.lab.report import show
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
     sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
@@ -137,7 +137,7 @@ def compare(
         say(shown, text)
     for condition in found.conditions:
         say(shown, f"\n{condition.label[0].upper()}{condition.label[1:]}, {len(found.seeds)} splits\n")
-        _print_table(shown, report.result_table(found, condition, short=True))
+        show(shown, report.result_table(found, condition, short=True))
     say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
 
 
@@ -177,23 +177,18 @@ def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, 
 def _tell_table(console: Console, table: Path, design: Design, columns: Any, between: str) -> None:
     """Say what a table is and what becomes of these columns of it."""
     from rlploss.compare.report import columns_table
+    from rlploss.lab.report import show
 
     gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
     said = f"{between} target {design.target.name!r}: {design.target.said}."
     say(console, f"{table.name}: {design.n_rows:,} rows{gone}{said}{' ' * bool(design.said)}{design.said}")
     if columns:
-        _print_table(console, columns_table(columns))
+        show(console, columns_table(columns))
     plain = len([c for c in design.columns if c not in columns])
     if plain:
         say(console, f"{plain} column{'s' * (plain > 1)} taken as {'they stand' if plain > 1 else 'it stands'}.")
     for text in design.warnings:
         say(console, f"Warning: {text}.")
-
-
-def _print_table(console: Console, table: Table) -> None:
-    from rlploss.lab.report import show
-
-    show(console, table)
 
 
 def _check_place(place: Path, design: Design, source: str) -> None:
@@ -227,7 +222,10 @@ def _own_loss(text: str) -> tuple[str, Any]:
 def _names(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise ValueError(f"give names separated by commas, got {text!r}")
+    return found
 
 
 def _numbers(option: str, text: str | None, kind: type[N]) -> list[N] | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rlploss.cli.compare import _names
 from rlploss.cli.track import Track
 
 DEFAULT_OUT = Path("rlploss-results")
@@ -61,12 +62,3 @@ def report(
     console = Console()
     if not survey.render_again(directory, console):
         render_again(directory, console=console)
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
-        raise ValueError(f"give names separated by commas, got {text!r}")
-    return found

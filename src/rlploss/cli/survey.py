@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import _names, _numbers, _own_loss, _print_table
+from rlploss.cli.compare import _names, _numbers, _own_loss
 from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def survey(
     track: Track = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the tables and what they cost, and stop.")] = False,
 ) -> None:
-    """Compare RLP with everything else on some forty public tables: when, if ever, does it help?"""
+    """Compare RLP with everything else on 34 public tables: when, if ever, does it help?"""
     from rich.console import Console
 
     from rlploss.compare import survey as study
@@ -67,7 +67,7 @@ def survey(
 def show_tables(request: Request, team: Workers, console: Console) -> None:
     """Say which tables there are, how large, and how long they take."""
     from rlploss.compare.survey import expected_seconds, is_development, load_rows
-    from rlploss.lab.report import Table
+    from rlploss.lab.report import Table, show
 
     cells, shown = request.cells(), []
     for table in request.tables:
@@ -75,7 +75,7 @@ def show_tables(request: Request, team: Workers, console: Console) -> None:
         n, d = load_rows(table).X.shape
         half = "development" if is_development(table) else "held-out"
         shown.append((table, half, f"{n:,}", f"{d}", duration(seconds / team.count)))
-    _print_table(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
+    show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
     total = sum(map(expected_seconds, cells)) / team.count
     say(console, f"{len(cells)} cells, about {duration(total)} on {team.count} core{'s' * (team.count > 1)}.")
 
@@ -143,10 +143,7 @@ def render_again(out: Path, console: Console) -> bool:
     with Store(out, code_version=code_version(TRAINER), create=False) as store:
         if NAME not in store.requests():
             return False
-        versions = store.code_versions()
-        if versions and store.code_version not in versions:
-            # Rows of other code are shown when they are all there is, and never together with ours.
-            store.code_version = versions[0]
+        if store.show_what_there_is():
             say(console, "The runs were made by other code than this; the report shows them as they are.")
         render(store, out, console)
     return True

@@ -46,11 +46,8 @@ FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
-BEGINNING, ENDING, INLINE = (
-    2.0,
-    4.0,
-    0.8,
-)  # seconds to start processes, to write a report; wall clock of one core's second
+BEGINNING, ENDING = 2.0, 4.0  # seconds to start processes, and to write a report
+INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
 Cells = dict[tuple[str, str], StoredCell]  # by condition and contender
@@ -186,7 +183,6 @@ class Run:
         elif isinstance(team, Pair) and (work < WORTH_A_PAIR or own_loss or cores < 2):
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
-        # One process keeps its second core half busy; a second process takes its time to begin.
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
         kept = f", {stored} trained already" if stored else ""

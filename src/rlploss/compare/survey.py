@@ -1,4 +1,4 @@
-"""The survey as a study: every arm on some forty public tables, with few training rows and with many.
+"""The survey as a study: every arm on 34 public tables, with few training rows and with many.
 
 A split is random, or it trains inside (rows of the half nearest to the mean) and tests outside. Arms are those of the
 comparison, tuned as there; `RLPRegressorCV` and its MSE-only twin choose among as many settings as each other. What
@@ -150,7 +150,9 @@ def label(arm: str, kind: str = "regression") -> str:
 
 def loss_json(name: str, loss: Any, kind: str) -> str:
     """A reader's loss as JSON; refuses one that another process could not load."""
-    text = canonical_json(contenders_for(kind, None, {name: loss}, session=False)[-1].objective.to_json())  # type: ignore[union-attr]  # it is a loss
+    objective = contenders_for(kind, None, {name: loss}, session=False)[-1].objective
+    assert objective is not None  # it is a loss
+    text = canonical_json(objective.to_json())
     if '"where":null' in text:
         raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
     return text

@@ -12,7 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlploss import __version__
 from rlploss._progress import duration
-from rlploss.compare.surveyed import NARROW, TRAIT_WORDS, WORDS, Effect, Ranks, Survey, word
+from rlploss.compare.answer import NARROW
+from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Effect, Ranks, Survey, word
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.stats import Comparison

@@ -10,12 +10,12 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
+from rlploss.compare.answer import is_none
 from rlploss.compare.survey import RIVAL, TRAITS, Request, SurveyArm, SurveyCell, SurveyTask, is_development
 from rlploss.lab import stats
 from rlploss.lab.results import StoredCell
 from rlploss.lab.stats import Comparison
 
-NARROW = 1.05  # an interval within this ratio of none is no difference
 FEWEST_TABLES = 8  # for a regression over tables, and for a word on it
 DRAWS = 2000  # of tables, with repetition
 WORDS = ("better", "level", "worse", "undecided")
@@ -33,7 +33,7 @@ def word(c: Comparison) -> str:
     """Better or worse if that is significant, level within 5 % of no difference, undecided otherwise."""
     if c.significant:
         return c.word
-    return "level" if 1 / NARROW < c.low and c.high < NARROW else "undecided"
+    return "level" if is_none(c) else "undecided"
 
 
 @dataclass(frozen=True)

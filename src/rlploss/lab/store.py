@@ -243,6 +243,14 @@ class Store:
         rows = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
         return [str(row[0]) for row in rows]
 
+    def show_what_there_is(self) -> bool:
+        """Read the rows of the latest other code if this code has none, never both; returns whether it does."""
+        versions = self.code_versions()
+        others = bool(versions) and self.code_version not in versions
+        if others:
+            self.code_version = versions[0]
+        return others
+
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
         return int(self._rows("SELECT COUNT(*) FROM cell WHERE code_version <> ?", self.code_version)[0][0])

@@ -103,10 +103,7 @@ def render_again(out: Path, *, console: Console) -> None:
                 f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
                 "again: what is stored is not trained again"
             )
-        versions = store.code_versions()
-        if versions and store.code_version not in versions:
-            # Rows of other code are shown when they are all there is, and never together with ours.
-            store.code_version = versions[0]
+        if store.show_what_there_is():
             say(console, "The runs were made by other code than this; the report shows them as they are.")
         render(store, out, console=console, show=list(store.requests()))
 
