@@ -66,7 +66,7 @@ def own_kind(name: str, loss: str) -> ArmKind:
         raise ValueError(f"the loss {name!r} must be one of batches of rows, got {value!r}; wrap it in BatchLoss")
 
     def objective(batch_size: int | str, mixup: None = None) -> Objective:
-        return replace(value, batch_size=batch_size)
+        return replace(value, batch_size=batch_size)  # type: ignore[type-var]  # every subclass is a dataclass
 
     return ArmKind(name, "ochre", objective)
 
