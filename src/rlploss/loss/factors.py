@@ -135,22 +135,27 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """
     M, d = x.shape
     p = d + int(intercept)
-    if M <= p or M * p > _SMALL or not x.is_cpu or x.is_complex():
+    if M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
         return None
-    x = (x.detach() if x.requires_grad else x).to(torch.float64)
-    reflectors, scales = torch.geqrf(torch.nn.functional.pad(x, (1, 0), value=1.0) if intercept else x)
-    pivots = reflectors.diagonal().tolist()
-    if intercept:
-        pivots = pivots[1:]
-        offsets = reflectors[0].tolist()[1:]
-        if not all(abs(offset) < 1e3 * abs(pivot) for offset, pivot in zip(offsets, pivots, strict=True)):
-            return None
+    columns = np.ones((p, M))  # numpy's calls are shorter than torch's, and drive less of a step's code from the cache
+    own = columns[p - d :]
+    own[:] = x.detach().numpy().T
+    basis, r = torch.linalg.qr(torch.from_numpy(columns).mT)
+    triangle = r.numpy()
+    pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
     # one norm for all columns is one call, and is good enough where their scales are alike
-    if not _certain(pivots, [torch.linalg.vector_norm(x).item() / math.sqrt(d)] * d, M * _EPS) and not _certain(
-        pivots, torch.linalg.vector_norm(x, dim=0).tolist(), M * _EPS
-    ):
+    flat = own.reshape(-1)
+    norm, share = math.sqrt(flat.dot(flat) / d) if d else 0.0, 1.0
+    if not norm > 1e-140:
         return None
-    basis = torch.linalg.householder_product(reflectors, scales)
+    for pivot, offset in zip(pivots, offsets, strict=True):
+        if intercept and not abs(offset) < 1e3 * abs(pivot):
+            return None
+        share *= pivot / norm
+    if not abs(share) > 4 * M * _EPS:  # the bound of `_certain`
+        norms = torch.linalg.vector_norm(torch.from_numpy(own), dim=1).tolist()
+        if not _certain(pivots, norms, M * _EPS):
+            return None
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
 
 

@@ -124,14 +124,16 @@ def subset_values(
 
 def _quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
     """The value of one small batch in few calls, where it is as simple as that; None where it takes more checks."""
-    plain = type(pred) is type(target) is type(x) is Tensor and not is_tracing()
-    if not plain or pred.shape != target.shape or pred.dtype is not target.dtype or torch.is_autocast_enabled("cpu"):
+    if not type(pred) is type(target) is type(x) is Tensor:
         return None
-    if pred.ndim not in (1, 2) or pred.dtype not in (torch.float32, torch.float64):
+    shape, dtype = pred.shape, pred.dtype
+    if target.shape != shape or target.dtype is not dtype or dtype not in (torch.float32, torch.float64):
         return None
-    if x.ndim != 2 or x.shape[0] != pred.shape[0] or x.numel() == 0 or pred.numel() == 0:
+    if len(shape) not in (1, 2) or 0 in shape:
         return None
-    rows = quick_rows(x, form.intercept, pred.dtype)
+    if x.ndim != 2 or x.shape[0] != shape[0] or is_tracing() or torch.is_autocast_enabled("cpu"):
+        return None
+    rows = quick_rows(x, form.intercept, dtype)
     if rows is None:
         return None
     residual = as_residual(pred, target)
