@@ -91,8 +91,8 @@ def compare(
     from rich.console import Console
 
     from rlploss.compare import comparison, report
-    from rlploss.compare.schedule import Pair
     from rlploss.lab.report import show
+    from rlploss.lab.workers import LocalProcesses
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
     sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
@@ -101,7 +101,8 @@ def compare(
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
     _check_place(place, design, table.name)
-    pair = Pair()
+    # Much of a small network's time is Python's, which has one core for each process.
+    pair = LocalProcesses(2, here=True)
     try:
         found = comparison.compare(
             design,

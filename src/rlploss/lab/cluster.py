@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
@@ -68,7 +69,11 @@ class DaskWorkers:
         """See `Workers.run`."""
         with self._client() as client:
             team = _Team(self, client, train, say)
-            yield from workers.keep_busy(team.look, cells, tell, say, partial(time.sleep, PAUSE))
+            for outcome in workers.keep_busy(team.look, deque(cells), tell, say):
+                if outcome is None:
+                    time.sleep(PAUSE)
+                else:
+                    yield outcome
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

@@ -101,11 +101,12 @@ def execute(
     finished = 0
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
-    def tell(cell: AnyCell, fraction: float, *, now: bool = False) -> None:
-        far[cell.hash] = min(max(fraction, 0.0), 1.0)
-        done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
-        label = f"[{finished}/{len(todo.todo)}] {cell}"
-        line.tell(total if finished == len(todo.todo) else done, label, now=now)
+    def tell(cell: AnyCell, fraction: float | None, *, now: bool = False) -> None:
+        if fraction is not None:
+            far[cell.hash] = min(max(fraction, 0.0), 1.0)
+            done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
+            label = f"[{finished}/{len(todo.todo)}] {cell}"
+            line.tell(total if finished == len(todo.todo) else done, label, now=now)
         if time.monotonic() > deadline:
             raise _TimeUp
 
