@@ -24,6 +24,7 @@ from typing import Protocol
 from rlploss import _checks
 from rlploss.lab.results import CellResult, Tell
 from rlploss.lab.study import AnyCell
+from rlploss.training.engine import one_torch_thread
 
 Train = Callable[[AnyCell, Tell], CellResult]
 TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
@@ -125,19 +126,15 @@ def one_thread() -> Iterator[None]:
 
     Sums that are shared out among threads round differently, so results would depend on where a cell ran.
     """
-    import torch
     from threadpoolctl import threadpool_limits
 
-    threads, ones = torch.get_num_threads(), dict.fromkeys(_THREAD_VARIABLES, "1")
-    before = {name: os.environ[name] for name in ones if name in os.environ}
-    os.environ.update(ones)
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
+    before = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    with threadpool_limits(1), one_torch_thread():
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
-            for name in ones:
+            for name in _THREAD_VARIABLES:
                 del os.environ[name]
             os.environ.update(before)
 
