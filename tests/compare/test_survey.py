@@ -359,7 +359,7 @@ def test_a_directory_of_another_command_is_refused(stub, tmp_path, capsys):
     with Store(tmp_path / "s", code_version="x") as store:
         store.write_request("table1", {})
     assert run("--out", tmp_path / "s", "--tables", "a", "--rows", 40) == 2
-    assert "another command" in capsys.readouterr().err
+    assert "holds what `rlploss reproduce` made; choose another directory" in capsys.readouterr().err
     assert not stub
 
 

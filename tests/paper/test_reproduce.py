@@ -84,7 +84,7 @@ def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
         return fake(cell, tell)
 
     monkeypatch.setattr(measure, "train", interrupted)
-    with pytest.raises(Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"):
+    with pytest.raises(Stopped, match=r"3 of 8 cells are stored, rlploss report .*cut shows them"):
         run(["table1"], NARROW, tmp_path / "cut")
     assert not (tmp_path / "cut" / "report.html").exists()
     monkeypatch.setattr(measure, "train", fake)
@@ -100,18 +100,16 @@ def test_names_add_up_in_one_directory_and_report_renders_them_again(tmp_path, s
     assert 'id="table1"' in page
     assert 'id="fig-networks"' in page
     (tmp_path / "report.html").unlink()
-    console = Console(file=io.StringIO(), width=200)
-    work.render_again(tmp_path, console=console)
+    assert cli.run(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text() == page
 
 
-def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch):
+def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch, capsys):
     run(["table1"], NARROW, tmp_path)
     before = tables(tmp_path)
     monkeypatch.setattr(work.provenance, "code_version", lambda root: "other")
-    console = Console(file=io.StringIO(), width=200)
-    work.render_again(tmp_path, console=console)
-    assert "made by other code" in console.file.getvalue()
+    assert cli.run(["report", str(tmp_path)]) == 0
+    assert "made by other code" in capsys.readouterr().out
     assert tables(tmp_path) == before
     text = run(["table1"], NARROW, tmp_path)
     assert "8 stored cells come from other code and are left aside" in text

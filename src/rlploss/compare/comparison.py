@@ -123,15 +123,21 @@ class Comparison:
         use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        word = a.verdict()
+        word = a.verdict(at_mse=best != a.best.label)
         told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
+        if second == best:  # one of them is RLP at its MSE end
+            best, second = a.best.label, a.second.label
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
-        if a.lead.significant:
-            sure = f"Sure: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
+        useful = "Not sure that any is of use" if trivial is not None and a.useless else ""
+        if a.lead.word == "better":
+            sure = f"{useful or 'Sure'}: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
         else:
-            sure = f"Not sure: {second} is not distinguishable from {best} ({gap(reverse(a.lead))}) in {many}"
+            level = f"{second} is not distinguishable from {best} ({gap(reverse(a.lead))})"
+            if a.lead.word == "worse":  # an average that a few splits have made
+                level = f"{second} is better than {best} in most splits, not on average ({gap(reverse(a.lead))})"
+            sure = f"{useful or 'Not sure'}: {level} in {many}"
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
         for condition in self.conditions[1:]:
@@ -255,8 +261,7 @@ def compare(
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=provenance.code_version(ROOT)) as store:
-            if store.requests():
-                raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
+            store.refuse_others()
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):

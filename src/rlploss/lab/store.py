@@ -271,6 +271,13 @@ class Store:
             row = (name, canonical_json(options), _now())
             connection.execute("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", row)
 
+    def refuse_others(self, *names: str) -> None:
+        """Refuse a directory in which something else was asked for than these names, or (none of them) a comparison."""
+        asked = self.requests()
+        if asked.keys() - set(names) or (names and not asked and self.costs()):
+            maker = "compare" if not asked else "survey" if "survey" in asked else "reproduce"
+            raise StoreError(f"{self.directory} holds what `rlploss {maker}` made; choose another directory")
+
     def requests(self) -> dict[str, dict[str, Any]]:
         """Everything asked for in this directory, by name."""
         found: dict[str, dict[str, Any]] = {}
