@@ -21,7 +21,7 @@ from rlploss.compare.columns import make_design
 from rlploss.compare.schedule import sample
 from rlploss.compare.train import Trainer, make_cell
 from rlploss.lab import stats
-from rlploss.lab.results import StoredCell, TrainedNetwork
+from rlploss.lab.study import StoredCell, TrainedNetwork
 from rlploss.lab.text import LabError
 
 QUICK = {"n_splits": 3, "steps": 60, "random_state": SEED}

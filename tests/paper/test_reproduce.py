@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.paper import world
 
 from rlploss import cli, datasets
-from rlploss.lab.results import CellResult
+from rlploss.lab.study import CellResult
 from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Inline
 from rlploss.paper import measure
@@ -107,7 +107,8 @@ def test_names_add_up_in_one_directory_and_report_renders_them_again(tmp_path, s
 def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch, capsys):
     run(["table1"], NARROW, tmp_path)
     before = tables(tmp_path)
-    monkeypatch.setattr(work.provenance, "code_version", lambda root: "other")
+    for place in ("lab.store", "paper.reproduce"):
+        monkeypatch.setattr(f"rlploss.{place}.code_version", lambda root: "other")
     assert cli.run(["report", str(tmp_path)]) == 0
     assert "made by other code" in capsys.readouterr().out
     assert tables(tmp_path) == before

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +39,21 @@ Thousands = Annotated[
     str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
 ]
 Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")]
+
+
+def _track(context: typer.Context, track: str | None) -> str | None:
+    """Track until the command ends."""
+    from rlploss.lab.run import tracking
+
+    if track is not None:
+        context.with_resource(tracking(track))
+    return track
+
+
+Track = Annotated[
+    str | None,
+    typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
+]
 
 
 def compare(

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.compare import _names
-from rlploss.cli.track import Track
+from rlploss.cli.compare import Track, _names
 
 DEFAULT_OUT = Path("rlploss-results")
 
@@ -58,15 +57,14 @@ def report(
     from rich.console import Console
 
     from rlploss.cli import survey
-    from rlploss.lab import provenance
-    from rlploss.lab.store import Store
+    from rlploss.lab.store import Store, code_version
     from rlploss.paper import measure
     from rlploss.paper import reproduce as paper
 
     console = Console()
     with Store(directory, code_version="", create=False) as store:
         surveyed = survey.NAME in store.requests()
-        store.code_version = provenance.code_version(survey.TRAINER if surveyed else measure.ROOT)
+        store.code_version = code_version(survey.TRAINER if surveyed else measure.ROOT)
         if store.show_what_there_is():
             say(console, "The runs were made by other code than this; the report shows them as they are.")
         (survey.render if surveyed else paper.render)(store, directory, console)

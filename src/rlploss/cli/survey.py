@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import _names, _numbers, _own_loss
-from rlploss.cli.track import Track
+from rlploss.cli.compare import Track, _names, _numbers, _own_loss
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,16 +81,15 @@ def show_tables(request: Request, team: Workers, console: Console) -> None:
 def run(request: Request, out: Path, team: Workers, console: Console) -> None:
     """Train what is missing, then write and show the report."""
     from rlploss.compare import survey as study
-    from rlploss.lab.provenance import code_version
     from rlploss.lab.run import run_study
-    from rlploss.lab.store import Store
+    from rlploss.lab.store import Store, code_version
 
-    cells, how = request.cells(), {"cost": study.expected_seconds, "train": study.train}
+    cost, train = study.expected_seconds, study.train
     with Store(out, code_version=code_version(TRAINER)) as store:
         store.refuse_others(NAME)
         store.write_request(NAME, asdict(request))
-        what = f"{len(request.tables)} tables"
-        run_study(what, cells, store, **how, workers=team, console=console, in_turn=True)  # few rows first
+        what, cells = f"{len(request.tables)} tables", request.cells()  # few rows first
+        run_study(what, cells, store, cost=cost, train=train, workers=team, console=console, in_turn=True)
         render(store, out, console)
 
 

@@ -22,9 +22,9 @@ from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
 from rlploss.compare.rows import MEASURES, WINDOWS
 from rlploss.compare.train import Trainer
-from rlploss.lab import provenance, stats
-from rlploss.lab.results import StoredCell
-from rlploss.lab.store import Store
+from rlploss.lab import stats
+from rlploss.lab.store import Store, code_version
+from rlploss.lab.study import StoredCell
 from rlploss.lab.text import LabError, number
 from rlploss.lab.workers import Workers, parse_workers
 
@@ -101,9 +101,9 @@ class Comparison:
         sizes = self.values(contender, "subset_size", condition)
         return int((sizes == 0).sum()), len(sizes)
 
-    def called(self, one: Contender, condition: str = "plain") -> str:
+    def called(self, one: Contender) -> str:
         """Return the name of an arm by what it was: RLP whose dial stands at its MSE end is MSE."""
-        stays, of = self.dial_stays(one.name, condition) if one.is_rlp else (0, 0)
+        stays, of = self.dial_stays(one.name) if one.is_rlp else (0, 0)
         return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
 
     def lines(self) -> list[str]:
@@ -260,7 +260,7 @@ def compare(
         raise ValueError(f'losses of your own are trained in this process: workers must be "inline", got {workers!r}')
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
-        with Store(place, code_version=provenance.code_version(ROOT)) as store:
+        with Store(place, code_version=code_version(ROOT)) as store:
             store.refuse_others()
             if on_start is not None:
                 on_start()

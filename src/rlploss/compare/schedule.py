@@ -18,9 +18,9 @@ from rlploss.compare.read import TableError
 from rlploss.compare.rows import MEASURES, TEST_SHARE, filled, n_test_rows
 from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds, make_cell
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
-from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
+from rlploss.lab.study import StoredCell
 from rlploss.lab.text import LabError
 from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 

@@ -36,12 +36,11 @@ from rlploss.compare.arms import (
     tuned,
 )
 from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import Replica, train_further
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell
+from rlploss.lab.study import Cell, CellResult, Tell, TrainedNetwork
 from rlploss.models import build_network
-from rlploss.training.engine import one_torch_thread
 from rlploss.training.evaluation import Event, History
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Adam, Problem, Steps, make_job

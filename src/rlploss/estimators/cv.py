@@ -20,13 +20,13 @@ from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._scaling import Array
 from rlploss._values import positive
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators import dial
 from rlploss.estimators.base import ClassificationEstimator, FarRowsWarning, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.dial import Choice, Index, Split
 from rlploss.estimators.parameters import CV_ATTRIBUTES, CV_PARAMETERS, documented
 from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
 from rlploss.models import ACTIVATIONS, WeightedMean
-from rlploss.training.engine import one_torch_thread
 from rlploss.training.job import make_job
 from rlploss.training.objectives import Objective
 
@@ -154,9 +154,6 @@ class CrossValidated(NetworkEstimator):
         if not isinstance(skip, bool):
             one_of("linear_skip", skip, ("auto",))
         return places, alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
-
-    def _form(self) -> RLP:
-        return RLP(probe=self.probe, intercept=self.intercept, ridge=self.ridge)
 
     def _least_columns(self) -> int:
         """p, the subset size that stands for the pointwise end."""

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from rlploss import CrossEntropy, Event, Steps
 from rlploss._progress import ProgressFunction
 from rlploss._scaling import Array
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import Choice, Index, choose, relative
 from rlploss.models import Skip, WeightedMean
-from rlploss.training.engine import one_torch_thread
 from rlploss.training.fit import train
 from rlploss.training.job import Job
 from rlploss.training.loop import Supervision

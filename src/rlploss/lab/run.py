@@ -17,9 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration, say
-from rlploss.lab.results import CellResult
 from rlploss.lab.store import Store
-from rlploss.lab.study import AnyCell, distinct
+from rlploss.lab.study import AnyCell, CellResult, distinct
 from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Train, Workers
 from rlploss.tracking import Logger, MLflowLogger, TensorBoardLogger

@@ -22,9 +22,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from rlploss import _checks
-from rlploss.lab.results import CellResult, Tell
-from rlploss.lab.study import AnyCell
-from rlploss.training.engine import one_torch_thread
+from rlploss.distributed import one_torch_thread
+from rlploss.lab.study import AnyCell, CellResult, Tell
 
 Train = Callable[[AnyCell, Tell], CellResult]
 TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration, say
-from rlploss.lab import provenance, report
+from rlploss.lab import report
 from rlploss.lab.report import Report, Table
 from rlploss.lab.run import run_study
-from rlploss.lab.store import Store, StoreError
+from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
@@ -46,7 +46,7 @@ def check_narrowing(request: Request) -> None:
 
 def open_store(out: Path) -> Store:
     """The store of an output directory, for the code of the paper's studies."""
-    return Store(out, code_version=provenance.code_version(measure.ROOT))
+    return Store(out, code_version=code_version(measure.ROOT))
 
 
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:

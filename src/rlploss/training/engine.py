@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,20 +28,6 @@ class Outcome:
     steps: int
     seconds: float
     bad: float | None = None  # the value that was not finite, if there was one; its step was not taken
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """One thread for torch; as before afterwards.
-
-    Threads of small products wait for each other, and what they share out among them rounds differently.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Engine(ABC):

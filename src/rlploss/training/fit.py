@@ -16,7 +16,7 @@ from rlploss._checks import one_of
 from rlploss._extras import need
 from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training.checkpoint import engine_of
-from rlploss.training.engine import Engine, ModuleEngine, Outcome, one_torch_thread
+from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
 from rlploss.training.job import Adam, Budget, ChosenOptimizer, Job, Problem, Schedule, make_job
 from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas, why_not_kernel
@@ -197,7 +197,7 @@ def train(
     def advance(loop: Loop, outcome: Outcome | None) -> None:
         """Begin a loop, or note how its stretch went; then give its next one to the pool, or take it here."""
         # the bits of factors and metrics must not depend on how many there are
-        with one_torch_thread() if isinstance(loop.engine, KernelEngine) else nullcontext():
+        with distributed.one_torch_thread() if isinstance(loop.engine, KernelEngine) else nullcontext():
             loop.begin() if outcome is None else loop.took(outcome)
             while (stretch := loop.next()) is not None:
                 if pool is not None and loop.engine.in_pool:
