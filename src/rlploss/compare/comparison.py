@@ -261,7 +261,7 @@ def compare(
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(ROOT)) as store:
-            store.refuse_others()
+            store.refuse_others("compare")
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):

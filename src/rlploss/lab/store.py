@@ -279,11 +279,11 @@ class Store:
             row = (name, canonical_json(options), _now())
             connection.execute("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", row)
 
-    def refuse_others(self, *names: str) -> None:
-        """Refuse a directory in which something else was asked for than these names, or (none of them) a comparison."""
+    def refuse_others(self, command: str) -> None:
+        """Refuse a directory that another command than `reproduce`, `survey` or `compare`, the one given, has made."""
         asked = self.requests()
-        if asked.keys() - set(names) or (names and not asked and self.costs()):
-            maker = "compare" if not asked else "survey" if "survey" in asked else "reproduce"
+        maker = "survey" if "survey" in asked else "reproduce" if asked else "compare" if self.costs() else command
+        if maker != command:
             raise StoreError(f"{self.directory} holds what `rlploss {maker}` made; choose another directory")
 
     def requests(self) -> dict[str, dict[str, Any]]:

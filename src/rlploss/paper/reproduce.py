@@ -24,7 +24,7 @@ from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
 from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import STUDIES, cells_of, expected_seconds
+from rlploss.paper.studies import OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
 
@@ -36,12 +36,14 @@ def choose(names: Iterable[str]) -> list[str]:
     return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
 
 
-def check_narrowing(request: Request) -> None:
-    """Datasets and arms must be known by name."""
+def check_narrowing(request: Request, chosen: Sequence[str]) -> None:
+    """Datasets and arms must be known by name; a reader's losses have one place."""
     for name in request.datasets or ():
         _checks.one_of("dataset", name, (*DATASETS, "moons"))
     for name in request.arms or ():
         _checks.one_of("arm", name, ARMS)
+    if request.losses and chosen != [OWN_LOSSES_IN]:
+        raise ValueError(f"--loss goes with {OWN_LOSSES_IN} alone, got {', '.join(chosen)}; name nothing else")
 
 
 def open_store(out: Path) -> Store:
@@ -52,10 +54,10 @@ def open_store(out: Path) -> Store:
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
     chosen = choose(names)
-    check_narrowing(request)
+    check_narrowing(request, chosen)
     cells = distinct(cells_of(chosen, request))
     with open_store(out) as store:
-        store.refuse_others(*CATALOG)
+        store.refuse_others("reproduce")
         missing = [cell for cell in cells if not store.has(cell)]
         unavailable = missing_data(missing, console)
         for cell in missing:
@@ -141,7 +143,7 @@ def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | N
     made = build(store, out)
     written = report.write(made, out)
     for section in made.sections:
-        if show is None or section.name in show:
+        if section.name in (store.requests() if show is None else show):
             for table in section.tables:
                 _show_table(table, console)
     tested = [c for c in made.claims if c.verdict != NOT_TESTED]
