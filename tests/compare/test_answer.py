@@ -15,7 +15,7 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare
-from rlploss.compare.answer import Answer, Reached, answer, interval, paired, reverse
+from rlploss.compare.answer import Answer, Reached, answer, gap, interval, paired, reverse
 from rlploss.compare.arms import PLAIN, Condition
 from rlploss.compare.columns import make_design
 from rlploss.compare.schedule import sample
@@ -83,6 +83,11 @@ def test_sentences():
     text = worse.sentence("here")
     assert text.startswith("MSE is better than RLP by 50 % [50, 50] here")
     assert "it is not shown to be better than predicting the mean" in text
+
+
+def test_no_difference_is_told_without_rounding():
+    assert gap(stats.Comparison(1.1e-17, -0.018, 0.018, 1.0, 10, True, "difference")) == "+0 points [-1.8, 1.8]"
+    assert gap(stats.Comparison(-1.1e-17, -math.inf, math.inf, 1.0, 10, True, "difference")) == "+0 points [?, ?]"
 
 
 def test_the_best_rival_is_taken():

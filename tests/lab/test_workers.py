@@ -146,6 +146,28 @@ def test_what_a_process_that_died_leaves_is_done_here():
     workers.close()
 
 
+def patient_here(cell, tell):
+    """Dies elsewhere; here it waits until the others are dead, and then tells something."""
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+    while multiprocessing.active_children():
+        time.sleep(0.02)
+    tell(0.5)
+    tell(0.6)
+    return os.getpid()
+
+
+def test_trouble_with_the_others_is_no_failure_of_a_cell_and_is_not_swallowed():
+    def say(text):
+        raise RuntimeError("nobody can be told")
+
+    cells = [stub.cell(rate=rate) for rate in (0.1, 0.2)]
+    running = LocalProcesses(2, here=True).run(patient_here, cells, tell=lambda *_: None, say=say)
+    assert next(running).result == os.getpid()
+    with pytest.raises(RuntimeError, match="nobody can be told"):
+        next(running)
+
+
 def test_a_deadline_is_seen_while_nobody_tells_anything():
     started = time.monotonic()
 

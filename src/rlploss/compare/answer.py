@@ -57,7 +57,7 @@ def gap(c: Paired) -> str:
     if c.scale == "ratio" and high > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
     word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
-    value, least, most = (100 * (end - none) + 0.0 for end in (c.effect, low, high))  # no -0
+    value, least, most = (round(100 * (end - none), 6) + 0.0 for end in (c.effect, low, high))  # no -0, no 1e-15
     return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
 
 

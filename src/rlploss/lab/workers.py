@@ -257,14 +257,20 @@ class LocalProcesses:
     ) -> Iterator[Outcome]:
         """Train a cell in this process; whenever it tells how far it is, the others are looked after."""
         others: list[Outcome | None] = []
+        trouble: list[Exception] = []  # of the others: no failure of this cell
 
         def told(fraction: float) -> None:
             tell(cell, fraction)
-            others.append(next(running, None))
+            try:
+                others.append(next(running, None))
+            except Exception as error:
+                trouble.append(error)
 
         with one_thread():
             outcome = attempt(train, cell, told)
         yield from (one for one in (outcome, *others) if one is not None)
+        if trouble:
+            raise trouble[0]
 
 
 class _Process:
