@@ -47,7 +47,7 @@ def main(out: Path = Path("out/demo"), request: Request = REQUEST) -> None:
             for name in NAMES:
                 store.write_request(name, asdict(replace(request, datasets=asked)))
             execute(todo, store, train=measure.train, workers=workers, console=Console())
-        reproduce.render(store, out, console=Console(file=io.StringIO()), show=())
+        reproduce.render(store, out, Console(file=io.StringIO()), show=())
         grid = reproduce.stored_results(store).grid("table1")
     assert grid is not None  # it was asked for
     print(screen(grid, asked, time.monotonic() - started))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.paper import world
 
-from rlploss.lab.results import CellResult
+from rlploss.lab.study import CellResult
 from rlploss.lab.workers import Inline
 from rlploss.paper.request import Request
 

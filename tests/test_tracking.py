@@ -22,8 +22,8 @@ from rlploss import (
     seeded,
 )
 from rlploss._extras import missing
-from rlploss.lab.results import CellResult, TrainedNetwork
 from rlploss.lab.run import note, tracking
+from rlploss.lab.study import CellResult, TrainedNetwork
 
 needs_mlflow = pytest.mark.skipif(bool(missing("mlflow", "sqlalchemy")), reason="pip install 'rlploss[track]'")
 needs_tensorboard = pytest.mark.skipif(bool(missing("tensorboard")), reason="pip install 'rlploss[track]'")

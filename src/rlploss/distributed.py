@@ -210,3 +210,14 @@ def _everywhere(x: Tensor) -> Tensor:
     if current().world > 1:
         dist.all_reduce(x)
     return x
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """One thread for torch: on small products several wait for each other, and what they share out rounds otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,13 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare
-from rlploss.compare.answer import Reached, answer, interval, paired, reverse
+from rlploss.compare.answer import Answer, Reached, answer, gap, interval, paired, reverse
 from rlploss.compare.arms import PLAIN, Condition
 from rlploss.compare.columns import make_design
 from rlploss.compare.schedule import sample
 from rlploss.compare.train import Trainer, make_cell
 from rlploss.lab import stats
+from rlploss.lab.study import StoredCell, TrainedNetwork
 from rlploss.lab.text import LabError
 
 QUICK = {"n_splits": 3, "steps": 60, "random_state": SEED}
@@ -83,6 +85,11 @@ def test_sentences():
     assert "it is not shown to be better than predicting the mean" in text
 
 
+def test_no_difference_is_told_without_rounding():
+    assert gap(stats.Comparison(1.1e-17, -0.018, 0.018, 1.0, 10, True, "difference")) == "+0 points [-1.8, 1.8]"
+    assert gap(stats.Comparison(-1.1e-17, -math.inf, math.inf, 1.0, 10, True, "difference")) == "+0 points [?, ?]"
+
+
 def test_the_best_rival_is_taken():
     found = made_up(
         {n: around(m) for n, m in {"mse": 1.1, "mae": 1.0, "rlp": 1.0, "ridge": 3.0, "boosting": 2}.items()}
@@ -114,6 +121,93 @@ def test_corrected_intervals_agree_with_corrected_p_values():
                 assert back.effect == pytest.approx(1 / c.effect if lower else -c.effect)
                 assert interval(back) == pytest.approx((1 / high, 1 / low) if lower else (-high, -low))
                 assert back.better is not d.better
+
+
+# Three lines that agree
+
+C = stats.Comparison
+TESTS = {  # of RLP against the best network without it
+    "better": C(0.8, 0.7, 0.9, 0.001, 4, True, "ratio", 0.001),
+    "worse": C(1.2, 1.1, 1.3, 0.001, 4, False, "ratio", 0.001),
+    "none": C(1.0, 0.99, 1.01, 0.9, 4, True, "ratio", 0.9),
+    "undecided": C(1.0, 0.5, 2.0, 0.9, 4, True, "ratio", 0.9),
+}
+RLP_ARMS = ("rlp", "rlp+l2", "rlp-cv")
+
+
+def told(monkeypatch, best, test, *, at_mse=False, useless=False, beats_nothing=False):
+    """The lines of a comparison whose answer is made up."""
+    named = {one.name: one for one in arms.REGRESSION}
+    there = [named[name] for name in ("mean", "ridge", "mse+l2", *RLP_ARMS)]
+    numbers = {"rmse": 1.0, "subset_size": 0.0 if at_mse else 30.0}
+    cell = StoredCell(tuple(TrainedNetwork(seed, 0, {}, 0.1, numbers) for seed in range(4)), {}, 0.1)
+    target = SimpleNamespace(task="regression")
+    design = SimpleNamespace(target=target, time=None, warnings=())
+    cells = {("plain", one.name): cell for one in there}
+    found = Comparison(design, tuple(there), (PLAIN,), cells, None, 60, tuple(range(4)))
+    against = {one.name: TESTS[test] for one in there}
+    second = named["rlp" if best == "mse+l2" else "mse+l2"]
+    lead = TESTS[test] if best == "rlp" else reverse(TESTS[test]) if second.name == "rlp" else TESTS["undecided"]
+    made = Answer(
+        named["rlp"],
+        against,
+        (named["mse+l2"], named["ridge"]),
+        named[best],
+        second,
+        lead,
+        0,
+        4,
+        beats_nothing,
+        useless,
+    )
+    monkeypatch.setattr(Comparison, "answer", lambda self: made)
+    use, rlp, sure = found.lines()
+    return use, rlp.split(":")[0], sure
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("best", [*RLP_ARMS, "mse+l2", "ridge"])
+def test_the_three_lines_agree(best, test, monkeypatch):
+    """Whatever wins, and whatever RLP adds: no line denies another."""
+    use, verdict, sure = told(monkeypatch, best, test)
+    rlp_wins = best in RLP_ARMS
+    assert use.startswith("Use RLP") == rlp_wins
+    assert (verdict == "RLP helps") == (rlp_wins and test == "better")
+    if rlp_wins:
+        assert verdict not in ("RLP does not help", "RLP adds nothing")
+    assert ("either will do" in verdict) == (best in ("rlp", "rlp+l2") and test == "none")
+    assert ("undecided" in verdict) == (test == "undecided")
+    if "rlp" in (best, "rlp" if best == "mse+l2" else ""):  # the third line is of the same two arms as the second
+        assert sure.startswith("Sure: ") == ((best, test) in (("rlp", "better"), ("mse+l2", "worse")))
+    # RLP with its dial at the MSE end is MSE: nothing is credited to RLP
+    use, verdict, sure = told(monkeypatch, best, test, at_mse=True)
+    if best in ("rlp", "rlp+l2"):
+        assert use.startswith("Use MSE")
+        assert verdict != "RLP helps"
+        assert "either will do" not in verdict
+        first, second = re.search(
+            r"(\S+) is (?:better|not dist).*? (?:than the next,|than|from) (\S+?),? ", sure
+        ).groups()
+        assert first != second
+    # and where nothing is of use, neither is RLP
+    use, verdict, sure = told(monkeypatch, best, test, useless=True)
+    assert use.startswith("Use none")
+    assert verdict != "RLP helps"
+    assert "either will do" not in verdict
+    assert sure.startswith("Not sure that any is of use: ")
+    assert told(monkeypatch, best, test, beats_nothing=True)[1] != "RLP helps"
+
+
+def test_the_lead_is_the_test_that_the_second_line_tells():
+    rng = np.random.default_rng(SEED)
+    for _ in range(60):
+        drawn = np.exp(rng.normal(0.0, 0.05, size=(4, 8)) + 0.05 * rng.normal(size=(4, 1)))
+        found = made_up(dict(zip(("mse", "mse+l2", "rlp", "ridge"), drawn, strict=True)))
+        names = {found.best.name, found.second.name}
+        if "rlp" in names:
+            (other,) = names - {"rlp"}
+            assert (found.lead.word == "level") == (found.against[other].word == "level")
+            assert (found.lead.better is found.against[other].better) == (found.best.name == "rlp")
 
 
 # Fair

@@ -289,7 +289,7 @@ def test_where_rlp_is_mse_it_is_not_trained():
 
 
 def runner(errors):
-    return [Runner(None, None, None, list(errors))]
+    return [Runner(job=None, rows=None, measure=None, errors=list(errors))]
 
 
 def cell_of(steps):

@@ -2,12 +2,7 @@
 
 import json
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,7 +12,7 @@ from tests.seeds import SEED
 from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
-from rlploss.compare import arms, compare, schedule
+from rlploss.compare import arms, compare
 from rlploss.lab.text import LabError
 
 QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
@@ -152,52 +147,6 @@ def test_arms_that_are_clearly_behind_end_after_three_splits():
     assert sorted((n["mae"], n["huber"])) == [3, 6]  # the better of the networks without RLP goes on
     assert any(note.startswith("Ended after 3 splits, clearly behind: ") for note in found.notes)
     assert len(found.table) == 4
-
-
-class Beside(ThreadPoolExecutor):
-    """A thread where the second process would be."""
-
-    _processes: ClassVar = {}
-
-    def __init__(self, n, context):
-        super().__init__(n)
-
-
-class Gone(Beside):
-    def submit(self, *_):
-        raise BrokenProcessPool
-
-
-class Dies(Beside):
-    def submit(self, *_):
-        return super().submit(self._die)
-
-    def _die(self):
-        raise BrokenProcessPool
-
-
-@pytest.mark.parametrize("pool", [Beside, Gone, Dies])
-def test_a_pair_trains_every_cell_once_whatever_becomes_of_the_other(pool, monkeypatch):
-    import time
-
-    monkeypatch.setattr(schedule, "ProcessPoolExecutor", pool)
-    monkeypatch.setattr(schedule, "one_thread", nullcontext)
-    rows = schedule.Trainer(*line(), "regression")
-    cells = [schedule.make_cell(rows, one, arms.PLAIN, (0,), 10) for one in arms.REGRESSION]
-    threads = set()
-
-    def train(cell, tell):
-        threads.add(threading.get_ident())
-        time.sleep(0.01)
-        return cell.arm.name
-
-    pair = schedule.Pair()
-    for _ in range(2):  # the other stays
-        done = list(pair.run(train, cells, tell=lambda *_: None, say=print))
-        assert sorted(outcome.result for outcome in done) == sorted(cell.arm.name for cell in cells)
-        assert all(outcome.cell.arm.name == outcome.result for outcome in done)
-    pair.close()
-    assert len(threads) == (2 if pool is Beside else 1)
 
 
 def test_the_help_names_every_arm():

@@ -15,8 +15,7 @@ from rlploss.compare.survey_report import answers, build
 from rlploss.compare.surveyed import WORDS, Ranks, Survey, word
 from rlploss.datasets.tables import SurveyTable
 from rlploss.lab import report, stats
-from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
-from rlploss.lab.study import loss_json
+from rlploss.lab.study import CellResult, StoredCell, TrainedNetwork, loss_json
 
 DEVELOPMENT, HELD_OUT = ("c", "e"), ("a", "b")  # by the hash of their names, as a test below says
 SIZES = {"a": 300, "b": 120}
@@ -325,7 +324,7 @@ def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
     assert run("--out", out, "--tables", "a,c,e", "--rows", 40, "--splits", 3) == 0
     assert {cell.task.table for cell in stub[n:]} == {"e"}
     (out / "report.html").unlink()
-    monkeypatch.setattr("rlploss.lab.provenance.code_version", lambda root: "newer")  # rows of older code are shown
+    monkeypatch.setattr("rlploss.lab.store.code_version", lambda root: "newer")  # rows of older code are shown
     assert cli.run(["report", str(out)]) == 0
     assert "made by other code" in capsys.readouterr().out
     assert (out / "report.html").exists()
@@ -362,7 +361,7 @@ def test_a_directory_of_another_command_is_refused(stub, tmp_path, capsys):
     with Store(tmp_path / "s", code_version="x") as store:
         store.write_request("table1", {})
     assert run("--out", tmp_path / "s", "--tables", "a", "--rows", 40) == 2
-    assert "another command" in capsys.readouterr().err
+    assert "holds what `rlploss reproduce` made; choose another directory" in capsys.readouterr().err
     assert not stub
 
 

@@ -13,10 +13,11 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 from tests.close import assert_close
 from tests.seeds import SEED, paired_readings
 
-from rlploss import MSE, RLP, Adam, Steps, fit
+from rlploss import MSE, RLP, Adam, Problem, Steps, fit
 from rlploss.estimators import RLPClassifierCV, RLPRegressor, RLPRegressorCV
-from rlploss.estimators.replicas import PENALTIES, greedy
-from rlploss.models import WeightedMean
+from rlploss.estimators.replicas import PENALTIES, Replica, greedy, train_further
+from rlploss.models import WeightedMean, build_network
+from rlploss.training.job import make_job
 
 SMALL = {"hidden_layer_sizes": (12,), "max_iter": 8, "max_doublings": 0, "random_state": SEED}
 FEW = {"alphas": (0.1,), "activations": ("relu",), "linear_skip": False, **SMALL}  # one setting per subset size
@@ -60,6 +61,34 @@ def test_the_mixture_is_never_worse_than_the_best_candidate(X, y):
     errors = {name: np.mean((found - t) ** 2) * model.scaling_.y_scale[0] ** 2 for name, found in each.items()}
     assert_close(errors["mixture"], -model.ensemble_score_, rtol=1e-3)
     assert -model.ensemble_score_ <= errors["ridge"] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("activation", "softmax"), [("relu", False), ("tanh", False), ("logistic", True)])
+def test_a_replica_gives_what_its_network_gave_at_every_evaluation(activation, softmax):
+    X, y = table(n=20)
+    target = np.eye(2)[(y > y.mean()).astype(int)]
+    network = build_network(3, (5,), 2, activation=activation, softmax=softmax, seed=SEED)
+    job = make_job(network, Problem(X, target, seed=SEED), MSE(), Adam(0.05), Steps(1))
+    then = []
+
+    class Watched(Replica):
+        def watch(self, event):
+            super().watch(event)
+            with torch.no_grad():
+                then.append(event.model()(torch.tensor(X, dtype=torch.float32)).double().numpy())
+
+    one = Watched(job)
+    train_further([one], 6, 2)
+    train_further([one], 4, 2)
+    then = [out for at, out in enumerate(then) if at not in (0, 4)]  # before the first step of each training
+    found = one.outputs(X.astype(np.float32), one.kept)
+    assert_close(np.exp(found) / np.exp(found).sum(-1, keepdims=True) if softmax else found, np.stack(then), rtol=1e-4)
+    assert not np.array_equal(found[2], found[3])  # the second training went on
+    kept = len(one.kept)
+    one.diverged = True
+    train_further([one], 4, 2)
+    assert len(one.kept) == kept == 5
+    assert np.isnan(one.predictions(X, 5, 7)).all()
 
 
 def test_greedy_against_a_loop():

@@ -13,8 +13,7 @@ import numpy as np
 from rlploss.datasets import registry
 from rlploss.datasets.cache import DataFile
 from rlploss.datasets.registry import Entry
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell, Part
+from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.training.job import Epochs
 
 

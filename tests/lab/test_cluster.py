@@ -343,7 +343,7 @@ def test_a_cell_that_always_kills_is_given_up_and_the_rest_finishes(dask, tmp_pa
 
 
 def test_a_worker_with_other_code_is_left_aside(two, monkeypatch):
-    monkeypatch.setattr(cluster.provenance, "code_version", lambda root: "another")
+    monkeypatch.setattr(cluster.store, "code_version", lambda root: "another")
     outcomes, _, said = start(DaskWorkers(two.address), [stub.cell()], train)
     with pytest.raises(
         ClusterError, match=r"no worker at tcp://.* can be used: its rlploss has other code .*; install the same"

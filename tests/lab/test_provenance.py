@@ -1,6 +1,6 @@
 import pytest
 
-from rlploss.lab import provenance
+from rlploss.lab import store
 
 
 @pytest.fixture
@@ -12,15 +12,15 @@ def package(tmp_path, monkeypatch):
     (root / "c.py").write_text("X = 1\n")
     (root / "_checks.py").write_text("Y = 1\n")
     (root / "unused.py").write_text("Z = 1\n")
-    monkeypatch.setattr(provenance, "__file__", str(root / "lab" / "provenance.py"))
-    provenance.code_hash.cache_clear()
+    monkeypatch.setattr(store, "__file__", str(root / "lab" / "store.py"))
+    store.code_hash.cache_clear()
     yield root
-    provenance.code_hash.cache_clear()
+    store.code_hash.cache_clear()
 
 
 def rehash():
-    provenance.code_hash.cache_clear()
-    return provenance.code_hash("rlploss.a")
+    store.code_hash.cache_clear()
+    return store.code_hash("rlploss.a")
 
 
 def test_code_that_matters_changes_the_hash_and_words_do_not(package):
@@ -35,16 +35,16 @@ def test_code_that_matters_changes_the_hash_and_words_do_not(package):
 
 
 def test_code_version_of_the_real_package_covers_the_loss_and_the_loop():
-    provenance.code_hash.cache_clear()
-    assert len(provenance.code_version("rlploss.lab.train")) == 64
-    assert provenance.code_version("rlploss.lab.train") != provenance.code_version("rlploss.loss.planes")
+    store.code_hash.cache_clear()
+    assert len(store.code_version("rlploss.lab.train")) == 64
+    assert store.code_version("rlploss.lab.train") != store.code_version("rlploss.loss.planes")
 
 
 def test_unknown_modules_are_named():
     with pytest.raises(ValueError, match=r"root must name a module of rlploss, got 'rlploss\.nothing'"):
-        provenance.code_hash("rlploss.nothing")
+        store.code_hash("rlploss.nothing")
 
 
 def test_versions_and_machine_are_plain():
-    assert provenance.versions()["torch"].startswith("2.")
-    assert provenance.machine()["cores"] >= 1
+    assert store.versions()["torch"].startswith("2.")
+    assert store.machine()["cores"] >= 1

@@ -12,9 +12,8 @@ from tests.lab import stub
 
 from rlploss import Adam, Epochs, Pointwise
 from rlploss.lab import store as store_module
-from rlploss.lab.results import CellResult, TrainedNetwork
 from rlploss.lab.store import Store, StoreError
-from rlploss.lab.study import Arm, Cell, Task
+from rlploss.lab.study import Arm, Cell, CellResult, Task, TrainedNetwork
 
 
 def result_of(cell):
@@ -224,3 +223,18 @@ def test_functions_are_stored_by_name_and_others_are_refused(tmp_path):
         store.write(with_loss(halved), CellResult((TrainedNetwork(0, 0, {}, 0.1),), "torch", 1, 0.1))
         assert store.has(with_loss(halved))
         assert store.costs() == []  # a stored function is never loaded, so nobody can plant one
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "maker"), [("table1", True, "reproduce"), ("survey", False, "survey"), ("", True, "compare")]
+)
+def test_what_another_command_made_is_refused(tmp_path, asked, trained, maker):
+    with Store(tmp_path / "out", code_version="e") as store:
+        if asked:
+            store.write_request(asked, {})
+        if trained:
+            store.write(stub.cell(), result_of(stub.cell()))
+        store.refuse_others(maker)
+        for other in {"reproduce", "survey", "compare"} - {maker}:
+            with pytest.raises(StoreError, match=f"holds what `rlploss {maker}` made; choose another directory"):
+                store.refuse_others(other)

@@ -1,6 +1,8 @@
 """Processes of this machine: retries, what is told, threads, what cannot be sent."""
 
+import multiprocessing
 import os
+import time
 
 import pytest
 import torch
@@ -89,6 +91,97 @@ def test_a_cell_that_cannot_be_pickled_is_a_reason_and_the_process_lives_on():
 def test_a_process_that_dies_while_its_child_holds_the_pipe_is_noticed():
     found, _ = collect(LocalProcesses(1), [stub.cell(rate=0.1)], orphan)
     assert found[0.1].error == "the worker process died (exit code 3), as in each of 3 tries"
+
+
+# This process beside others
+
+
+def slowly(cell, tell):
+    """A result that tells where it was made and when; the longer part of its time without a word."""
+    began = time.monotonic()
+    for _ in range(4):
+        time.sleep(0.01)
+        tell(0.5)
+    return os.getpid(), began, time.monotonic()
+
+
+def dying_elsewhere(cell, tell):
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+    return slowly(cell, tell)
+
+
+def silent_elsewhere(cell, tell):
+    if multiprocessing.parent_process() is not None:
+        time.sleep(60)
+    return slowly(cell, tell)
+
+
+def test_this_process_and_others_train_every_cell_once_and_the_others_stay():
+    cells = [stub.cell(rate=r / 100) for r in range(1, 30)]
+    workers, timed = LocalProcesses(2, here=True), [stub.cell(rate=0.5, timed=True), stub.cell(rate=0.6, timed=True)]
+    pids = []
+    for todo in (cells[:1], cells, [*timed, *cells]):
+        found, said = collect(workers, todo, slowly)
+        assert said == []
+        pids.append({outcome.result[0] for outcome in found.values()})
+    assert pids[0] == {os.getpid()}  # nobody begins a process for one cell
+    assert pids[1] == pids[2]
+    assert len(pids[1]) == 2
+    late = [found[cell.arm.rate].result for cell in timed]
+    assert max(o.result[2] for o in found.values() if not o.cell.task.timed) <= late[0][1] <= late[0][2] <= late[1][1]
+    workers.close()
+    workers.close()
+    (other,) = pids[1] - {os.getpid()}
+    assert not os.path.exists(f"/proc/{other}")
+
+
+def test_what_a_process_that_died_leaves_is_done_here():
+    cells = [stub.cell(rate=r / 10) for r in range(1, 5)]
+    workers = LocalProcesses(3, here=True)
+    for n_dead in (2, 0):  # none takes their place
+        found, said = collect(workers, cells, dying_elsewhere)
+        assert {outcome.result[0] for outcome in found.values()} == {os.getpid()}
+        assert len(said) == n_dead
+    workers.close()
+
+
+def patient_here(cell, tell):
+    """Dies elsewhere; here it waits until the others are dead, and then tells something."""
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+    while multiprocessing.active_children():
+        time.sleep(0.02)
+    tell(0.5)
+    tell(0.6)
+    return os.getpid()
+
+
+def test_trouble_with_the_others_is_no_failure_of_a_cell_and_is_not_swallowed():
+    def say(text):
+        raise RuntimeError("nobody can be told")
+
+    cells = [stub.cell(rate=rate) for rate in (0.1, 0.2)]
+    running = LocalProcesses(2, here=True).run(patient_here, cells, tell=lambda *_: None, say=say)
+    assert next(running).result == os.getpid()
+    with pytest.raises(RuntimeError, match="nobody can be told"):
+        next(running)
+
+
+def test_a_deadline_is_seen_while_nobody_tells_anything():
+    started = time.monotonic()
+
+    def tell(cell, fraction):
+        if fraction is None and time.monotonic() > started + 0.5:
+            raise TimeoutError
+
+    running = LocalProcesses(2, here=True).run(
+        silent_elsewhere, [stub.cell(rate=r) for r in (0.1, 0.2)], tell=tell, say=print
+    )
+    with pytest.raises(TimeoutError):
+        list(running)
+    assert time.monotonic() - started < 20
+    assert not multiprocessing.active_children()
 
 
 def test_a_process_computes_with_one_thread(monkeypatch):

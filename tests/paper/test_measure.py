@@ -3,8 +3,7 @@ import dataclasses
 import pytest
 from tests.paper.world import PROVENANCE
 
-from rlploss.lab.results import StoredCell
-from rlploss.lab.study import Cell
+from rlploss.lab.study import Cell, StoredCell
 from rlploss.paper import claims, published
 from rlploss.paper.measure import Measurement, Setting, train
 from rlploss.paper.request import Request

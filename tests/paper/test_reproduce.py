@@ -14,7 +14,7 @@ from tests.paper import world
 
 from rlploss import Steps, cli, datasets
 from rlploss.cli.compare import _own_losses
-from rlploss.lab.results import CellResult
+from rlploss.lab.study import CellResult
 from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Inline, LocalProcesses
 from rlploss.paper import measure
@@ -86,7 +86,7 @@ def test_interrupted_it_resumes_to_the_same_tables(tmp_path, monkeypatch):
         return fake(cell, tell)
 
     monkeypatch.setattr(measure, "train", interrupted)
-    with pytest.raises(Stopped, match=r"3 of 8 cells are stored, this goes on: rlploss reproduce table1 --scale"):
+    with pytest.raises(Stopped, match=r"3 of 8 cells are stored, rlploss report .*cut shows them"):
         run(["table1"], NARROW, tmp_path / "cut")
     assert not (tmp_path / "cut" / "report.html").exists()
     monkeypatch.setattr(measure, "train", fake)
@@ -102,18 +102,17 @@ def test_names_add_up_in_one_directory_and_report_renders_them_again(tmp_path, s
     assert 'id="table1"' in page
     assert 'id="fig-networks"' in page
     (tmp_path / "report.html").unlink()
-    console = Console(file=io.StringIO(), width=200)
-    work.render_again(tmp_path, console=console)
+    assert cli.run(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text() == page
 
 
-def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch):
+def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monkeypatch, capsys):
     run(["table1"], NARROW, tmp_path)
     before = tables(tmp_path)
-    monkeypatch.setattr(work.provenance, "code_version", lambda root: "other")
-    console = Console(file=io.StringIO(), width=200)
-    work.render_again(tmp_path, console=console)
-    assert "made by other code" in console.file.getvalue()
+    for place in ("lab.store", "paper.reproduce"):
+        monkeypatch.setattr(f"rlploss.{place}.code_version", lambda root: "other")
+    assert cli.run(["report", str(tmp_path)]) == 0
+    assert "made by other code" in capsys.readouterr().out
     assert tables(tmp_path) == before
     text = run(["table1"], NARROW, tmp_path)
     assert "8 stored cells come from other code and are left aside" in text
@@ -199,7 +198,7 @@ def own_loss(folder):
     return losses
 
 
-def test_a_loss_of_ones_own_stands_in_table1_and_against_the_others(tmp_path, stubbed):
+def test_a_loss_of_ones_own_stands_in_table1_and_against_the_others(tmp_path, stubbed, capsys):
     request = Request("smoke", datasets=("linear",), arms=("mse", "rlp"), losses=own_loss(tmp_path))
     cells = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "log_cosh"]
     mse = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "mse"]
@@ -214,9 +213,8 @@ def test_a_loss_of_ones_own_stands_in_table1_and_against_the_others(tmp_path, st
     assert "log_cosh against the others" in text
     assert "below 1 log_cosh is ahead" in (tmp_path / "out" / "report.html").read_text()
     assert f"--loss {tmp_path / 'mylosses.py'}:log_cosh" in (tmp_path / "out" / "report.html").read_text()
-    again = Console(file=io.StringIO(), width=200)
-    work.render_again(tmp_path / "out", console=again)
-    assert "log_cosh against the others" in again.file.getvalue()
+    assert cli.run(["report", str(tmp_path / "out")]) == 0
+    assert "log_cosh against the others" in capsys.readouterr().out
 
 
 def test_a_loss_of_ones_own_reaches_processes_that_cannot_import_it(tmp_path):

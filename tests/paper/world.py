@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from rlploss.lab.results import StoredCell, TrainedNetwork
+from rlploss.lab.study import StoredCell, TrainedNetwork
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.protocols import is_rlp

@@ -259,11 +259,11 @@ def _main() -> None:
         with contextlib.suppress(ImportError):  # of another version of theirs
             importlib.import_module(module)
     from rlploss.compare import train
-    from rlploss.lab import provenance
+    from rlploss.lab import store
     from rlploss.paper import measure
 
     for root in (measure.__name__, train.__name__):
-        provenance.code_version(root)  # reads and hashes the sources, once
+        store.code_version(root)  # reads and hashes the sources, once
     for line in sys.stdin:
         done = _serve([Call(**call) for call in json.loads(line)])
         answers.write(json.dumps([vars(answer) for answer in done]) + "\n")

@@ -100,7 +100,7 @@ def playground() -> Iterator[Path]:
         with (
             mock.patch.dict(os.environ, {"RLPLOSS_DATA": str(folder / "cache"), "COLUMNS": "100"}),
             mock.patch("rlploss.compare.schedule.execute", stop),
-            mock.patch("rlploss.paper.reproduce.execute", stop),
+            mock.patch("rlploss.lab.run.execute", stop),
             mock.patch("rlploss.paper.reproduce.missing_data", return_value={}),
         ):
             yield folder

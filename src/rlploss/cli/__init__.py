@@ -75,7 +75,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = make_app()(args=arguments, prog_name="rlploss", standalone_mode=False)
         sys.stdout.flush()
     except Stopped as stopped:
-        return _fail(str(stopped), STOPPED)
+        return _stopped(words, f"; {stopped}")
     except (KeyboardInterrupt, typer.Abort):
         return _stopped(words)
     except BrokenPipeError:  # the reader has what it wanted, as in `rlploss data list | head -1`
@@ -117,11 +117,11 @@ def _no_file(error: OSError) -> int:
     return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
 
 
-def _stopped(words: Sequence[str]) -> int:
-    """Ctrl-C: say so, and which command goes on if one does."""
+def _stopped(words: Sequence[str], stored: str = "") -> int:
+    """Ctrl-C: say so, what is stored, and which command goes on if one does."""
     resumes = any(list(words[: len(start)]) == start for start in RESUMING)
     remedy = f"; this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
-    return _fail(f"stopped{remedy}", STOPPED)
+    return _fail(f"stopped{stored}{remedy}", STOPPED)
 
 
 def _forget_output() -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +40,21 @@ Thousands = Annotated[
     str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
 ]
 Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")]
+
+
+def _track(context: typer.Context, track: str | None) -> str | None:
+    """Track until the command ends."""
+    from rlploss.lab.run import tracking
+
+    if track is not None:
+        context.with_resource(tracking(track))
+    return track
+
+
+Track = Annotated[
+    str | None,
+    typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
+]
 
 
 def compare(
@@ -92,8 +106,8 @@ def compare(
     from rich.console import Console
 
     from rlploss.compare import comparison, report
-    from rlploss.compare.schedule import Pair
     from rlploss.lab.report import show
+    from rlploss.lab.workers import LocalProcesses
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
     sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
@@ -102,7 +116,8 @@ def compare(
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
     _check_place(place, design, table.name)
-    pair = Pair()
+    # Much of a small network's time is Python's, which has one core for each process.
+    pair = LocalProcesses(2, here=True)
     try:
         found = comparison.compare(
             design,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rlploss.cli.compare import _names, _own_losses
-from rlploss.cli.track import Track
+from rlploss._progress import say
+from rlploss.cli.compare import Track, _names, _own_losses
 
 DEFAULT_OUT = Path("rlploss-results")
 
@@ -63,8 +63,14 @@ def report(
     from rich.console import Console
 
     from rlploss.cli import survey
-    from rlploss.paper.reproduce import render_again
+    from rlploss.lab.store import Store, code_version
+    from rlploss.paper import measure
+    from rlploss.paper import reproduce as paper
 
     console = Console()
-    if not survey.render_again(directory, console):
-        render_again(directory, console=console)
+    with Store(directory, code_version="", create=False) as store:
+        surveyed = survey.NAME in store.requests()
+        store.code_version = code_version(survey.TRAINER if surveyed else measure.ROOT)
+        if store.show_what_there_is():
+            say(console, "The runs were made by other code than this; the report shows them as they are.")
+        (survey.render if surveyed else paper.render)(store, directory, console)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import _names, _numbers, _own_losses
-from rlploss.cli.track import Track
+from rlploss.cli.compare import Track, _names, _numbers, _own_losses
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,31 +81,15 @@ def show_tables(request: Request, team: Workers, console: Console) -> None:
 def run(request: Request, out: Path, team: Workers, console: Console) -> None:
     """Train what is missing, then write and show the report."""
     from rlploss.compare import survey as study
-    from rlploss.lab.provenance import code_version
-    from rlploss.lab.run import execute, plan
-    from rlploss.lab.store import Store, StoreError
-    from rlploss.lab.text import Stopped
+    from rlploss.lab.run import run_study
+    from rlploss.lab.store import Store, code_version
 
-    cells = request.cells()
-    turn = {cell.hash: number for number, cell in enumerate(cells)}
+    cost, train = study.expected_seconds, study.train
     with Store(out, code_version=code_version(TRAINER)) as store:
-        if (store.costs() or store.requests()) and NAME not in store.requests():
-            raise StoreError(f"{out} holds what another command made; choose another directory")
+        store.refuse_others(NAME)
         store.write_request(NAME, asdict(request))
-        todo = plan(cells, store, cost=study.expected_seconds, workers=team)
-        todo = replace(todo, todo=tuple(sorted(todo.todo, key=lambda cell: turn[cell.hash])))  # few rows first
-        say(console, f"{len(request.tables)} tables. {todo.sentence()}")
-        try:
-            done = execute(todo, store, train=study.train, workers=team, console=console)
-        except KeyboardInterrupt:
-            stored = sum(map(store.has, cells))
-            again = f"rlploss report {shlex.quote(str(out))}"
-            raise Stopped(
-                f"stopped; {stored} of {len(cells)} cells are stored: the same command goes on, {again} shows them"
-            ) from None
-        if done.failed:
-            why = next(iter(done.failed.values()))
-            say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
+        what, cells = f"{len(request.tables)} tables", request.cells()  # few rows first
+        run_study(what, cells, store, cost=cost, train=train, workers=team, console=console, in_turn=True)
         render(store, out, console)
 
 
@@ -133,17 +115,3 @@ def render(store: Store, out: Path, console: Console) -> None:
     for paragraph in made.summary:
         say(console, f"\n{paragraph}")
     say(console, f"\nReport: {page}, with {len(others)} tables and figures beside it.")
-
-
-def render_again(out: Path, console: Console) -> bool:
-    """Render the report of a survey's directory; False if another command made it. Trains nothing."""
-    from rlploss.lab.provenance import code_version
-    from rlploss.lab.store import Store
-
-    with Store(out, code_version=code_version(TRAINER), create=False) as store:
-        if NAME not in store.requests():
-            return False
-        if store.show_what_there_is():
-            say(console, "The runs were made by other code than this; the report shows them as they are.")
-        render(store, out, console)
-    return True

@@ -57,7 +57,7 @@ def gap(c: Paired) -> str:
     if c.scale == "ratio" and high > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
     word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
-    value, least, most = (100 * (end - none) + 0.0 for end in (c.effect, low, high))  # no -0
+    value, least, most = (round(100 * (end - none), 6) + 0.0 for end in (c.effect, low, high))  # no -0, no 1e-15
     return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
 
 
@@ -108,7 +108,7 @@ class Answer:
     rivals: tuple[Contender, ...]  # the best network that is not RLP, then the best of the rest; those there are
     best: Contender  # lowest mean error of all; among equally accurate ones the lowest log loss
     second: Contender
-    lead: Paired  # of the best over the second, not corrected
+    lead: Paired  # of the best over the second; corrected where one of them is ours
     stays: int  # splits in which the dial stayed at its MSE end
     of: int
     beats_nothing: bool  # ours is not shown to be better than the mean, or the class frequencies
@@ -134,15 +134,32 @@ class Answer:
         text = "; ".join(words) + "."
         return text[0].upper() + text[1:]
 
-    def verdict(self) -> str:
-        """Return in a few words whether RLP adds anything to a network."""
+    def verdict(self, *, at_mse: bool = False) -> str:
+        """Return in a few words whether RLP adds anything to a network, such that they fit the best arm.
+
+        `at_mse`: the best is RLP with its dial at the MSE end, and is called MSE.
+        """
         if not self.ours.is_rlp or self.rivals[0].model:
             return ""
-        c = self.against[self.rivals[0].name]
-        if c.word != "level":
-            return "RLP helps" if c.better else "RLP does not help"
-        nothing = is_none(c) or (self.of and self.stays == self.of)
-        return "RLP adds nothing" if nothing else "Whether RLP adds anything is undecided"
+        rival, c = self.rivals[0], self.against[self.rivals[0].name]
+        wins = self.best.is_rlp and not at_mse and not self.useless
+        mixed = self.best.model == "rlp-cv" and not self.useless  # an ensemble, which may do without RLP
+        if c.word == "better":
+            if self.useless or self.beats_nothing:
+                return "RLP helps a network, which is of no use here"
+            if at_mse:
+                return "RLP's dial helps, most often at its MSE end"
+            ahead = f"RLP helps a network, but {self.best.label} is ahead of it on average"
+            return "RLP helps" if wins or mixed else ahead
+        if c.word == "worse":
+            if wins and self.best is self.ours:
+                return f"RLP is ahead of {rival.label} on average only"
+            return "RLP alone does not help" if wins or mixed else "RLP does not help"
+        if not is_none(c) and not (self.of and self.stays == self.of):
+            return "Whether RLP adds anything is undecided"
+        if wins:
+            return f"RLP is not shown to be better than {rival.label}, either will do"
+        return "RLP alone adds nothing" if mixed else "RLP adds nothing"
 
 
 def answer(
@@ -180,4 +197,7 @@ def answer(
         best = min(tied, key=lambda one: reached[one.name].tie, default=best)
         second = min((one for one in contenders if one is not best), key=rank)
     lost = [[one is t or test(one, t).p >= ALPHA or not test(one, t).better for t in trivial] for one in (ours, best)]
-    return Answer(ours, against, rivals, best, second, test(best, second), stays, of, any(lost[0]), any(lost[1]))
+    lead = test(best, second)
+    if ours in (best, second):  # the same test in every line
+        lead = against[second.name] if best is ours else reverse(against[best.name])
+    return Answer(ours, against, rivals, best, second, lead, stays, of, any(lost[0]), any(lost[1]))

@@ -22,9 +22,9 @@ from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
 from rlploss.compare.rows import MEASURES, WINDOWS
 from rlploss.compare.train import Trainer
-from rlploss.lab import provenance, stats
-from rlploss.lab.results import StoredCell
-from rlploss.lab.store import Store
+from rlploss.lab import stats
+from rlploss.lab.store import Store, code_version
+from rlploss.lab.study import StoredCell
 from rlploss.lab.text import LabError, number
 from rlploss.lab.workers import Workers, parse_workers
 
@@ -101,9 +101,9 @@ class Comparison:
         sizes = self.values(contender, "subset_size", condition)
         return int((sizes == 0).sum()), len(sizes)
 
-    def called(self, one: Contender, condition: str = "plain") -> str:
+    def called(self, one: Contender) -> str:
         """Return the name of an arm by what it was: RLP whose dial stands at its MSE end is MSE."""
-        stays, of = self.dial_stays(one.name, condition) if one.is_rlp else (0, 0)
+        stays, of = self.dial_stays(one.name) if one.is_rlp else (0, 0)
         return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
 
     def lines(self) -> list[str]:
@@ -123,15 +123,21 @@ class Comparison:
         use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        word = a.verdict()
+        word = a.verdict(at_mse=best != a.best.label)
         told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
+        if second == best:  # one of them is RLP at its MSE end
+            best, second = a.best.label, a.second.label
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
-        if a.lead.significant:
-            sure = f"Sure: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
+        useful = "Not sure that any is of use" if trivial is not None and a.useless else ""
+        if a.lead.word == "better":
+            sure = f"{useful or 'Sure'}: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
         else:
-            sure = f"Not sure: {second} is not distinguishable from {best} ({gap(reverse(a.lead))}) in {many}"
+            level = f"{second} is not distinguishable from {best} ({gap(reverse(a.lead))})"
+            if a.lead.word == "worse":  # an average that a few splits have made
+                level = f"{second} is better than {best} in most splits, not on average ({gap(reverse(a.lead))})"
+            sure = f"{useful or 'Not sure'}: {level} in {many}"
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
         for condition in self.conditions[1:]:
@@ -254,9 +260,8 @@ def compare(
         raise ValueError(f'losses of your own are trained in this process: workers must be "inline", got {workers!r}')
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
-        with Store(place, code_version=provenance.code_version(ROOT)) as store:
-            if store.requests():
-                raise LabError(f"{place} holds what `rlploss reproduce` made; choose another directory")
+        with Store(place, code_version=code_version(ROOT)) as store:
+            store.refuse_others("compare")
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
 from rlploss.compare.arms import Condition
@@ -220,10 +221,7 @@ class Rows:
 
 def probabilities(out: Array, *, logits: bool) -> Array:
     """Return what a network gives for classes as probabilities."""
-    if not logits:
-        return out
-    powers = np.exp(out - out.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(out, axis=1)) if logits else out
 
 
 def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:

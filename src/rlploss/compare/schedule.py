@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing import get_context
-from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
@@ -24,23 +18,11 @@ from rlploss.compare.read import TableError
 from rlploss.compare.rows import MEASURES, TEST_SHARE, filled, n_test_rows
 from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds, make_cell
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
-from rlploss.lab.results import StoredCell
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
-from rlploss.lab.study import AnyCell
+from rlploss.lab.study import StoredCell
 from rlploss.lab.text import LabError
-from rlploss.lab.workers import (
-    Inline,
-    Outcome,
-    Say,
-    TellOf,
-    Train,
-    Workers,
-    attempt,
-    interrupts_held,
-    one_thread,
-    parse_workers,
-)
+from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
 FIRST = 3  # splits after which arms that are clearly behind are stopped
@@ -51,77 +33,6 @@ INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a secon
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
 Cells = dict[tuple[str, str], StoredCell]  # by condition and contender
-
-
-class Pair:
-    """A second process beside this one, a thread each: much of a small network's time is Python's, which has one core.
-
-    It begins when it is first needed and stays until `close`, so that it imports everything once.
-    """
-
-    count = 2
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-        self._lost = False  # the other process has died: this one does what is left
-
-    def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
-        """See `Workers.run`."""
-        waiting, back, left = deque(cells), SimpleQueue[Outcome](), len(cells)
-        if self._pool is None and left > 1:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-
-        def send() -> None:
-            """Send a cell to the other process, and the next one when it is back."""
-            if self._pool is None or self._lost:
-                return
-            with suppress(IndexError):  # nothing waits
-                cell = waiting.popleft()
-                try:
-                    self._pool.submit(_train_there, train, cell).add_done_callback(lambda done: receive(cell, done))
-                except RuntimeError:  # the pool is broken, or shut down
-                    self._lost = True
-                    waiting.append(cell)
-
-        def receive(cell: AnyCell, done: Future[Outcome]) -> None:
-            if done.cancelled() or done.exception() is not None:
-                self._lost = True
-                waiting.append(cell)
-            else:
-                back.put(done.result())
-                send()
-
-        with interrupts_held():  # the first cell starts the process
-            send()
-        while left:
-            try:
-                cell = waiting.popleft()
-                with one_thread():
-                    outcome = attempt(train, cell, partial(tell, cell))
-            except IndexError:
-                try:
-                    outcome = back.get(timeout=0.2)
-                except Empty:
-                    tell(cells[0], 1.0)  # the deadline may have passed
-                    continue
-            left -= 1
-            yield outcome
-            while not back.empty():
-                left -= 1
-                yield back.get()
-
-    def close(self) -> None:
-        """End the other process."""
-        if self._pool is not None:
-            others = list((self._pool._processes or {}).values())  # there is no public way to them
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for process in others:
-                process.terminate()
-
-
-def _train_there(train: Train, cell: AnyCell) -> Outcome:
-    with one_thread():
-        return attempt(train, cell, lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -180,7 +91,7 @@ class Run:
         own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
         if isinstance(team, str):
             team = parse_workers("inline" if work < WORTH_PROCESSES or own_loss else "local")
-        elif isinstance(team, Pair) and (work < WORTH_A_PAIR or own_loss or cores < 2):
+        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or own_loss or cores < 2):
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)

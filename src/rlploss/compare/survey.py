@@ -28,8 +28,7 @@ from rlploss.compare.train import Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators.dial import Split
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell, Part
+from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.training.job import Steps
 
 STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations

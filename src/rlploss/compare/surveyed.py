@@ -13,8 +13,8 @@ from rlploss._scaling import Array
 from rlploss.compare.answer import is_none
 from rlploss.compare.survey import RIVAL, TRAITS, Request, SurveyArm, SurveyCell, SurveyTask, is_development
 from rlploss.lab import stats
-from rlploss.lab.results import StoredCell
 from rlploss.lab.stats import Comparison
+from rlploss.lab.study import StoredCell
 
 FEWEST_TABLES = 8  # for a regression over tables, and for a word on it
 DRAWS = 2000  # of tables, with repetition
@@ -151,7 +151,7 @@ class Survey:
         logs = [log for _, log in TRAIT_WORDS.values()]
         return np.column_stack([np.log(c) if log else np.array(c) for c, log in zip(columns, logs, strict=True)])
 
-    def effects(self, ours: str = "rlp") -> list[Effect]:
+    def effects(self) -> list[Effect]:
         """How the ratio to the rival depends on what is seen beforehand: least squares over all tables and draws.
 
         Traits are standardised; intervals are percentiles over tables drawn anew with all their draws. Empty for
@@ -161,7 +161,7 @@ class Survey:
         names = sorted({task.table for task in tasks})
         if len(names) < FEWEST_TABLES:
             return []
-        X, y = self._regressors(tasks), self._logs(tasks, ours)
+        X, y = self._regressors(tasks), self._logs(tasks)
         varies = X.std(axis=0) > 1e-9
         Z = (X[:, varies] - X[:, varies].mean(axis=0)) / X[:, varies].std(axis=0)
         members = [np.flatnonzero([task.table == name for task in tasks]) for name in names]
@@ -172,10 +172,10 @@ class Survey:
         found = np.exp([_slopes(Z, y), low, high]).T.tolist()
         return [Effect(trait, *ends) for trait, ends in zip(traits, found, strict=True)]
 
-    def _logs(self, tasks: Sequence[SurveyTask], ours: str) -> Array:
-        return np.log(self.means(tasks, ours) / self.means(tasks, self.rival))
+    def _logs(self, tasks: Sequence[SurveyTask]) -> Array:
+        return np.log(self.means(tasks, "rlp") / self.means(tasks, self.rival))
 
-    def foretold(self, ours: str = "rlp") -> tuple[int, int, int] | None:
+    def foretold(self) -> tuple[int, int, int] | None:
         """On how many held-out tasks the regression on development tables foretells who is ahead.
 
         Also how often the more frequent side would have been right, and the number of tasks; None without both halves.
@@ -183,10 +183,10 @@ class Survey:
         known, new = self.tasks(half="development"), self.tasks(half="held-out")
         if not new or len({task.table for task in known}) < FEWEST_TABLES:
             return None
-        X, y, Z = self._regressors(known), self._logs(known, ours), self._regressors(new)
+        X, y, Z = self._regressors(known), self._logs(known), self._regressors(new)
         centre, scale = X.mean(axis=0), np.where(X.std(axis=0) > 1e-9, X.std(axis=0), np.inf)
         guess = y.mean() + ((Z - centre) / scale) @ _slopes((X - centre) / scale, y)
-        ahead = self._logs(new, ours) < 0
+        ahead = self._logs(new) < 0
         usual = np.mean(y < 0) > 0.5
         return int(((guess < 0) == ahead).sum()), int((ahead == usual).sum()), len(new)
 

@@ -36,15 +36,14 @@ from rlploss.compare.arms import (
     tuned,
 )
 from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import BATCH, choose
-from rlploss.estimators.replicas import one_thread
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell
+from rlploss.estimators.replicas import Replica, train_further
+from rlploss.lab.study import Cell, CellResult, Tell, TrainedNetwork
 from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History
-from rlploss.training.fit import fit_fleet, train
-from rlploss.training.job import Adam, Job, Problem, Steps, make_job
-from rlploss.training.loop import Supervision
+from rlploss.training.fit import fit_fleet
+from rlploss.training.job import Adam, Problem, Steps, make_job
 from rlploss.training.objectives import BatchLoss, Pointwise
 
 EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
@@ -72,7 +71,7 @@ class Trainer(Rows):
     def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         started, logits = time.perf_counter(), cell.arm.gives_logits
         tries = [(setting, log) for log in self.logs for setting in cell.arm.settings]
-        with one_thread():
+        with one_torch_thread():
             splits = [self._runners(cell, one, tries) for one in data]
         plan = heats(cell)
         race(splits, plan, lambda done: tell(0.9 * done))
@@ -119,9 +118,9 @@ class Trainer(Rows):
             if same not in made:
                 made[same] = [
                     Runner(
-                        make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
-                        one.X[validation].astype(np.float32),
-                        one.error(validation, scales[log], logits=True),
+                        job=make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
+                        rows=one.X[validation].astype(np.float32),
+                        measure=one.error(validation, scales[log], logits=True),
                     )
                     for problem, (_, validation) in zip(problems, one.folds, strict=True)
                 ]
@@ -189,34 +188,25 @@ class Trainer(Rows):
         return [(model, log, stages) for log in logs for model in made for stages in n_stages]
 
 
-@dataclass(eq=False)
-class Runner:
-    """One network in a race: its job, its validation rows [n, d], what measures outputs there, its errors so far."""
+@dataclass(eq=False, kw_only=True)
+class Runner(Replica):
+    """A network in a race: its validation rows [n, d], what measures outputs there, and its errors so far."""
 
-    job: Job
     rows: NDArray[np.float32]
     measure: Callable[[Array], float]
     errors: list[float] = field(default_factory=list)  # at every evaluation
-    weights: list[list[NDArray[np.float32]]] = field(default_factory=list)  # [e][layer], not measured yet
 
     def watch(self, event: Event) -> None:
-        """Remember the weights: to measure them means to wait for Python's lock beside the threads that train."""
-        if event.step:
-            self.weights.append([part.detach().numpy().copy() for part in event.model().parameters()])
-            if event.step == self.job.total_steps:
-                self.measured()
+        """Keep the weights and measure them at the end: to do so means to wait for Python's lock beside others."""
+        super().watch(event)
+        if event.step == self.job.total_steps:
+            self.measured()
 
     def measured(self) -> None:
         """Measure the outputs on the validation rows at all evaluations since the last time."""
-        if not self.weights:
-            return
-        first, offset, *rest = (np.stack(layer) for layer in zip(*self.weights, strict=True))
-        with np.errstate(over="ignore", invalid="ignore"):
-            out: NDArray[Any] = self.rows @ first.swapaxes(1, 2) + offset[:, None]  # [e, n, units]
-            for weight, offset in zip(rest[::2], rest[1::2], strict=True):
-                out = np.maximum(out, 0) @ weight.swapaxes(1, 2) + offset[:, None]
-            self.errors += [self.measure(one) for one in out.astype(np.float64)]
-        self.weights.clear()
+        if self.kept:
+            self.errors += [self.measure(out) for out in self.outputs(self.rows, self.kept)]
+            self.kept.clear()
 
     def carried(self, n: int) -> list[float]:
         """Return n errors: a network that has ended keeps its last; one that diverged has none from there on."""
@@ -242,21 +232,14 @@ def race(splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np
         if not runners:
             return
 
-        def watch(event: Event, runners: list[Runner] = runners) -> None:
-            runners[event.replica].watch(event)
-
         def progress(state: Progress, heat: int = heat) -> None:
             tell((heat + state.step / max(1, state.total_steps)) / len(plan))
 
-        for runner in runners:
-            runner.job = replace(runner.job, budget=Steps(int(steps[-1]) - begin))
-        watched = Supervision(Steps(int(steps[0]) - begin), (watch,), on_divergence="record")
+        train_further(runners, int(steps[-1]) - begin, int(steps[0]) - begin, progress=progress)
         n += len(steps)
-        loops = train([runner.job for runner in runners], watched, progress=progress, fleet=True)
-        for runner, loop in zip(runners, loops, strict=True):
+        for runner in runners:
             runner.measured()
             runner.errors += [math.nan] * (n - len(runner.errors))  # it diverged
-            runner.job = replace(runner.job, engine_state=loop.engine.state_dict())
         begin = int(steps[-1])
         seen = np.concatenate(plan[: heat + 1])
         going = [worth_another(split, seen, last) if split else [] for split in going]

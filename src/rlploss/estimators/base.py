@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
+from rlploss import RLP
 from rlploss._checks import count, one_of
 from rlploss._scaling import Array, Scaling
 from rlploss.estimators.dial import BATCH
@@ -188,6 +189,10 @@ class NetworkEstimator(FittedNetwork):
             one_of("batch_size", self.batch_size, ("auto",))
             return min(BATCH, n_rows)
         return min(count("batch_size", self.batch_size), n_rows)
+
+    def _form(self, n_subsets: int | None = None, mixup: float | None = None) -> RLP:
+        """RLP without its subset size."""
+        return RLP(None, n_subsets, probe=self.probe, intercept=self.intercept, ridge=self.ridge, mixup=mixup)
 
     def _seed(self) -> int:
         """A seed from `random_state`; None takes fresh entropy and leaves numpy's global state alone."""

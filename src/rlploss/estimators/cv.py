@@ -15,17 +15,19 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from rlploss import MSE, RLP, Adam, CrossEntropy, Problem
+from rlploss import MSE, RLP, Adam, CrossEntropy, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._scaling import Array
 from rlploss._values import positive
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators import dial
 from rlploss.estimators.base import ClassificationEstimator, FarRowsWarning, NetworkEstimator, RegressionEstimator
 from rlploss.estimators.dial import Choice, Index, Split
 from rlploss.estimators.parameters import CV_ATTRIBUTES, CV_PARAMETERS, documented
 from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
 from rlploss.models import ACTIVATIONS, WeightedMean
+from rlploss.training.job import make_job
 from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ class CrossValidated(NetworkEstimator):
         else:
             (one,) = self._replicas([settings[choice.setting]], X, target, weight, [np.arange(len(X))], seed)
             if steps := self.best_params_["n_steps"]:
-                train_further([one], steps, steps, device=self.device, progress=bool(self.verbose))
+                train_further([one], steps, steps, progress=bool(self.verbose))
             self.network_ = one.module(-1)
         self._fitted_head = "regression" if target.ndim > 1 else "probabilities"
         return self
@@ -153,9 +155,6 @@ class CrossValidated(NetworkEstimator):
             one_of("linear_skip", skip, ("auto",))
         return places, alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
 
-    def _form(self) -> RLP:
-        return RLP(probe=self.probe, intercept=self.intercept, ridge=self.ridge)
-
     def _least_columns(self) -> int:
         """p, the subset size that stands for the pointwise end."""
         return dial.n_columns(self.n_features_in_, self._form())
@@ -185,9 +184,16 @@ class CrossValidated(NetworkEstimator):
                 objective = dial.with_subsets(self._form(), size, len(x), d, most_subsets=FLEET_SUBSETS)
             rest = y if plane is None else y - on_plane(plane, x)
             adam = Adam(setting.learning_rate, setting.alpha)
-            problem = Problem(x, rest, seed=own, sample_weight=w, objective=objective, optimizer=adam)
+            problem = Problem(x, rest, seed=own, sample_weight=w)
             softmax = target.ndim == 1 and isinstance(objective, RLP)
-            made.append(Replica(self._build(own, setting.activation, softmax=softmax), problem, plane))
+            network = self._build(own, setting.activation, softmax=softmax)
+            head = [layer for layer in network if isinstance(layer, nn.Linear)][-1]
+            for parameter in (head.weight, head.bias):  # before the first step it is the plane, or nothing
+                nn.init.zeros_(parameter)
+            with one_torch_thread():
+                job = make_job(network, problem, objective, adam, Steps(1), device=self.device)
+            made.append(Replica(job, plane))
+            made[-1].keep()
         return made
 
     def _grow(self, search: Search, n_fold: int) -> Choice:
@@ -196,13 +202,12 @@ class CrossValidated(NetworkEstimator):
         numbers = sum(one.kept[0].size / 2 for one in search.replicas) + search.residuals[:, 0].size
         affordable = int(KEPT_BYTES / (8 * numbers * (1 + self.max_doublings / 2)))
         evaluations = max(4, min(EVALUATIONS, affordable))
-        how: dict[str, Any] = {"device": self.device, "progress": bool(self.verbose)}
-        search.grow(budget, -(-budget // evaluations), **how)
+        search.grow(budget, -(-budget // evaluations), progress=bool(self.verbose))
         for _ in range(self.max_doublings):
             choice = search.choice()
             if search.steps[choice.evaluations[choice.setting]] <= LAST_PART * budget:
                 break
-            search.grow(budget, -(-budget // (evaluations // 2)), **how)
+            search.grow(budget, -(-budget // (evaluations // 2)), progress=bool(self.verbose))
             budget *= 2
         return search.choice()
 

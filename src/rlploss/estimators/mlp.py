@@ -123,13 +123,8 @@ class MLP(NetworkEstimator):
         batch = self._batch(n_rows)
         if self.loss != "rlp":
             return dial.POINTWISE[self.loss](batch, mixup=self.mixup)
-        form = RLP(
-            n_subsets=None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets),
-            probe=self.probe,
-            intercept=self.intercept,
-            ridge=self.ridge,
-            mixup=self.mixup,
-        )
+        n_subsets = None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets)
+        form = self._form(n_subsets, self.mixup)
         p = dial.n_columns(n_features, form)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))

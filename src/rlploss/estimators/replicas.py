@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from sklearn.linear_model import RidgeCV
 from torch import Tensor, nn
 
-from rlploss import Adam, CrossEntropy, Event, Problem, Steps
+from rlploss import CrossEntropy, Event, Steps
+from rlploss._progress import ProgressFunction
 from rlploss._scaling import Array
+from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import Choice, Index, choose, relative
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.fit import train
-from rlploss.training.job import make_job
+from rlploss.training.job import Job
 from rlploss.training.loop import Supervision
 
 PENALTIES = np.logspace(-3, 4, 15)  # of the plane below a network, to choose from
@@ -28,98 +30,78 @@ PENALTIES = np.logspace(-3, 4, 15)  # of the plane below a network, to choose fr
 
 @dataclass(eq=False)
 class Replica:
-    """One network: what it is trained on, the plane below it, and its weights at every evaluation.
+    """A network that is trained further and further, the plane below it, and its weights at every evaluation."""
 
-    Its last layer begins at zero: before the first step it is the plane, or nothing.
-    """
-
-    network: nn.Sequential
-    problem: Problem  # its targets are what the plane leaves
+    job: Job  # its targets are what the plane leaves
     plane: nn.Linear | None = None
     kept: list[NDArray[np.float32]] = field(default_factory=list)  # the weights [P] of every evaluation
-    state: dict[str, Any] | None = None  # of the optimiser
+    diverged: bool = False
 
-    def __post_init__(self) -> None:
-        head = [layer for layer in self.network if isinstance(layer, nn.Linear)][-1]
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        self.watch()
-        self.keep()
+    @cached_property
+    def _live(self) -> list[NDArray[np.float32] | Tensor]:
+        """The weights, which training changes in place.
 
-    def watch(self) -> None:
-        """Look at the weights where they are now; training changes them in place."""
-        live = [parameter.detach() for parameter in self.network.parameters()]
-        # arrays: torch would let go of Python's lock for each of them, and wait for it beside the threads that train
-        self._live = [weights if weights.is_cuda else weights.numpy() for weights in live]
+        Arrays: torch would let go of Python's lock for each of them, and wait for it beside the threads that train.
+        """
+        live = [parameter.detach() for parameter in self.job.model.parameters()]
+        return [weights if weights.is_cuda else weights.numpy() for weights in live]
 
     def keep(self) -> None:
-        """Remember the weights as they are now."""
+        """Keep the weights as they are now."""
         here = [weights.cpu().numpy() if isinstance(weights, Tensor) else weights for weights in self._live]
         self.kept.append(np.concatenate([weights.ravel() for weights in here]))
+
+    def watch(self, event: Event) -> None:
+        """Keep the weights at every evaluation after the first step."""
+        if event.step:
+            self.keep()
+
+    def outputs(self, X: NDArray[np.float32], kept: Sequence[NDArray[np.float32]]) -> Array:
+        """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a soft-max is left out."""
+        flat, at, out = np.stack(kept), 0, X
+
+        def take(parameter: Tensor) -> NDArray[np.float32]:  # [e, ...]
+            nonlocal at
+            at += parameter.numel()
+            return flat[:, at - parameter.numel() : at].reshape(-1, *parameter.shape)
+
+        with np.errstate(over="ignore", invalid="ignore"), torch.no_grad():
+            for layer in self.job.model.children():
+                if isinstance(layer, nn.Linear):
+                    out = out @ take(layer.weight).swapaxes(1, 2) + take(layer.bias)[:, None]
+                elif not isinstance(layer, nn.Softmax):
+                    out = layer(torch.from_numpy(out)).numpy()
+        return out.astype(np.float64)
 
     def predictions(self, X: Array, first: int, last: int) -> Array:
         """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network diverged."""
         kept = self.kept[first:last]
         kept += [np.full_like(self.kept[0], np.nan)] * (last - first - len(kept))
-        flat, at = torch.from_numpy(np.stack(kept)), 0
-        out = torch.tensor(X, dtype=flat.dtype).expand(len(flat), *X.shape)
-
-        def take(parameter: Tensor) -> Tensor:  # [e, ...]
-            nonlocal at
-            at += parameter.numel()
-            return flat[:, at - parameter.numel() : at].view(-1, *parameter.shape)
-
-        with torch.no_grad():
-            for layer in self.network:
-                if isinstance(layer, nn.Linear):
-                    weight = take(layer.weight)
-                    out = torch.baddbmm(take(layer.bias).unsqueeze(1), out, weight.mT)
-                else:
-                    out = layer(out)
-            out = out.double().softmax(-1) if self._gives_logits else out.double()
-        return out.numpy() if self.plane is None else out.numpy() + on_plane(self.plane, X)
+        out = self.outputs(X.astype(np.float32), kept)
+        if self.job.table.classes:
+            out = softmax(out, axis=-1)
+        return out if self.plane is None else out + on_plane(self.plane, X)
 
     def module(self, evaluation: int) -> nn.Module:
         """The network as it was at one evaluation, with its plane or its soft-max, in float64; its training is over."""
-        nn.utils.vector_to_parameters(torch.tensor(self.kept[evaluation]), self.network.parameters())
-        network = copy.deepcopy(self.network).cpu().double()
+        nn.utils.vector_to_parameters(torch.tensor(self.kept[evaluation]), self.job.model.parameters())
+        network = copy.deepcopy(self.job.model).cpu().double()
         if self.plane is not None:
             return Skip(self.plane, network)
-        return nn.Sequential(*network, nn.Softmax(dim=-1)) if self._gives_logits else network
-
-    @property
-    def _gives_logits(self) -> bool:
-        return isinstance(self.problem.objective, CrossEntropy)
+        gives_logits = isinstance(self.job.objective, CrossEntropy)
+        return nn.Sequential(*network.children(), nn.Softmax(dim=-1)) if gives_logits else network
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Many small products one after another: on a busy machine torch's threads would wait for each other every time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def train_further(replicas: Sequence[Replica], steps: int, every: int, *, device: str | None, progress: bool) -> None:
+def train_further(
+    replicas: Sequence[Replica], steps: int, every: int, *, progress: bool | ProgressFunction = False
+) -> None:
     """Train all that have not diverged for so many steps more, and keep their weights every so often."""
-    n_kept = max(len(replica.kept) for replica in replicas)
-    going = [replica for replica in replicas if len(replica.kept) == n_kept]
-    with one_thread():
-        jobs = [
-            make_job(one.network, one.problem, "mse", Adam(), Steps(steps), device=device, engine_state=one.state)
-            for one in going
-        ]
-
-    def keep(event: Event) -> None:
-        replica = going[event.replica]
-        replica.watch() if event.step == 0 else replica.keep()
-
-    watch = Supervision(Steps(every), (keep,), on_divergence="record")
+    going = [one for one in replicas if not one.diverged]
+    jobs = [replace(one.job, budget=Steps(steps)) for one in going]
+    watch = Supervision(Steps(every), (lambda event: going[event.replica].watch(event),), on_divergence="record")
     for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
-        one.state = loop.engine.state_dict()
+        one.job = replace(loop.job, engine_state=loop.engine.state_dict())
+        one.diverged = loop.history.stopped == "diverged"
 
 
 class Search:
@@ -137,14 +119,14 @@ class Search:
     def _latest(self, first: int) -> Array:
         """Residuals at the evaluations from `first` on."""
         folds, last = len(self._tests), len(self.steps)
-        with one_thread():
+        with one_torch_thread():
             found = [one.predictions(self._tests[i % folds], first, last) for i, one in enumerate(self.replicas)]
         rows = [np.concatenate(found[i : i + folds], axis=1) for i in range(0, len(found), folds)]
         return np.stack(rows) - self._truth
 
-    def grow(self, steps: int, every: int, *, device: str | None, progress: bool) -> None:
+    def grow(self, steps: int, every: int, *, progress: bool) -> None:
         """Train for so many steps more, with an evaluation every so often."""
-        train_further(self.replicas, steps, every, device=device, progress=progress)
+        train_further(self.replicas, steps, every, progress=progress)
         first, more = len(self.steps), np.minimum(np.arange(every, steps + every, every), steps)
         self.steps = np.concatenate([self.steps, self.steps[-1] + more])
         self.residuals = np.concatenate([self.residuals, self._latest(first)], axis=1)

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
@@ -23,9 +24,8 @@ from typing import Any
 from rlploss import _checks
 from rlploss._extras import need
 from rlploss.datasets import registry
-from rlploss.lab import provenance, workers
-from rlploss.lab.results import Tell
-from rlploss.lab.study import AnyCell
+from rlploss.lab import store, workers
+from rlploss.lab.study import AnyCell, Tell
 from rlploss.lab.text import LabError, sentence
 from rlploss.lab.workers import Outcome, Say, TellOf, Train, WorkerLost
 
@@ -68,7 +68,11 @@ class DaskWorkers:
         """See `Workers.run`."""
         with self._client() as client:
             team = _Team(self, client, train, say)
-            yield from workers.keep_busy(team.look, cells, tell, say, partial(time.sleep, PAUSE))
+            for outcome in workers.keep_busy(team.look, deque(cells), tell, say):
+                if outcome is None:
+                    time.sleep(PAUSE)
+                else:
+                    yield outcome
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -250,14 +254,14 @@ def train_there(
         outcome = workers.attempt(lambda cell, tell: pickle.loads(data[0])(cell, tell), cell, _teller(job))
     if outcome.result is None:
         return outcome
-    machine = ", ".join(f"{key} {value}" for key, value in provenance.machine().items())
+    machine = ", ".join(f"{key} {value}" for key, value in store.machine().items())
     notes = (*outcome.result.notes, f"trained by a Dask worker: {machine}")
     return replace(outcome, result=replace(outcome.result, notes=notes))
 
 
 def versions(root: str) -> dict[str, str]:
     """What driver and workers must share: packages, and the code behind a module of rlploss."""
-    return provenance.versions() | ({"code": provenance.code_version(root)} if root else {})
+    return store.versions() | ({"code": store.code_version(root)} if root else {})
 
 
 def check_code(root: str, driver: dict[str, str]) -> None:

@@ -28,12 +28,10 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
-from numpy.typing import NDArray
 
 from rlploss._files import write_bytes, write_text
+from rlploss._scaling import Array
 from rlploss.lab.text import number
-
-Array = NDArray[np.float64]
 
 INK, MUTED, GRID = "#1c1d21", "#5d6068", "#d9dbe0"
 # name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with white; arms

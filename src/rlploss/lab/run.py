@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import shlex
 import statistics
 import time
 from collections import defaultdict
@@ -15,10 +16,10 @@ from typing import Any
 
 from rich.console import Console
 
-from rlploss._progress import ProgressLine, duration
-from rlploss.lab.results import CellResult
+from rlploss._progress import ProgressLine, duration, say
 from rlploss.lab.store import Store
-from rlploss.lab.study import AnyCell, distinct
+from rlploss.lab.study import AnyCell, CellResult, distinct
+from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Train, Workers
 from rlploss.tracking import Logger, MLflowLogger, TensorBoardLogger
 
@@ -72,13 +73,14 @@ def calibrated(cost: Cost, store: Store) -> Cost:
     return lambda cell: cost(cell) * factor.get((cell.arm.family, cell.task.family), 1.0)
 
 
-def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers) -> Plan:
-    """Which cells are missing, longest first, and what they will cost."""
+def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False) -> Plan:
+    """Which cells are missing, the longest first or in their turn, and what they will cost."""
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
     estimate = calibrated(cost, store)
     seconds = {cell.hash: estimate(cell) for cell in todo}
-    todo.sort(key=lambda cell: -seconds[cell.hash])
+    if not in_turn:
+        todo.sort(key=lambda cell: -seconds[cell.hash])
     return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
 
 
@@ -101,11 +103,12 @@ def execute(
     finished = 0
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
-    def tell(cell: AnyCell, fraction: float, *, now: bool = False) -> None:
-        far[cell.hash] = min(max(fraction, 0.0), 1.0)
-        done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
-        label = f"[{finished}/{len(todo.todo)}] {cell}"
-        line.tell(total if finished == len(todo.todo) else done, label, now=now)
+    def tell(cell: AnyCell, fraction: float | None, *, now: bool = False) -> None:
+        if fraction is not None:
+            far[cell.hash] = min(max(fraction, 0.0), 1.0)
+            done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
+            label = f"[{finished}/{len(todo.todo)}] {cell}"
+            line.tell(total if finished == len(todo.todo) else done, label, now=now)
         if time.monotonic() > deadline:
             raise _TimeUp
 
@@ -124,6 +127,35 @@ def execute(
     finally:
         line.close()
     return Finished(finished - len(failed), failed, time.monotonic() - started)
+
+
+def run_study(
+    what: str,
+    cells: Iterable[AnyCell],
+    store: Store,
+    *,
+    cost: Cost,
+    train: Train,
+    workers: Workers,
+    console: Console,
+    in_turn: bool = False,
+) -> None:
+    """Train the cells of a study that are not stored: say how long it takes, what was done, what failed or is left."""
+    cells = distinct(cells)
+    todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
+    say(console, f"{what}. {todo.sentence()}")
+    if store.foreign_cells():
+        say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
+    try:
+        done = execute(todo, store, train=train, workers=workers, console=console)
+    except KeyboardInterrupt:
+        shows = f"rlploss report {shlex.quote(str(store.directory))} shows them"
+        raise Stopped(f"{sum(map(store.has, cells))} of {len(cells)} cells are stored, {shows}") from None
+    if done.trained:
+        say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
+    if done.failed:
+        why = next(iter(done.failed.values()))
+        say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
 
 
 # `--track`: the curves of each stored cell go to MLflow or TensorBoard too, whichever command trains it.

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-Array = NDArray[np.float64]
+from rlploss._scaling import Array
+
 ALPHA = 0.05
 FLIPS = 9_999  # of a permutation test
 SEED = 20240715  # of every permutation test: a report is the same each time it is rendered

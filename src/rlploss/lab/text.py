@@ -28,7 +28,7 @@ class LabError(Exception):
 
 
 class Stopped(Exception):
-    """Ctrl-C: the message says what is stored and which command goes on."""
+    """Ctrl-C: the message says what is stored."""
 
 
 def number(value: float, digits: int = 3) -> str:

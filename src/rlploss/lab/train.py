@@ -17,8 +17,7 @@ from rlploss import datasets, models
 from rlploss.datasets import Dataset, Split
 from rlploss.datasets.registry import entry
 from rlploss.datasets.splits import Region
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Arm, Cell, Task, Variant
+from rlploss.lab.study import Arm, Cell, CellResult, Task, Tell, TrainedNetwork, Variant
 from rlploss.training.evaluation import Event
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Problem

@@ -15,18 +15,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from rlploss import _checks
-from rlploss.lab.results import CellResult, Tell
-from rlploss.lab.study import AnyCell
+from rlploss.distributed import one_torch_thread
+from rlploss.lab.study import AnyCell, CellResult, Tell
 
 Train = Callable[[AnyCell, Tell], CellResult]
-TellOf = Callable[[AnyCell, float], None]  # how far a cell has come
+TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
 Say = Callable[[str], None]  # a sentence for the user: a worker was lost, a cell is tried again
 
 TRIES = 3  # of a cell whose worker dies: a machine may be short of memory once, a cell that always kills is given up
@@ -125,19 +125,15 @@ def one_thread() -> Iterator[None]:
 
     Sums that are shared out among threads round differently, so results would depend on where a cell ran.
     """
-    import torch
     from threadpoolctl import threadpool_limits
 
-    threads, ones = torch.get_num_threads(), dict.fromkeys(_THREAD_VARIABLES, "1")
-    before = {name: os.environ[name] for name in ones if name in os.environ}
-    os.environ.update(ones)
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
+    before = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    with threadpool_limits(1), one_torch_thread():
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
-            for name in ones:
+            for name in _THREAD_VARIABLES:
                 del os.environ[name]
             os.environ.update(before)
 
@@ -156,21 +152,21 @@ class Worker(Protocol):
 Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
 
 
-def keep_busy(
-    look: Look, cells: Sequence[AnyCell], tell: TellOf, say: Say, rest: Callable[[], object]
-) -> Generator[Outcome]:
-    """Give the workers that `look` finds a cell each, until every cell has an outcome; `rest` while there is none.
+def keep_busy(look: Look, waiting: deque[AnyCell], tell: TellOf, say: Say) -> Generator[Outcome | None]:
+    """Give the workers that `look` finds a cell each; yield an outcome for every cell, and None while there is no news.
 
     A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
-    last, one at a time and on one worker.
+    last, one at a time and on one worker. Who is yielded to may take cells out of those that wait.
     """
-    waiting = deque(cell for cell in cells if not cell.task.timed)
-    timed, alone = [cell for cell in cells if cell.task.timed], False
+    timed, alone = [cell for cell in waiting if cell.task.timed], False
+    for cell in timed:
+        waiting.remove(cell)
     lost = Counter[AnyCell]()
     busy: dict[Worker, tuple[AnyCell, Iterator[Outcome | float | None]]] = {}
     while waiting or busy or timed:
         if not waiting and not busy:
-            waiting, timed, alone = deque(timed), [], True
+            waiting.extend(timed)
+            timed, alone = [], True
         for worker in look(len(waiting) + len(busy), alone):
             if worker not in busy and waiting:
                 cell = waiting.popleft()
@@ -193,21 +189,25 @@ def keep_busy(
             if isinstance(news, Outcome):
                 del busy[worker]
                 yield news
-            elif news is not None:
+            else:
                 tell(cell, news)
         if len(busy) == before:
-            rest()
+            yield None
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalProcesses:
     """`count` processes, one thread each, so that results do not depend on how many there are.
 
     A cell whose process dies is tried again, three times in all. Cells whose task is `timed` run alone, after the
-    others: their seconds are results.
+    others: their seconds are results. With `here`, this process is one of them, and does what one that died leaves;
+    the others begin when they are needed and stay until `close`, so that they import everything once.
     """
 
     count: int
+    here: bool = False
+    _team: list[_Process] = field(default_factory=list, init=False, repr=False, compare=False)
+    _lost: int = field(default=0, init=False, repr=False, compare=False)  # processes that died beside this one
 
     def __post_init__(self) -> None:
         _checks.count("workers", self.count)
@@ -217,27 +217,67 @@ class LocalProcesses:
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """See `Workers.run`."""
-        team: list[_Process] = []
-
-        def look(left: int, alone: bool) -> list[_Process]:
-            size = 1 if alone else self.count  # nobody is busy when one begins to train alone
-            kept = [worker for worker in team if worker.process.is_alive()][:size]
-            _stop([worker for worker in team if worker not in kept])
-            team[:] = kept
-            while len(team) < min(size, left):
-                team.append(_Process(train))
-            return team
-
+        if any(worker.trains is not train for worker in self._team):
+            self.close()
+        waiting, stay = deque(cells), False
+        running = keep_busy(partial(self._look, train), waiting, tell, say)
         try:
-            yield from keep_busy(look, cells, tell, say, lambda: wait([worker.pipe for worker in team], 0.2))
+            for outcome in running:
+                if outcome is not None:
+                    yield outcome
+                elif self.here and waiting:
+                    yield from self._train_here(train, waiting.popleft(), tell, running)
+                else:
+                    wait([worker.pipe for worker in self._team], 0.2)
+            stay = self.here
         finally:
-            _stop(team)
+            if not stay:
+                self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        _stop(self._team)
+        self._team = []
+
+    def _look(self, train: Train, left: int, alone: bool) -> list[_Process]:
+        """The processes that are of use now; beside this one, none takes the place of one that died."""
+        gone = [worker for worker in self._team if not worker.process.is_alive()]
+        _stop(gone)
+        self._team = [worker for worker in self._team if worker not in gone]
+        self._lost += len(gone) if self.here else 0
+        size = self.count - self.here - self._lost
+        if alone:
+            size = 0 if self.here else 1
+        while len(self._team) < min(size, left - self.here):
+            self._team.append(_Process(train))
+        return self._team[:size]
+
+    def _train_here(
+        self, train: Train, cell: AnyCell, tell: TellOf, running: Generator[Outcome | None]
+    ) -> Iterator[Outcome]:
+        """Train a cell in this process; whenever it tells how far it is, the others are looked after."""
+        others: list[Outcome | None] = []
+        trouble: list[Exception] = []  # of the others: no failure of this cell
+
+        def told(fraction: float) -> None:
+            tell(cell, fraction)
+            try:
+                others.append(next(running, None))
+            except Exception as error:
+                trouble.append(error)
+
+        with one_thread():
+            outcome = attempt(train, cell, told)
+        yield from (one for one in (outcome, *others) if one is not None)
+        if trouble:
+            raise trouble[0]
 
 
 class _Process:
     """One process that is sent cells, and sends back how far it is and outcomes."""
 
     def __init__(self, train: Train) -> None:
+        self.trains = train
         # "spawn": no lock, no open store and no thread of the driver is inherited.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()

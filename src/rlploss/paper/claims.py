@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlploss._scaling import Array
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
-from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published, verdicts
 from rlploss.paper.measure import TS, Measurement

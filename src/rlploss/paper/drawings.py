@@ -11,8 +11,9 @@ from matplotlib.patches import FancyBboxPatch
 from torch import nn
 
 from rlploss import models
+from rlploss._scaling import Array
 from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing
-from rlploss.lab.results import Array, StoredCell
+from rlploss.lab.study import StoredCell
 from rlploss.paper.protocols import ARMS
 
 BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from rlploss import _checks, theory
-from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell, Part
+from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.lab.train import train as train_networks
 from rlploss.loss.subsets import balanced_subsets
 

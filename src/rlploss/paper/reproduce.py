@@ -12,12 +12,11 @@ from rich.console import Console
 
 from rlploss import __version__, _checks, datasets
 from rlploss._progress import duration, say
-from rlploss.lab import provenance, report
+from rlploss.lab import report
 from rlploss.lab.report import Report, Table
-from rlploss.lab.run import execute, plan
-from rlploss.lab.store import Store, StoreError
+from rlploss.lab.run import run_study
+from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
-from rlploss.lab.text import Stopped
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure
 from rlploss.paper.protocols import ARMS
@@ -47,9 +46,9 @@ def check_narrowing(request: Request, chosen: Sequence[str]) -> None:
         raise ValueError(f"--loss goes with {OWN_LOSSES_IN} alone, got {', '.join(chosen)}; name nothing else")
 
 
-def open_store(out: Path, *, create: bool = True) -> Store:
+def open_store(out: Path) -> Store:
     """The store of an output directory, for the code of the paper's studies."""
-    return Store(out, code_version=provenance.code_version(measure.ROOT), create=create)
+    return Store(out, code_version=code_version(measure.ROOT))
 
 
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
@@ -57,14 +56,9 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
     chosen = choose(names)
     check_narrowing(request, chosen)
     cells = distinct(cells_of(chosen, request))
-    command = (
-        f"rlploss reproduce {' '.join(names)} {request.arguments()} --workers {shlex.quote(str(workers))} "
-        f"--out {shlex.quote(str(out))}"
-    )
     with open_store(out) as store:
+        store.refuse_others("reproduce")
         missing = [cell for cell in cells if not store.has(cell)]
-        if store.costs() and not store.requests():
-            raise StoreError(f"{out} holds what `rlploss compare` made; choose another directory")
         unavailable = missing_data(missing, console)
         for cell in missing:
             if _data(cell) in unavailable:
@@ -72,18 +66,9 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
         ready = [cell for cell in cells if _data(cell) not in unavailable]
         for name in chosen:
             store.write_request(name, asdict(request))
-        todo = plan(ready, store, cost=expected_seconds, workers=workers)
-        say(console, f"{', '.join(names)} at {request.scale} scale. {todo.sentence()}")
-        if store.foreign_cells():
-            say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
-        try:
-            done = execute(todo, store, train=measure.train, workers=workers, console=console)
-        except KeyboardInterrupt:
-            stored = sum(store.has(cell) for cell in ready)
-            raise Stopped(f"stopped; {stored} of {len(ready)} cells are stored, this goes on: {command}") from None
-        if done.trained:
-            say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
-        render(store, out, console=console, show=chosen)
+        what, train = f"{', '.join(names)} at {request.scale} scale", measure.train
+        run_study(what, ready, store, cost=expected_seconds, train=train, workers=workers, console=console)
+        render(store, out, console, show=chosen)
 
 
 def list_names(request: Request, workers: Workers, console: Console) -> None:
@@ -95,19 +80,6 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
 
     rows = [(name, artefact.what, *(cost(name, scale) for scale in SCALES)) for name, artefact in CATALOG.items()]
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
-
-
-def render_again(out: Path, *, console: Console) -> None:
-    """Render the report of a directory from what is stored; trains nothing."""
-    with open_store(out, create=False) as store:
-        if not any(name in CATALOG for name in store.requests()):
-            raise StoreError(
-                f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
-                "again: what is stored is not trained again"
-            )
-        if store.show_what_there_is():
-            say(console, "The runs were made by other code than this; the report shows them as they are.")
-        render(store, out, console=console, show=list(store.requests()))
 
 
 def _data(cell: AnyCell) -> str:
@@ -161,12 +133,17 @@ def build(store: Store, out: Path) -> Report:
     )
 
 
-def render(store: Store, out: Path, *, console: Console, show: Sequence[str]) -> None:
-    """Write the report and show its tables and verdicts in the terminal."""
+def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | None = None) -> None:
+    """Write the report and show its tables, all or those of some names, and verdicts in the terminal."""
+    if not any(name in CATALOG for name in store.requests()):
+        raise StoreError(
+            f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
+            "again: what is stored is not trained again"
+        )
     made = build(store, out)
     written = report.write(made, out)
     for section in made.sections:
-        if section.name in show:
+        if section.name in (store.requests() if show is None else show):
             for table in section.tables:
                 _show_table(table, console)
     tested = [c for c in made.claims if c.verdict != NOT_TESTED]

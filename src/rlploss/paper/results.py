@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlploss._progress import duration
+from rlploss._scaling import Array
 from rlploss.lab import stats
-from rlploss.lab.results import Array, StoredCell
-from rlploss.lab.study import AnyCell
+from rlploss.lab.study import AnyCell, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.protocols import PROTOCOLS

@@ -12,8 +12,7 @@ import numpy as np
 from rlploss.lab import stats, train
 from rlploss.lab.figures import Drawing, Figure, Line, Panel
 from rlploss.lab.report import Claim, Section, Table
-from rlploss.lab.results import StoredCell
-from rlploss.lab.study import AnyCell, Variant
+from rlploss.lab.study import AnyCell, StoredCell, Variant
 from rlploss.lab.text import number
 from rlploss.paper import published, studies, verdicts
 from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -196,17 +196,14 @@ def train(
 
     def advance(loop: Loop, outcome: Outcome | None) -> None:
         """Begin a loop, or note how its stretch went; then give its next one to the pool, or take it here."""
-        if isinstance(loop.engine, KernelEngine):
-            torch.set_num_threads(1)  # the bits of factors and metrics must not depend on how many there are
-        try:
+        # the bits of factors and metrics must not depend on how many there are
+        with distributed.one_torch_thread() if isinstance(loop.engine, KernelEngine) else nullcontext():
             loop.begin() if outcome is None else loop.took(outcome)
             while (stretch := loop.next()) is not None:
                 if pool is not None and loop.engine.in_pool:
                     running[pool.submit(stretch)] = loop
                     return
                 loop.took(stretch())
-        finally:
-            torch.set_num_threads(threads)
         loop.leave()
 
     generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
