@@ -53,10 +53,12 @@ test-seeds: $(STAMP)
 
 # Every package at the oldest version that pyproject.toml promises, in an environment of its own; `make setup` has the newest ones.
 OLDEST := build/oldest
+# Old packages warn of newer ones that they use.
+OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning
 test-oldest: $(STAMP)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	$(BIN)/uv pip install --quiet --resolution lowest-direct --python $(OLDEST) -e ".[dev]"
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLD_WARNINGS) $(PYTEST_ARGS)
 
 # Wheel and sdist in fresh environments, with every set of extras; writes the table of docs/tested.md.
 # INSTALL_PYTHONS="python3.11 python3.13" for several Pythons.
