@@ -97,6 +97,11 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
+def loaded_by_path(function: Callable[..., Any]) -> bool:
+    """Whether a function is in a file that `load_file` has loaded, which no import would find."""
+    return str(getattr(function, "__module__", "")).startswith(_LOADED)
+
+
 def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
     """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again."""
     name = function_name(function)
@@ -105,7 +110,7 @@ def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
     if any(is_one(function) for is_one in kinds) and "<" not in name:  # <lambda>, or f.<locals>.g
         where = function.__module__
         spec = getattr(sys.modules.get(where), "__spec__", None)
-        lost = spec is None or spec.origin is None or where.startswith(_LOADED)
+        lost = spec is None or spec.origin is None or loaded_by_path(function)
         if lost or importlib.util.find_spec(where.partition(".")[0]) is None:
             where = inspect.getsourcefile(function)  # a script, or a file that was loaded by its path
     return {"function": name, "where": where, "source": _digest(function)}

@@ -16,6 +16,7 @@ from rlploss.compare.surveyed import WORDS, Ranks, Survey, word
 from rlploss.datasets.tables import SurveyTable
 from rlploss.lab import report, stats
 from rlploss.lab.results import CellResult, StoredCell, TrainedNetwork
+from rlploss.lab.study import loss_json
 
 DEVELOPMENT, HELD_OUT = ("c", "e"), ("a", "b")  # by the hash of their names, as a test below says
 SIZES = {"a": 300, "b": 120}
@@ -142,13 +143,15 @@ def cubic(pred, target):
 
 
 def test_a_loss_of_ones_own_is_an_arm_that_any_process_can_load():
-    loss = survey.loss_json("cubic", cubic, "regression")
+    loss = loss_json("cubic", cubic, survey.ARMS["regression"])
     request = Request(("a",), (40,), 2, losses=(("cubic", loss),))
     assert request.arms[-1] == SurveyArm("cubic", "cubic", loss)
     found = train(one_cell("a", "cubic", steps=8, loss=loss), lambda done: None)
     assert all(one.values["rmse"] > 0 for one in found.networks)
     with pytest.raises(ValueError, match="define it with def"):
-        survey.loss_json("mine", lambda pred, target: (pred - target) ** 4, "regression")
+        loss_json("mine", lambda pred, target: (pred - target) ** 4, ())
+    with pytest.raises(ValueError, match="no arm has"):
+        loss_json("rlp", cubic, survey.ARMS["regression"])
 
 
 # Numbers

@@ -5,16 +5,18 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from tests.paper import world
 
-from rlploss import cli, datasets
+from rlploss import Steps, cli, datasets
+from rlploss.cli.compare import _own_losses
 from rlploss.lab.results import CellResult
 from rlploss.lab.text import Stopped
-from rlploss.lab.workers import Inline
+from rlploss.lab.workers import Inline, LocalProcesses
 from rlploss.paper import measure
 from rlploss.paper import reproduce as work
 from rlploss.paper.request import Request
@@ -184,6 +186,53 @@ def test_report_of_a_directory_that_is_not_ours(tmp_path, capsys):
     assert cli.run(["report", str(tmp_path)]) == 2
     assert "holds no runs.sqlite" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+OWN = "import torch\n\n\ndef log_cosh(pred, target):\n    return torch.log(torch.cosh(pred - target))\n"
+
+
+def own_loss(folder):
+    path = folder / "mylosses.py"
+    path.write_text(OWN)
+    (name,) = dict(losses := _own_losses([f"{path}:log_cosh"], ()))
+    assert name == "log_cosh"
+    return losses
+
+
+def test_a_loss_of_ones_own_stands_in_table1_and_against_the_others(tmp_path, stubbed):
+    request = Request("smoke", datasets=("linear",), arms=("mse", "rlp"), losses=own_loss(tmp_path))
+    cells = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "log_cosh"]
+    mse = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "mse"]
+    assert [cell.arm.protocol for cell in cells] == [cell.arm.protocol for cell in mse]
+    for mine, theirs in zip(cells, mse, strict=True):  # all but the function is the same
+        assert mine.arm.objective.batch_size == theirs.arm.objective.batch_size
+        assert (mine.arm.optimizer, mine.budget, mine.seeds) == (theirs.arm.optimizer, theirs.budget, theirs.seeds)
+    assert not [cell for name in STUDIES if name not in ("table1", "fig-curves") for cell in STUDIES[name](request)
+                if cell.arm.name == "log_cosh"]  # fmt: skip
+    text = run(["table1"], request, tmp_path / "out")
+    assert "| Linear | log_cosh | – |" in text
+    assert "log_cosh against the others" in text
+    assert "below 1 log_cosh is ahead" in (tmp_path / "out" / "report.html").read_text()
+    assert f"--loss {tmp_path / 'mylosses.py'}:log_cosh" in (tmp_path / "out" / "report.html").read_text()
+    again = Console(file=io.StringIO(), width=200)
+    work.render_again(tmp_path / "out", console=again)
+    assert "log_cosh against the others" in again.file.getvalue()
+
+
+def test_a_loss_of_ones_own_reaches_processes_that_cannot_import_it(tmp_path):
+    request = Request("smoke", "steps", 1, ("linear",), ("mse",), own_loss(tmp_path))
+    cells = [replace(cell, budget=Steps(3)) for cell in STUDIES["table1"](request) if cell.arm.name == "log_cosh"]
+    found = list(LocalProcesses(1).run(measure.train, cells, tell=lambda *_: None, say=print))
+    assert len(found) == len(cells) > 0
+    assert not [outcome.error for outcome in found if outcome.error]
+
+
+def test_a_loss_of_ones_own_goes_with_table1_alone(tmp_path):
+    with pytest.raises(ValueError, match="goes with table1 alone, got table1, fig-mae"):
+        run(["table1", "fig-mae"], Request("smoke", losses=own_loss(tmp_path)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="no arm has, got 'log_cosh'"):
+        _own_losses([f"{tmp_path / 'mylosses.py'}:log_cosh"] * 2, ())
 
 
 def test_the_list_shows_every_name_with_its_cost(capsys):

@@ -24,7 +24,7 @@ STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
 RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same command goes on where it was stopped
 
 EXAMPLES = {  # of every command, shown by its --help
-    "reproduce": ("table1 --scale smoke", "table1 fig-curves --datasets wine,linear --out results", "--list"),
+    "reproduce": ("table1 fig-curves --datasets wine,linear", "table1 --loss mylosses.py:log_cosh", "--list"),
     "report": ("results",),
     "compare": ("houses.csv --target price", "houses.csv --target price --quick --loss mylosses.py:log_cosh"),
     "predict": ("houses-price new.csv", "houses-price new.csv --out predictions.csv"),

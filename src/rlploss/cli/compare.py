@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -217,6 +218,16 @@ def _own_loss(text: str) -> tuple[str, Any]:
     if found is None:
         raise ValueError(f"--loss: there is no {name!r} in {path}; check its spelling")
     return name, found() if isinstance(found, type) else found
+
+
+def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the name and the JSON of each, for processes that load it again; no name may be taken."""
+    from rlploss.lab.study import loss_json
+
+    made: dict[str, str] = {}
+    for name, value in map(_own_loss, texts or ()):
+        made[name] = loss_json(name, value, (*taken, *made))
+    return tuple(made.items())
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlploss.cli.compare import _names
+from rlploss.cli.compare import _names, _own_losses
 from rlploss.cli.track import Track
 
 DEFAULT_OUT = Path("rlploss-results")
@@ -25,6 +25,10 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these datasets, e.g. wine,linear.")] = None,
     arms: Annotated[str | None, typer.Option(help="Only these arms, e.g. mse,rlp.")] = None,
+    loss: Annotated[
+        list[str] | None,
+        typer.Option(help="With table1: a loss of your own, FILE.py:NAME; may be given several times."),
+    ] = None,
     workers: Annotated[
         str,
         typer.Option(
@@ -39,11 +43,13 @@ def reproduce(
 
     from rlploss.lab.workers import parse_workers
     from rlploss.paper import reproduce as work
+    from rlploss.paper.protocols import ARMS
     from rlploss.paper.request import Request
 
     console = Console()
     team = parse_workers(workers)
-    request = Request(scale, budget, seeds, _names(datasets), _names(arms))
+    losses = _own_losses(loss, ARMS)
+    request = Request(scale, budget, seeds, _names(datasets), _names(arms), losses)
     if list_:
         work.list_names(request, team, console)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import _names, _numbers, _own_loss
+from rlploss.cli.compare import _names, _numbers, _own_losses
 from rlploss.cli.track import Track
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def survey(
         tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
         splits or (3 if quick else 10),
         1000 if quick else study.STEPS,
-        tuple((name, study.loss_json(name, value, kind)) for name, value in map(_own_loss, loss or ())),
+        _own_losses(loss, study.ARMS[kind]),
         kind,
     )
     console = Console()

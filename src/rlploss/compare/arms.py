@@ -17,7 +17,7 @@ from rlploss import _checks
 from rlploss.estimators.dial import BATCH, DIALS, Dial, objective_at
 from rlploss.lab.study import Part
 from rlploss.training.job import Adam
-from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Objective, Pointwise
+from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber, Objective, as_loss
 
 HIDDEN = (100,)
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
@@ -178,19 +178,11 @@ def contenders_for(
 
 
 def _own_loss(name: str, loss: Any, known: Sequence[str], session: bool) -> Contender:
-    """Return the contender of a reader's loss: a function of two arguments is pointwise, of three one of a batch."""
+    """Return the contender of a reader's loss."""
     if name in known or not name:
         raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
-    if not isinstance(loss, Objective):
-        try:
-            loss = Pointwise(loss)
-        except TypeError as error:
-            if not callable(loss) or isinstance(loss, type):
-                raise TypeError(
-                    f"the loss {name!r} must be a function or a Pointwise or BatchLoss value; {error}"
-                ) from None
-            loss = BatchLoss(loss)
-    return Contender(name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else "")
+    only_here = f"{name} of this session" if session else ""
+    return Contender(name, name, "ochre", as_loss(name, loss), "batch", session=only_here)
 
 
 def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:

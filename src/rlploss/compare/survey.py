@@ -29,7 +29,7 @@ from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators.dial import Split
 from rlploss.lab.results import CellResult, Tell, TrainedNetwork
-from rlploss.lab.study import Cell, Part, canonical_json
+from rlploss.lab.study import Cell, Part
 from rlploss.training.job import Steps
 
 STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
@@ -146,16 +146,6 @@ def label(arm: str, kind: str = "regression") -> str:
     cv = "RLPRegressorCV" if kind == "regression" else "RLPClassifierCV"
     own = {"rlp-cv": cv, "mse-cv": "its MSE-only twin" if kind == "regression" else "its twin without RLP"}
     return own.get(arm) or next((one.label for one in contenders_for(kind) if one.name == arm), arm)
-
-
-def loss_json(name: str, loss: Any, kind: str) -> str:
-    """A reader's loss as JSON; refuses one that another process could not load."""
-    objective = contenders_for(kind, None, {name: loss}, session=False)[-1].objective
-    assert objective is not None  # it is a loss
-    text = canonical_json(objective.to_json())
-    if '"where":null' in text:
-        raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
-    return text
 
 
 # Tables

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rlploss import _checks
 from rlploss._values import Value, from_json, put
 from rlploss.training.job import Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import Objective, as_objective
+from rlploss.training.objectives import Objective, as_loss, as_objective
 
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
 OUTPUTS = ("logits", "softmax", "sigmoid")
@@ -27,6 +27,16 @@ CHOICES = {"region": ("paper", "mahalanobis"), "scaling": ("standard",), "keep":
 def canonical_json(value: Any) -> str:
     """The one spelling of a piece of plain data: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
+    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could not load."""
+    if not name or name in taken:
+        raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
+    text = canonical_json(as_loss(name, loss).to_json())
+    if '"where":null' in text:
+        raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
+    return text
 
 
 class Part(Value):

@@ -9,7 +9,7 @@ from rlploss.lab.report import Table, Text
 from rlploss.lab.study import Cell
 from rlploss.lab.text import Scalar, number
 from rlploss.paper import published
-from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp
+from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp, label_of
 from rlploss.paper.request import Request
 from rlploss.paper.results import METRICS, SCORES, Grid, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import cells_of
@@ -49,7 +49,7 @@ def error_table(
             ours = {p: grid.final(task, p, arm, metric) for p in protocols}
             n = max((len(found) for found in ours.values() if found is not None), default=0)
             first, *rest = map(mean_sd, ours.values())
-            rows.append((title_of(task), ARMS[arm].label, shown, first, verdict, *rest, str(n)))
+            rows.append((title_of(task), label_of(arm), shown, first, verdict, *rest, str(n)))
             for protocol, found in ours.items():
                 cell, stored = grid.entries.get((task, protocol, arm), (None, None))
                 if found is None or cell is None or stored is None:
@@ -93,10 +93,11 @@ def ratio_table(
     metric: str = "mse",
     notes: tuple[str, ...] = (),
 ) -> Table:
-    """RLP against each baseline: ratio of errors (difference of scores) with its interval, and the word for it."""
-    protocols = grid.protocols()
-    pairs = [(task, base) for task in grid.tasks() for base in arms if not is_rlp(base)]
-    rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), ARMS[b].label] for t, b in pairs}
+    """One arm against each other: ratio of errors (difference of scores) with its interval, and the word for it."""
+    protocols, mine = grid.protocols(), "RLP" if is_rlp(ours) else label_of(ours)
+    others = [arm for arm in arms if arm != ours and not (is_rlp(ours) and is_rlp(arm))]
+    pairs = [(task, base) for task in grid.tasks() for base in others]
+    rows: dict[tuple[str, str], list[str]] = {(t, b): [title_of(t), label_of(b)] for t, b in pairs}
     data: list[tuple[Scalar, ...]] = []
     counts: dict[tuple[str, str], int] = {}
     for protocol in protocols:
@@ -109,7 +110,7 @@ def ratio_table(
             word = finding(c) if grid.request.at.judged else ""
             row.append(Text(f"{effect(c)} {word}".rstrip(), TONES.get(word, "")))
             data.append((*pair, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, word))
-    words = "RLP − baseline" if metric in SCORES else "RLP / baseline; below 1 RLP is ahead"
+    words = f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
     return Table(
         name,
         title,

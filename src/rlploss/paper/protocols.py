@@ -7,18 +7,20 @@ many rows per step, `paper` is the algorithms as printed (one step per epoch, pa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from rlploss._values import from_json
 from rlploss.lab.study import Arm, Cell, Task, Variant
 from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data
 from rlploss.paper.request import Request
 from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective
+from rlploss.training.objectives import RLP, BinaryCrossEntropy, Objective, OnBatches
 
 PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
 OURS: dict[str, Callable[..., RLP]] = {
@@ -49,7 +51,24 @@ ARMS = {
 
 def is_rlp(arm: str) -> bool:
     """Whether an arm trains with RLP."""
-    return ARMS[arm].objective is RLP
+    return arm in ARMS and ARMS[arm].objective is RLP
+
+
+def label_of(arm: str) -> str:
+    """The label of one of the paper's arms; a loss of a reader's own has its name."""
+    return ARMS[arm].label if arm in ARMS else arm
+
+
+def own_kind(name: str, loss: str) -> ArmKind:
+    """The arm of a reader's loss, from its JSON: it takes the batch size that the other arms have."""
+    value = from_json(json.loads(loss))
+    if not isinstance(value, OnBatches):
+        raise ValueError(f"the loss {name!r} must be one of batches of rows, got {value!r}; wrap it in BatchLoss")
+
+    def objective(batch_size: int | str, mixup: None = None) -> Objective:
+        return replace(value, batch_size=batch_size)  # type: ignore[type-var]  # every subclass is a dataclass
+
+    return ArmKind(name, "ochre", objective)
 
 
 def axis_of(protocol: str) -> str:
@@ -100,8 +119,9 @@ class CellFactory:
         made = []
         n_subsets = min(self.n_subsets, self.request.at.most_subsets)
         usual = self.batch_size or self.subset_size
+        kinds = ARMS | {name: own_kind(name, loss) for name, loss in self.request.losses}
         for name in self.request.picked("arms", self.arms):
-            kind, ours, column = ARMS[name], is_rlp(name), 0 if is_rlp(name) else 1
+            kind, ours, column = kinds[name], is_rlp(name), 0 if is_rlp(name) else 1
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None

@@ -25,7 +25,7 @@ from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import StoredResults
 from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import STUDIES, cells_of, expected_seconds
+from rlploss.paper.studies import OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 from rlploss.paper.verdicts import NOT_TESTED
 
 
@@ -37,12 +37,14 @@ def choose(names: Iterable[str]) -> list[str]:
     return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
 
 
-def check_narrowing(request: Request) -> None:
-    """Datasets and arms must be known by name."""
+def check_narrowing(request: Request, chosen: Sequence[str]) -> None:
+    """Datasets and arms must be known by name; a reader's losses have one place."""
     for name in request.datasets or ():
         _checks.one_of("dataset", name, (*DATASETS, "moons"))
     for name in request.arms or ():
         _checks.one_of("arm", name, ARMS)
+    if request.losses and chosen != [OWN_LOSSES_IN]:
+        raise ValueError(f"--loss goes with {OWN_LOSSES_IN} alone, got {', '.join(chosen)}; name nothing else")
 
 
 def open_store(out: Path, *, create: bool = True) -> Store:
@@ -53,7 +55,7 @@ def open_store(out: Path, *, create: bool = True) -> Store:
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
     chosen = choose(names)
-    check_narrowing(request)
+    check_narrowing(request, chosen)
     cells = distinct(cells_of(chosen, request))
     command = (
         f"rlploss reproduce {' '.join(names)} {request.arguments()} --workers {shlex.quote(str(workers))} "

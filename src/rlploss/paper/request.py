@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,6 +43,7 @@ class Request:
     seeds: int | None = None
     datasets: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
+    losses: tuple[tuple[str, str], ...] = ()  # a reader's own, for Table 1: name and JSON
 
     def __post_init__(self) -> None:
         _checks.one_of("scale", self.scale, SCALES)
@@ -62,16 +65,17 @@ class Request:
         return tuple(range(self.at.seeds["regression"], self.at.threshold_seeds)) if self.seeds is None else ()
 
     def picked(self, kind: Literal["datasets", "arms"], names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some datasets or arms that were asked for."""
-        wanted = getattr(self, kind)
-        return tuple(n for n in names if wanted is None or n in wanted)
+        """Those of some datasets or arms that were asked for; a reader's own losses always are."""
+        wanted, own = getattr(self, kind), dict(self.losses if kind == "arms" else ())
+        return tuple(n for n in names if wanted is None or n in wanted or n in own)
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
         """The request whose fields, as plain data, the store has kept."""
         try:
             lists = {k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")}
-            return cls(options["scale"], options["budget"], options["seeds"], **lists)
+            losses = tuple((str(name), str(text)) for name, text in options.get("losses", ()))
+            return cls(options["scale"], options["budget"], options["seeds"], **lists, losses=losses)
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"a stored request must have a scale, a budget, seeds, datasets and arms, got {str(options)[:80]}"
@@ -85,4 +89,7 @@ class Request:
         for name, values in (("datasets", self.datasets), ("arms", self.arms)):
             if values is not None:
                 words.append(f"--{name} {','.join(values)}")
+        for name, text in self.losses:
+            where = json.loads(text).get("function", {}).get("where", "FILE.py")
+            words.append(f"--loss {shlex.quote(f'{where}:{name}')}")
         return " ".join(words)

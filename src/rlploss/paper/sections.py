@@ -191,7 +191,11 @@ class Artefact:
         drawings = tuple(DRAWINGS[self.name](grid)) if self.drawn else ()
         if self.drawn and drawings:
             made.append(Figure(**{"name": self.name} | dict(self.drawn), panels=drawings))
-        made += [self._table(grid, **row) for row in self.tables]
+        own = dict(grid.request.losses)
+        made += [self._table(grid, **{"arms": (*self.arms, *own), **row}) for row in self.tables]
+        for loss in own:
+            title = f"{loss} against the others, test MSE"
+            made.append(ratio_table(grid, f"{self.name}-{loss}", title, arms=self.arms, ours=loss))
         made += [measured_table(grid, **row) for row in self.measured]
         made += [figure for row in self.figures for figure in task_figures(grid, self.arms, **row)]
         missing = [f"{title_of(task)}: not tested ({why})." for task in grid.tasks() if (why := grid.why(task))]
@@ -207,7 +211,7 @@ class Artefact:
 
     def _table(self, grid: Grid, kind: str, title: str, name: str = "", notes: Iterable[str] = (), **row: Any) -> Table:
         whole = f"{self.name}-{name}" if name else self.name
-        return TABLES[kind](grid, whole, title, **{"arms": self.arms} | row, notes=published.words_of(notes))
+        return TABLES[kind](grid, whole, title, **row, notes=published.words_of(notes))
 
 
 def time_section(results: StoredResults) -> Section:

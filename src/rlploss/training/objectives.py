@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, n_different, one_of, plan_sizes
-from rlploss._values import Value, positive, put
+from rlploss._values import Value, function_from_json, function_to_json, loaded_by_path, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
 
@@ -296,6 +296,14 @@ class _OwnLoss(OnBatches):
                 "put them into the model"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which could not import a file that was loaded by its path."""
+        return vars(self) | ({"function": function_to_json(self.function)} if loaded_by_path(self.function) else {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        described = isinstance(state["function"], dict)
+        vars(self).update(state | ({"function": function_from_json(state["function"])} if described else {}))
+
     @property
     def has_generator(self) -> bool:
         """Whether the function draws from a generator of its own, which no checkpoint could keep."""
@@ -342,3 +350,16 @@ def as_objective(value: object) -> Objective:
         raise TypeError(f"objective must be a value, got the class {value.__name__}; write {value.__name__}()")
     hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
     raise TypeError(f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}")
+
+
+def as_loss(name: str, value: Any) -> Objective:
+    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three `BatchLoss`, or a value."""
+    if isinstance(value, Objective):
+        return value
+    try:
+        return Pointwise(value)
+    except TypeError as error:
+        if not callable(value) or isinstance(value, type):
+            wanted = f"the loss {name!r} must be a function or a Pointwise or BatchLoss value"
+            raise TypeError(f"{wanted}; {error}") from None
+        return BatchLoss(value)
