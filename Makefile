@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= $(shell seq 0 99)
 SEED_TESTS ?= tests/estimators/test_mlp.py tests/estimators/test_cv.py tests/compare/test_answer.py
 
-.PHONY: setup demo test test-all test-data test-seeds test-oldest lint check docs links dist bench clean
+.PHONY: setup demo test test-all test-data test-seeds test-oldest test-installs lint check docs links dist bench clean
 
 setup: $(STAMP)
 
@@ -51,10 +51,20 @@ test-seeds: $(STAMP)
 	  $(SEED_TESTS) $(PYTEST_ARGS) > build/seeds/$$1.log 2>&1 && echo "seed $$1: $$(tail -n 1 build/seeds/$$1.log)" \
 	  || { echo "seed $$1 failed: see build/seeds/$$1.log"; exit 1; }' sh {}
 
-# The oldest scikit-learn that is promised; `make test` has the newest.
+# Every package at the oldest version that pyproject.toml promises, in an environment of its own; `make setup` has the newest ones.
+OLDEST := build/oldest
+# Old packages warn of newer ones that they use.
+OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning
 test-oldest: $(STAMP)
-	test -d build/oldest || $(BIN)/python -m pip install --quiet --no-deps --target build/oldest "scikit-learn==1.6.*"
-	OMP_NUM_THREADS=1 PYTHONPATH=build/oldest $(BIN)/python -m pytest -n 2 tests/estimators $(PYTEST_ARGS)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip install --quiet --resolution lowest-direct --python $(OLDEST) -e ".[dev]"
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(OLD_WARNINGS) $(PYTEST_ARGS)
+
+# Wheel and sdist in fresh environments, with every set of extras; writes the table of docs/tested.md.
+# INSTALL_PYTHONS="python3.11 python3.13" for several Pythons.
+INSTALL_PYTHONS ?= $(BIN)/python
+test-installs: $(STAMP)
+	$(BIN)/python -m tests.installs $(INSTALL_PYTHONS)
 
 # PART=store, checkpoints, fuzz, guided or long; TORTURE_ARGS="--kills 20 --cases 1000 --runs 200" changes the sizes.
 .PHONY: torture

@@ -1,9 +1,10 @@
-"""Memory of `fit` on 10 million rows × 20 float32 features: peak above the data itself, one process per case.
+"""Memory of `fit` on 10 million rows × 20 float32 features: peak above data and torch, one process per case.
 
     python -m benchmarks.large_table [--rows 10000000] [--json]
 
 The table lies in a file that is mapped into memory; as a Dataset it is read from the same file, row by row. The peak is
-that of the whole process (interpreter and torch included) less the bytes of the table.
+that of the whole process less the bytes of the table, and less what the process had before: the interpreter and torch,
+220 MiB, or 620 MiB where torch is built with CUDA. So the limit of 800 MiB is 1 GiB for a process without CUDA.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch.utils.data import Dataset
 from rlploss import MSE, RLP, RegressionNet, Steps, fit, seeded
 
 D = 20
-LIMIT = 2**30
+LIMIT = 800 * 2**20
 
 # 100,000 subsets of 100 rows are one pass over 10 million rows
 CASES: dict[str, RLP | MSE] = {
@@ -72,15 +73,16 @@ def peak_bytes() -> int:
 def run(folder: Path, name: str, steps: int) -> dict[str, Any]:
     """One case, in this process."""
     X, y = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in "Xy")
+    before = peak_bytes()
     data = (Table(X, y), None) if "Dataset" in name else (X, y)
     started = time.perf_counter()
     history = fit(seeded(lambda: RegressionNet(D), 0), *data, CASES[name], budget=Steps(steps))
-    above = peak_bytes() - (X.nbytes + y.nbytes)
+    above = peak_bytes() - before - (X.nbytes + y.nbytes)
     return {
         "case": name,
         "steps": int(history.last("step")),
         "seconds": round(time.perf_counter() - started, 1),
-        "peak above the data, MiB": round(above / 2**20),
+        "peak above data and torch, MiB": round(above / 2**20),
         "ok": above <= LIMIT,
         "threads": torch.get_num_threads(),
     }
@@ -115,10 +117,10 @@ def main() -> None:
         print(json.dumps(found, indent=2))
         return
     print(f"{options.rows:,} rows × {D} float32 features\n")
-    print("| case | steps | seconds | peak above the data | at most 1 GiB |\n|---|---|---|---|---|")
+    print("| case | steps | seconds | peak above data and torch | at most 800 MiB |\n|---|---|---|---|---|")
     for row in found:
         answer = "yes" if row["ok"] else "NO"
-        peak = f"{row['peak above the data, MiB']} MiB"
+        peak = f"{row['peak above data and torch, MiB']} MiB"
         print(f"| {row['case']} | {row['steps']} | {row['seconds']} | {peak} | {answer} |")
 
 

@@ -316,6 +316,19 @@ def test_autocast_goes_to_torch() -> None:
     assert history.settings["engine_reason"] == "autocast is on"
 
 
+def test_autocast_sees_the_weights_of_every_step() -> None:
+    """torch keeps weights that autocast has cast until its block ends, which here is after the training."""
+    X = table()[0].float()
+    net = seeded(lambda: RegressionNet(D), 0)
+    with torch.autocast("cpu"):
+        history = fit(
+            net, X, X[:, :1], MSE(17), budget=Steps(60), optimizer=Adam(1e-2),
+            validation=(X, X[:, :1]), evaluate_every=Steps(60),
+        )  # fmt: skip
+    assert history.last("mse") < 0.5 * history["mse"][0]
+    assert history.last("mse") == pytest.approx(float(((net(X) - X[:, :1]) ** 2).mean().detach()), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("model", "widths"),
     [

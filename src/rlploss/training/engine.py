@@ -78,8 +78,7 @@ class ModuleEngine(Engine):
 
     def begin(self) -> None:
         """Dropout and its like draw from torch's default generator, which depends on the job's seed from here on."""
-        # processes have different rows, so their dropout differs too
-        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"
+        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
         source = stream(self.job.seed, purpose).initial_seed()
         for generator in default_generators(self.job.table.x.device):
             generator.manual_seed(source)
@@ -92,8 +91,8 @@ class ModuleEngine(Engine):
         factors = job.rate_factors(window.first, window.last)
         if _finite(parameters):
             self._finite_weights = [parameter.detach().clone() for parameter in parameters]
-        started = time.perf_counter()
-        taken = 0
+        started, taken = time.perf_counter(), 0
+        torch.clear_autocast_cache()  # what an evaluation has left there has no gradient
         for i in range(window.last - window.first):
             if job.schedule is not None:
                 for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -117,6 +116,7 @@ class ModuleEngine(Engine):
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
+            torch.clear_autocast_cache()  # it has the weights from before
             self.total += number
             taken += 1
             if self.stopping or time.perf_counter() >= deadline:

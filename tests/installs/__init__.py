@@ -1,0 +1,1 @@
+"""Clean installs: `make test-installs`."""
