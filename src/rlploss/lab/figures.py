@@ -282,7 +282,7 @@ def _mark(figure: Figure) -> str:
 
 
 def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:
-    """The data of a figure: panel, line, x, mean, low, high."""
+    """The data of a figure to seven digits: panel, line, x, mean, low, high."""
     rows = []
     for panel in figure.panels:
         if isinstance(panel, Drawing):
@@ -290,6 +290,7 @@ def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float
             continue
         for line in panel.lines:
             ends = [line.y if end is None else end for end in (line.low, line.high)]
-            values = np.stack([line.x, line.y, *ends], axis=1).astype(np.float64).tolist()
-            rows += [(panel.title, line.label, x, y, low, high) for x, y, low, high in values]
+            for numbers in np.stack([line.x, line.y, *ends], axis=1):
+                x, y, low, high = (float(f"{number:.7g}") for number in numbers)
+                rows.append((panel.title, line.label, x, y, low, high))
     return rows
