@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -103,17 +104,34 @@ def loaded_by_path(function: Callable[..., Any]) -> bool:
 
 
 def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
-    """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again."""
+    """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again.
+
+    An object that can be called is named as its class with (), where a class without arguments makes the same again.
+    """
     name = function_name(function)
+    shown: Any = function
+    if not _has_source(function) and not isinstance(function, partial) and _is_made_by(type(function), function):
+        shown, name = type(function), f"{name}()"
     where: str | None = None
-    kinds = (inspect.isfunction, inspect.isclass, inspect.isbuiltin)
-    if any(is_one(function) for is_one in kinds) and "<" not in name:  # <lambda>, or f.<locals>.g
-        where = function.__module__
+    if (_has_source(shown) or inspect.isbuiltin(shown)) and "<" not in name:  # <lambda>, or f.<locals>.g
+        where = shown.__module__
         spec = getattr(sys.modules.get(where), "__spec__", None)
-        lost = spec is None or spec.origin is None or loaded_by_path(function)
+        lost = spec is None or spec.origin is None or loaded_by_path(shown)
         if lost or importlib.util.find_spec(where.partition(".")[0]) is None:
-            where = inspect.getsourcefile(function)  # a script, or a file that was loaded by its path
+            where = inspect.getsourcefile(shown)  # a script, or a file that was loaded by its path
     return {"function": name, "where": where, "source": _digest(function)}
+
+
+def _has_source(function: object) -> bool:
+    return inspect.isfunction(function) or inspect.isclass(function)
+
+
+def _is_made_by(kind: type, function: Callable[..., Any]) -> bool:
+    """Whether the class without arguments makes an object like this one."""
+    try:
+        return _digest(kind()) == _digest(function)
+    except Exception:  # a class of anyone's own
+        return False
 
 
 def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
@@ -122,10 +140,11 @@ def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
     if where is None:
         raise ValueError(f"{name} cannot be loaded: only functions at the top of a module or file can; name it there")
     function: Any = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    for part in name.split("."):
+    for part in name.removesuffix("()").split("."):
         function = getattr(function, part, None)
     if not callable(function):
         raise ValueError(f"{name} must be a function in {where}, got none; put it back, or make the value anew")
+    function = function() if name.endswith("()") else function
     if _digest(function) != data["source"]:
         raise ValueError(f"{name} in {where} must be as it was when the value was made, but its source has changed")
     return function  # type: ignore[no-any-return]  # callable, as checked
@@ -151,12 +170,13 @@ def load_file(path: Path) -> Any:
 def _digest(function: Callable[..., Any]) -> str:
     """A digest of the source, or of the printed form where there is no source."""
     shown: Any = function.func if isinstance(function, partial) else function
-    described = inspect.isfunction(shown) or inspect.isclass(shown)
+    described = _has_source(shown)
     try:
         text = textwrap.dedent(inspect.getsource(shown if described else type(shown)))
     except (OSError, TypeError):
         text = ""
     if not described or isinstance(function, partial):
         held = getattr(function, "__dict__", {}).items()
-        text += repr(function) + repr(sorted(item for item in held if isinstance(item[1], int | float | str)))
+        text += re.sub(r" at 0x[0-9a-f]+", "", repr(function))
+        text += repr(sorted(item for item in held if isinstance(item[1], int | float | str)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

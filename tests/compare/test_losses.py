@@ -12,8 +12,9 @@ from tests.seeds import SEED
 from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
-from rlploss.compare import arms, compare
+from rlploss.compare import arms, compare, schedule
 from rlploss.lab.text import LabError
+from rlploss.lab.workers import LocalProcesses
 
 QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
 
@@ -87,6 +88,22 @@ def test_losses_from_a_file(capsys):
     ):
         assert run(["compare", "t.csv", "--target", "y", "--loss", bad]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_loss_from_a_file_is_trained_in_the_other_process_too(capsys, monkeypatch):
+    monkeypatch.setattr(schedule, "WORTH_A_PAIR", 0.0)
+    monkeypatch.setattr(schedule.torch, "get_num_threads", lambda: 2)
+    trained, run_cells = [], LocalProcesses.run
+    monkeypatch.setattr(LocalProcesses, "run", lambda self, *a, **k: trained.append(self) or run_cells(self, *a, **k))
+    losses = ["--loss", "mine.py:quartic", "--loss", "mine.py:Cubed"]
+    assert (
+        run(["compare", "t.csv", "--target", "y", "--arms", "mse,mean", *losses, "--splits", "2", "--steps", "20"]) == 0
+    )
+    told = capsys.readouterr()
+    assert "quartic" in told.out
+    assert "Cubed" in told.out
+    assert trained
 
 
 @pytest.mark.usefixtures("_here")

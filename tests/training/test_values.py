@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -337,6 +339,32 @@ def test_lambdas_closures_and_objects_print_but_do_not_load(function: Any, shown
         ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"
     ):
         from_json(described)
+
+
+CLASSES = """
+import torch
+
+class Power:
+    def __init__(self, power=3): self.power = power
+    def __call__(self, pred, target): return (pred - target).abs() ** self.power
+
+class Module(torch.nn.Module):
+    def forward(self, pred, target): return (pred - target) ** 2
+"""
+
+
+def test_an_object_loads_where_its_class_without_arguments_makes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "classes.py"
+    path.write_text(CLASSES)
+    loaded = load_file(path)
+    for made in (loaded.Power(), loaded.Module()):
+        value = Pointwise(made)
+        described = json.loads(json.dumps(value.to_json()))
+        assert described["function"]["function"] == f"{type(made).__name__}()"
+        for back in (from_json(described), pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+            assert type(back.function).__name__ == type(made).__name__
+            assert back.to_json() == value.to_json()
+    assert Pointwise(loaded.Power(4)).to_json()["function"]["where"] is None
 
 
 def test_objects_of_other_settings_are_told_apart() -> None:

@@ -132,7 +132,7 @@ def compare(
             quick=quick,
             time_limit=time_limit,
             random_state=seed,
-            workers=pair if workers == "auto" and not losses else workers,
+            workers=pair if workers == "auto" else workers,
             out=place,
             progress=progress,
             on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),

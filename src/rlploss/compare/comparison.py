@@ -256,8 +256,10 @@ def compare(
         chosen, more = schedule.without_mixup(chosen, rows)
         notes += more
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
-    if losses and workers not in ("auto", "inline"):
-        raise ValueError(f'losses of your own are trained in this process: workers must be "inline", got {workers!r}')
+    if schedule.stays_here(chosen) and workers not in ("auto", "inline"):
+        raise ValueError(
+            f'losses of this session are trained in this process: workers must be "inline", got {workers!r}'
+        )
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(ROOT)) as store:

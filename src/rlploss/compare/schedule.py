@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from rlploss._progress import duration, say
+from rlploss._values import loaded_by_path
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
@@ -88,10 +89,10 @@ class Run:
         todo = [cell for cell in cells if not self._stored(cell)]
         work, stored = sum(expected_seconds(self.rows, cell) for cell in todo), len(cells) - len(todo)
         team, cores = self.workers, torch.get_num_threads()
-        own_loss = any(one.session or one.family in ("Pointwise", "BatchLoss") for one in self.contenders)
+        stays = stays_here(self.contenders)
         if isinstance(team, str):
-            team = parse_workers("inline" if work < WORTH_PROCESSES or own_loss else "local")
-        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or own_loss or cores < 2):
+            team = parse_workers("inline" if work < WORTH_PROCESSES or stays else "local")
+        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or stays or cores < 2):
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
@@ -150,6 +151,12 @@ class Run:
             if one.name not in kept
             and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
         }
+
+
+def stays_here(contenders: Sequence[Contender]) -> bool:
+    """Whether a loss among them is a function that cannot be sent to another process: it is in no file of its own."""
+    functions = [getattr(one.objective, "function", None) for one in contenders]
+    return not all(function is None or loaded_by_path(function) for function in functions)
 
 
 # The rows before anything is trained
