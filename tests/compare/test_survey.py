@@ -12,7 +12,7 @@ from rlploss import cli
 from rlploss.compare import survey
 from rlploss.compare.survey import TRAITS, Request, SurveyArm, load_rows, train
 from rlploss.compare.survey_report import answers, build
-from rlploss.compare.surveyed import WORDS, Ranks, Survey, word
+from rlploss.compare.surveyed import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
 from rlploss.lab import report, stats
 from rlploss.lab.study import CellResult, StoredCell, TrainedNetwork, loss_json
@@ -193,7 +193,7 @@ def test_ratios_over_tables_are_geometric_means_with_t_intervals():
     assert c.effect == pytest.approx(math.exp(np.mean(logs)))
     assert [c.low, c.high] == pytest.approx(np.exp(test.confidence_interval()))
     assert c.p == pytest.approx(test.pvalue)
-    assert word(c) == "worse"
+    assert c.word == "worse"
     assert sum(found.tally(tasks, "rlp", "mse+l2").values()) == len(tasks) == 21
     assert found.stays(tasks) == 0.5
     best, against = found.over_best(tasks, "rlp-cv", ("boosting", "ridge"))
@@ -206,7 +206,7 @@ def test_ratios_over_tables_are_geometric_means_with_t_intervals():
     [(0.8, 0.9, 0.01, "better"), (1.1, 1.2, 0.01, "worse"), (0.96, 1.04, 0.5, "level"), (0.9, 1.04, 0.5, "undecided")],
 )
 def test_a_lack_of_evidence_is_undecided(low, high, p, said):
-    assert word(stats.Comparison(math.sqrt(low * high), low, high, p, 9, high < 1, "ratio")) == said
+    assert stats.Comparison(math.sqrt(low * high), low, high, p, 9, high < 1, "ratio").word == said
 
 
 def test_ranks_and_critical_difference():

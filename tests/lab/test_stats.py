@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_interval_and_word_come_from_one_test(seed, n, factor):
         (stats.first(a, b), 0.5),
         (stats.spread(factor * a, b), 1.0),
     ):
-        assert (c.low < nothing < c.high) == (c.word == "level"), c
+        assert (c.low < nothing < c.high) == (c.word in ("level", "undecided")), c
         assert c.low <= c.high
 
 
@@ -156,9 +157,23 @@ def test_welch_is_that_of_scipy_and_same_wins_over_different():
     assert stats.against_published(np.ones(1), 1.0, 1.0)[0] == "undecided"
 
 
+@pytest.mark.parametrize(
+    ("effect", "half", "scale", "word"),
+    [(1.0, 1.04, "ratio", "level"), (1.0, 1.06, "ratio", "undecided"), (0.0, 0.009, "difference", "level"),
+     (0.0, 0.011, "difference", "undecided"), (0.005, 0.008, "difference", "undecided")],
+)  # fmt: skip
+def test_a_lack_of_evidence_is_undecided_and_level_is_shown(effect, half, scale, word):
+    low, high = (effect / half, effect * half) if scale == "ratio" else (effect - half, effect + half)
+    c = stats.Comparison(effect, low, high, 0.5, 9, True, scale)
+    assert c.word == word
+    corrected = dataclasses.replace(c, p_holm=1.0)  # a wider interval: what was level may be so no longer
+    assert corrected.told[0] < low < high < corrected.told[1]
+    assert corrected.word in ("undecided", word)
+
+
 def test_a_number_in_a_claim_is_judged_with_its_uncertainty():
     wide = exact(0.21, 0.09, 30)
-    assert stats.threshold(wide, 0.2, below=False).word == "level"
+    assert stats.threshold(wide, 0.2, below=False).word == "undecided"
     assert stats.threshold(exact(0.21, 0.02, 30), 0.2, below=False).word == "better"
     assert stats.threshold(exact(0.19, 0.02, 30), 0.2, below=False).word == "worse"
     assert stats.threshold(wide, 0.2, below=False).effect == pytest.approx(0.21)
@@ -184,7 +199,7 @@ def test_spread_is_compared_by_a_paired_test():
     assert [back.low, back.high] == pytest.approx([1 / c.high, 1 / c.low])
     assert stats.spread(np.ones(4), np.ones(4)).p == 1.0
     same = rng(2).normal(size=10)
-    assert stats.spread(same, same).word == "level"
+    assert stats.spread(same, same).word == "undecided"
 
 
 def test_one_wild_seed_does_not_decide_a_spread():
@@ -193,7 +208,7 @@ def test_one_wild_seed_does_not_decide_a_spread():
         a, b = rng([seed, 1]).normal(size=(2, 30))
         a[3] = 1e6
         words.append(stats.spread(a, b).word)
-    assert words.count("level") >= 33
+    assert words.count("undecided") >= 33
 
 
 @pytest.mark.parametrize("law", ["normal", "t2", "lognormal"])

@@ -17,12 +17,6 @@ from rlploss.lab.stats import ALPHA
 
 Paired = stats.Comparison  # is one arm better than another? Over splits: logarithms of errors, or scores
 WIDE = 10.0  # an interval of a ratio up to this is no longer told in percent
-NARROW = 1.05  # an interval within this ratio of none, or so many points, is no difference
-
-
-def interval(c: Paired) -> tuple[float, float]:
-    """Return the interval at the level of the corrected p-value: it holds no difference exactly if p is 5 % or more."""
-    return c.interval(ALPHA * c.p / c.p_holm) if c.p_holm > c.p else (c.low, c.high)
 
 
 def reverse(c: Paired) -> Paired:
@@ -35,15 +29,9 @@ def reverse(c: Paired) -> Paired:
     return replace(c, effect=effect, low=low, high=high, better=not c.better and effect != c.effect)
 
 
-def is_none(c: Paired) -> bool:
-    """Return whether the whole interval is no difference worth speaking of."""
-    low, high = interval(c)
-    return 1 / NARROW < low and high < NARROW if c.scale == "ratio" else max(-low, high) < NARROW - 1
-
-
 def by(c: Paired) -> str:
     """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
-    low, high = interval(c)
+    low, high = c.told
     if c.scale == "ratio":
         value, least, most = (_round(100 * (1 - end)) for end in (c.effect, high, low))
         return f"{value} % [{least}, {most}]"
@@ -53,7 +41,7 @@ def by(c: Paired) -> str:
 
 def gap(c: Paired) -> str:
     """Return a difference that may as well be none, with its interval."""
-    low, high = interval(c)
+    low, high = c.told
     if c.scale == "ratio" and high > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
     word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
@@ -118,7 +106,7 @@ class Answer:
         """Return how ours stands to its rivals in one sentence with its uncertainty; `where` says for which rows."""
         ours = self.ours.label
         tests = [(rival.label, self.against[rival.name]) for rival in self.rivals]
-        levels = [f"{label} ({gap(c)})" for label, c in tests if c.word == "level"]
+        levels = [f"{label} ({gap(c)})" for label, c in tests if not c.significant]
         words = [f"{ours} is not distinguishable from {' or '.join(levels)}"] if levels else []
         for label, c in tests:
             if c.word == "better":
@@ -155,7 +143,7 @@ class Answer:
             if wins and self.best is self.ours:
                 return f"RLP is ahead of {rival.label} on average only"
             return "RLP alone does not help" if wins or mixed else "RLP does not help"
-        if not is_none(c) and not (self.of and self.stays == self.of):
+        if c.word == "undecided" and not (self.of and self.stays == self.of):
             return "Whether RLP adds anything is undecided"
         if wins:
             return f"RLP is not shown to be better than {rival.label}, either will do"

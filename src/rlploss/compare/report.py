@@ -17,7 +17,7 @@ from rlploss._files import write_text
 from rlploss._progress import duration
 from rlploss._scaling import Array
 from rlploss.compare import model
-from rlploss.compare.answer import interval, reverse
+from rlploss.compare.answer import reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import Comparison
@@ -29,7 +29,7 @@ from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.text import number
 
-TONES = {"better": "good", "worse": "bad", "level": "calm"}
+TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
@@ -45,7 +45,7 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
         row |= {"against": verdict.ours.label, **UNTESTED}
         if one.name in verdict.against:
             c = reverse(verdict.against[one.name])
-            low, high = interval(c)
+            low, high = c.told
             row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
             row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
         networks = found.cells[condition.name, one.name].networks
@@ -63,7 +63,7 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
-            effect = f"{number(row['effect'])} [{number(row['effect_low'])}, {number(row['effect_high'])}]"
+            effect = f"{number(row['effect'])} [{number(row['effect_low'])},\u00a0{number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
         interval = f"{number(row[f'{first}_low'])} to {number(row[f'{first}_high'])}"
         if short:
@@ -93,7 +93,8 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
         data_rows=tuple(tuple(row.values()) for row in rows),
         notes=(
             f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can "
-            "tell, and intervals and p-values are Holm-corrected over the arms. They speak of other splits of this "
+            "tell, and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or ±1 "
+            "point, of no difference; undecided is neither better, worse nor level. All speak of other splits of this "
             "table, not of other tables. Seconds are for all splits and settings.",
         ),
         text_columns=frozenset({5}),

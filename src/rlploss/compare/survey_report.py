@@ -12,11 +12,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlploss import __version__
 from rlploss._progress import duration
-from rlploss.compare.answer import NARROW
-from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Effect, Ranks, Survey, word
+from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import Report, Section, Table, Text
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import MARGINS, Comparison
 from rlploss.lab.text import Scalar, number
 
 TONES = {"better": "good", "helps": "good", "worse": "bad", "hurts": "bad", "level": "calm", "undecided": "warn"}
@@ -99,7 +98,7 @@ def _ratio(c: Comparison) -> str:
 
 
 def _said(c: Comparison) -> str:
-    return f"{ANSWERS[word(c)]} ({_ratio(c)} times)"
+    return f"{ANSWERS[c.word]} ({_ratio(c)} times)"
 
 
 def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
@@ -162,8 +161,8 @@ def _pairs_table(found: Survey) -> Table:
                     continue
                 c, n = found.over(tasks, ours, theirs), found.tally(tasks, ours, theirs)
                 counts = [n[name] for name in WORDS]
-                cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[word(c)]))
-                exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, word(c), c.n, *counts))
+                cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
+                exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts))
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
     return Table(
         "pairs", "Ratios of squared errors over tables",
@@ -173,7 +172,7 @@ def _pairs_table(found: Survey) -> Table:
         ("Geometric mean over tables with its 95 % t-interval over tables, each table's mean over splits counted once; "
          f"then tables on which it is {'/'.join(WORDS)}, at 5 % for each table alone, so that one in twenty level "
          "tables looks better or worse by chance. Level: the interval lies within "
-         f"{NARROW - 1:.0%} of no difference.",),
+         f"{MARGINS['ratio'][1] - 1:.0%} of no difference.",),
         frozenset({1}), frozenset({len(pairs)}),
     )  # fmt: skip
 
@@ -185,10 +184,10 @@ def _tables_table(found: Survey) -> Table:
     for half in found.halves:
         for task in found.tasks(half=half):
             c, draw = found.on(task, "rlp", found.rival), (task.rows, task.outside)
-            by_table.setdefault(task.table, {})[draw] = Text(_ratio(c), TONES[word(c)])
+            by_table.setdefault(task.table, {})[draw] = Text(_ratio(c), TONES[c.word])
             traits = [found.trait(task, name) for name in TRAIT_WORDS]
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
-            exact.append((task.table, half, *draw, c.effect, c.low, c.high, c.p, word(c), *traits, *errors))
+            exact.append((task.table, half, *draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
     shown = [(name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()]
     return Table(
         "tables", f"RLP / {found.labels[found.rival]} on every table", ("table", *map(_where, found.draws)),
@@ -253,7 +252,7 @@ def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
         effects = np.array([c.effect for _, c, _ in rows])
         low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
         for at, (name, c, marker) in enumerate(rows):
-            colour = STYLES[COLOURS[word(c)]][0]
+            colour = STYLES[COLOURS[c.word]][0]
             ends = [min(max(end, low / 2), high * 2) for end in (c.low, c.high)]
             plot.plot(ends, [at, at], color=colour, linewidth=1.1)
             plot.plot([min(max(c.effect, low), high)], [at], marker, color=colour, markersize=5 if marker == "D" else 3)
@@ -269,7 +268,7 @@ def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
         plot.tick_params(axis="x", labelsize=6.5)
         axes.set_title(_where(draw), x=0.0)
 
-    said = "; ".join(f"{name} {number(c.effect)} ({word(c)})" for name, c, _ in rows)
+    said = "; ".join(f"{name} {number(c.effect)} ({c.word})" for name, c, _ in rows)
     data = tuple((name, float(at), c.effect) for at, (name, c, _) in enumerate(rows))
     return Drawing(_where(draw), paint, f"Ratio of squared errors: {said}.", size, data)
 

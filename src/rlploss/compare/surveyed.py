@@ -10,7 +10,6 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
-from rlploss.compare.answer import is_none
 from rlploss.compare.survey import RIVAL, TRAITS, Request, SurveyArm, SurveyCell, SurveyTask, is_development
 from rlploss.lab import stats
 from rlploss.lab.stats import Comparison
@@ -27,13 +26,6 @@ TRAIT_WORDS = {
     "noise": ("noise", False),
     "distance": ("distance of test rows", True),
 }
-
-
-def word(c: Comparison) -> str:
-    """Better or worse if that is significant, level within 5 % of no difference, undecided otherwise."""
-    if c.significant:
-        return c.word
-    return "level" if is_none(c) else "undecided"
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ class Survey:
 
     def tally(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> dict[str, int]:
         """On how many tables ours is better, level, worse, undecided."""
-        found = [word(self.on(task, ours, theirs)) for task in tasks]
+        found = [self.on(task, ours, theirs).word for task in tasks]
         return {name: found.count(name) for name in WORDS}
 
     def stays(self, tasks: Sequence[SurveyTask]) -> float:

@@ -16,6 +16,7 @@ from scipy import special
 from rlploss._scaling import Array
 
 ALPHA = 0.05
+MARGINS = {"ratio": (0.95, 1.05), "difference": (-0.01, 0.01)}  # no difference worth the name: 5 %, or one point
 FLIPS = 9_999  # of a permutation test
 SEED = 20240715  # of every permutation test: a report is the same each time it is rendered
 
@@ -56,9 +57,21 @@ class Comparison:
         return (self.p if math.isnan(self.p_holm) else self.p_holm) < ALPHA
 
     @property
+    def told(self) -> tuple[float, float]:
+        """The interval at the level of the corrected p: it holds no difference exactly if that is 5 % or more."""
+        return self.interval(ALPHA * self.p / self.p_holm) if self.p_holm > self.p else (self.low, self.high)
+
+    @property
     def word(self) -> str:
-        """Better, worse or level."""
-        return ("better" if self.better else "worse") if self.significant else "level"
+        """Better or worse, if that is significant; level, if all of the interval is as good as none; or undecided."""
+        if self.significant:
+            return "better" if self.better else "worse"
+        return "level" if self.is_none(*self.told) else "undecided"
+
+    def is_none(self, low: float, high: float) -> bool:
+        """Whether an interval of this scale lies within what is no difference worth the name."""
+        least, most = MARGINS.get(self.scale, (math.nan, math.nan))
+        return least <= low and high <= most
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """The t-interval at another level than 95 %, of a "ratio" or "difference"."""

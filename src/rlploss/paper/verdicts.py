@@ -37,7 +37,6 @@ TONES = {
     NOT_JUDGED: "calm",
     NOT_TESTED: "calm",
 }
-MARGINS = {"ratio": (0.95, 1.05), "difference": (-0.01, 0.01)}  # no difference worth the name: 5 %, or one point
 State = Literal["holds", "fails", "open"]
 Placed = tuple[str, Comparison]  # where RLP is compared with a baseline or a number, and what comes out
 
@@ -69,9 +68,7 @@ def finding(c: Comparison, n: int = 1) -> str:
         return "better"
     if not c.better and c.significant:
         return "worse"
-    low, high = c.interval(ALPHA / n) if c.scale in MARGINS else (-np.inf, np.inf)
-    least, most = MARGINS.get(c.scale, (0.0, 0.0))
-    return "level" if least <= low and high <= most else "undecided"
+    return "level" if c.is_none(*c.interval(ALPHA / n)) else "undecided"
 
 
 def findings(found: Sequence[Placed]) -> list[str]:
