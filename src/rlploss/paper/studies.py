@@ -114,5 +114,6 @@ def expected_seconds(cell: AnyCell) -> float:
     each *= COST["fresh"] if mixed and model in SMALL else 1.0
     if isinstance(objective, RLP) and not mixed and model == "autoencoder":
         size, n_subsets, _ = objective.shape()
-        seconds += networks * n_subsets * COST["factors"][cell.task.dataset] * (size / 1000) ** 2
+        beyond = n_subsets * COST["factors"][cell.task.dataset] + steps * COST["projected"][cell.task.dataset]
+        seconds += networks * beyond * (size / 1000) ** 2
     return float(seconds + steps * networks * each)
