@@ -2,12 +2,15 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 from tests.lab import stub
 
+from rlploss.lab.processes import Process
 from rlploss.lab.workers import Inline, LocalProcesses, attempt, one_thread, parse_workers
 
 
@@ -134,6 +137,30 @@ def test_this_process_and_others_train_every_cell_once_and_the_others_stay():
     workers.close()
     (other,) = pids[1] - {os.getpid()}
     assert not os.path.exists(f"/proc/{other}")
+
+
+def test_a_process_that_waits_already_is_taken_and_ended():
+    waiting = [Process(), Process()]
+    one, other = waiting
+    team = LocalProcesses(2, here=True, begun=waiting)
+    found, _ = collect(team, [stub.cell(rate=rate) for rate in (0.1, 0.2, 0.3)], slowly)
+    assert all(outcome.error is None for outcome in found.values())
+    assert waiting == [one]  # the last one was taken
+    assert other.process.is_alive()
+    team.close()
+    assert not waiting
+    assert not one.process.is_alive()
+    assert not other.process.is_alive()
+
+
+@pytest.mark.slow
+def test_a_command_that_is_refused_leaves_no_process_and_does_not_wait(tmp_path):
+    code = "import sys; from rlploss.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "compare", str(tmp_path / "gone.csv"), "--target", "y"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "gone.csv" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_a_process_that_died_leaves_is_done_here():

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -44,9 +45,9 @@ Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. l
 
 def _track(context: typer.Context, track: str | None) -> str | None:
     """Track until the command ends."""
-    from rlploss.lab.run import tracking
-
     if track is not None:
+        from rlploss.lab.run import tracking  # here, because it imports torch
+
         context.with_resource(tracking(track))
     return track
 
@@ -103,22 +104,30 @@ def compare(
     ] = False,
 ) -> None:
     """Say what to use on a table of your own, and whether RLP helps. Keep the model that does best."""
-    from rich.console import Console
+    with ExitStack() as ending:
+        from rlploss.lab import processes
 
-    from rlploss.compare import comparison, report
-    from rlploss.lab.report import show
-    from rlploss.lab.workers import LocalProcesses
+        # Much of a small network's time is Python's, which has one core for each process: the second imports meanwhile.
+        alone = workers != "auto" or processes.cores() < 2 or "torch" in sys.modules
+        begun = [] if alone else [processes.Process("rlploss.compare.train")]
+        ending.callback(processes.stop, begun)  # if nobody has taken it
+        from rich.console import Console
 
-    shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-    sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
-    shifts = _numbers("shift", shift, float)
-    losses = dict(map(_own_loss, loss or ()))
-    design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
-    place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
-    _check_place(place, design, table.name)
-    # Much of a small network's time is Python's, which has one core for each process.
-    pair = LocalProcesses(2, here=True)
-    try:
+        from rlploss.compare import comparison, report
+        from rlploss.lab.report import show
+        from rlploss.lab.workers import LocalProcesses
+
+        shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
+        sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
+        shifts = _numbers("shift", shift, float)
+        losses = dict(map(_own_loss, loss or ()))
+        design = _read(
+            table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands
+        )
+        place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
+        _check_place(place, design, table.name)
+        pair = LocalProcesses(2, here=True, begun=begun)
+        ending.callback(pair.close)
         found = comparison.compare(
             design,
             arms=_names(arms),
@@ -137,8 +146,6 @@ def compare(
             progress=progress,
             on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
         )
-    finally:
-        pair.close()
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
     found = replace(found, source=table.name, command=command)
     page = found.write(place)  # before anything is printed: the reader may go away

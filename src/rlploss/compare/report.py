@@ -93,9 +93,9 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
         data_rows=tuple(tuple(row.values()) for row in rows),
         notes=(
             f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can "
-            "tell, and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or ±1 "
-            "point, of no difference; undecided is neither better, worse nor level. All speak of other splits of this "
-            "table, not of other tables. Seconds are for all splits and settings.",
+            "tell, and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or "
+            "±1 point, of no difference; undecided is neither better, worse nor level. All speak of other splits of "
+            "this table, not of other tables. Seconds are for all splits and settings.",
         ),
         text_columns=frozenset({5}),
     )  # fmt: skip

@@ -6,23 +6,20 @@ yields one `Outcome` per cell, in any order. It never writes to the store.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-import signal
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from rlploss import _checks
 from rlploss.distributed import one_torch_thread
+from rlploss.lab.processes import Process, cores, stop
 from rlploss.lab.study import AnyCell, CellResult, Tell
 
 Train = Callable[[AnyCell, Tell], CellResult]
@@ -63,19 +60,12 @@ def parse_workers(text: str) -> Workers:
     if kind == "inline" and not rest:
         return Inline()
     if kind == "local" and (not rest or rest.isdecimal()):
-        return LocalProcesses(int(rest) if rest else _cores())
+        return LocalProcesses(int(rest) if rest else cores())
     if kind == "dask":
         from rlploss.lab.cluster import DaskWorkers
 
         return DaskWorkers(rest)
     raise ValueError(f'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT", got {text!r}; try "local:2"')
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -206,6 +196,7 @@ class LocalProcesses:
 
     count: int
     here: bool = False
+    begun: list[Process] = field(default_factory=list, repr=False, compare=False)  # processes that wait already
     _team: list[_Process] = field(default_factory=list, init=False, repr=False, compare=False)
     _lost: int = field(default=0, init=False, repr=False, compare=False)  # processes that died beside this one
 
@@ -228,7 +219,7 @@ class LocalProcesses:
                 elif self.here and waiting:
                     yield from self._train_here(train, waiting.popleft(), tell, running)
                 else:
-                    wait([worker.pipe for worker in self._team], 0.2)
+                    wait([worker.own.pipe for worker in self._team], 0.2)
             stay = self.here
         finally:
             if not stay:
@@ -236,20 +227,21 @@ class LocalProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        _stop(self._team)
+        stop([*self.begun, *(worker.own for worker in self._team)])
+        self.begun.clear()
         self._team = []
 
     def _look(self, train: Train, left: int, alone: bool) -> list[_Process]:
         """The processes that are of use now; beside this one, none takes the place of one that died."""
-        gone = [worker for worker in self._team if not worker.process.is_alive()]
-        _stop(gone)
+        gone = [worker for worker in self._team if not worker.own.process.is_alive()]
+        stop([worker.own for worker in gone])
         self._team = [worker for worker in self._team if worker not in gone]
         self._lost += len(gone) if self.here else 0
         size = self.count - self.here - self._lost
         if alone:
             size = 0 if self.here else 1
         while len(self._team) < min(size, left - self.here):
-            self._team.append(_Process(train))
+            self._team.append(_Process(train, self.begun.pop() if self.begun else Process()))
         return self._team[:size]
 
     def _train_here(
@@ -276,72 +268,33 @@ class LocalProcesses:
 class _Process:
     """One process that is sent cells, and sends back how far it is and outcomes."""
 
-    def __init__(self, train: Train) -> None:
-        self.trains = train
-        # "spawn": no lock, no open store and no thread of the driver is inherited.
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(train, theirs))
-        with interrupts_held():
-            self.process.start()
-        theirs.close()
+    def __init__(self, train: Train, process: Process) -> None:
+        self.trains, self.own = train, process
+        with suppress(OSError):  # it has died already, as the first cell tells
+            process.pipe.send(train)
 
     def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
         """See `Worker.train`."""
+        process, pipe = self.own.process, self.own.pipe
         with suppress(EOFError, OSError):
             try:
-                self.pipe.send(cell)
+                pipe.send(cell)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 yield Outcome(cell, error=f"the cell cannot be sent: {reason(error)}")
             # A child of a dead process may hold the pipe open. What it sent before it died counts.
-            while self.process.is_alive() or self.pipe.poll():
+            while process.is_alive() or pipe.poll():
                 news: Outcome | float | None = None
-                while not isinstance(news, Outcome) and self.pipe.poll():
-                    news = self.pipe.recv()
+                while not isinstance(news, Outcome) and pipe.poll():
+                    news = pipe.recv()
                 yield news
-        self.process.join(1.0)
-        raise WorkerLost(f"the worker process died ({_ending(self.process.exitcode)})")
+        process.join(1.0)
+        raise WorkerLost(f"the worker process died ({self.own.ending()})")
 
 
-def _stop(team: Sequence[_Process]) -> None:
-    """End the processes of a team: all are asked at once, and those that do not go within a second are killed."""
-    for worker in team:
-        worker.process.terminate()
-    deadline = time.monotonic() + 1.0
-    for worker in team:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.process.is_alive():
-            worker.process.kill()
-        worker.pipe.close()
-
-
-def _ending(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    return f"killed by signal {-code}, {next((s.name for s in signal.Signals if s == -code), 'without a name')}"
-
-
-@contextmanager
-def interrupts_held() -> Generator[None]:
-    """Processes started in here never see Ctrl-C, not even while they import; the driver sees it afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # its own start would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(train: Train, driver: Connection) -> None:
-    """The life of a worker process. Ctrl-C is the driver's to handle; without a driver there is nobody to work for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+def live(driver: Connection) -> None:
+    """What a process does: it is sent the training function, then cells."""
     with suppress(EOFError, OSError):
+        train = driver.recv()
         while True:
             cell = driver.recv()
             with one_thread():
