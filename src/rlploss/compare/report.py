@@ -63,9 +63,10 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
-            effect = f"{number(row['effect'])} [{number(row['effect_low'])},\u00a0{number(row['effect_high'])}]"
+            ends = (", " if short else ",\u00a0").join(number(row[f"effect_{end}"]) for end in ("low", "high"))
+            effect = f"{number(row['effect'])} [{ends}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
-        interval = f"{number(row[f'{first}_low'])} to {number(row[f'{first}_high'])}"
+        interval = ("–" if short else " to ").join(number(row[f"{first}_{end}"]) for end in ("low", "high"))
         if short:
             shown.append((row["arm"], number(row[first]), interval, effect, word, number(row["seconds"])))
             continue
