@@ -15,9 +15,9 @@ import numpy as np
 
 from rlploss import _checks
 from rlploss.estimators.dial import BATCH, DIALS, Dial, objective_at
-from rlploss.lab.study import Part
+from rlploss.lab.study import Part, as_loss
 from rlploss.training.job import Adam
-from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber, Objective, as_loss
+from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber, Objective
 
 HIDDEN = (100,)
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
@@ -179,10 +179,8 @@ def contenders_for(
 
 def _own_loss(name: str, loss: Any, known: Sequence[str], session: bool) -> Contender:
     """Return the contender of a reader's loss."""
-    if name in known or not name:
-        raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
     only_here = f"{name} of this session" if session else ""
-    return Contender(name, name, "ochre", as_loss(name, loss), "batch", session=only_here)
+    return Contender(name, name, "ochre", as_loss(name, loss, known), "batch", session=only_here)
 
 
 def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:

@@ -21,7 +21,7 @@ from rlploss import _checks
 from rlploss._scaling import Array
 from rlploss._values import Value, from_json, put
 from rlploss.training.job import Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import Objective, as_loss, as_objective
+from rlploss.training.objectives import BatchLoss, Objective, Pointwise, as_objective
 
 Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
 MODELS = ("regression", "autoencoder", "lenet5", "moons")
@@ -34,11 +34,24 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
-    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could not load."""
+def as_loss(name: str, value: Any, taken: Iterable[str]) -> Objective:
+    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three `BatchLoss`, or a value."""
     if not name or name in taken:
         raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
-    text = canonical_json(as_loss(name, loss).to_json())
+    if isinstance(value, Objective):
+        return value
+    try:
+        return Pointwise(value)
+    except TypeError as error:
+        if not callable(value) or isinstance(value, type):
+            wanted = f"the loss {name!r} must be a function or a Pointwise or BatchLoss value"
+            raise TypeError(f"{wanted}; {error}") from None
+        return BatchLoss(value)
+
+
+def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
+    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could not load."""
+    text = canonical_json(as_loss(name, loss, taken).to_json())
     if '"where":null' in text:
         raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
     return text

@@ -350,16 +350,3 @@ def as_objective(value: object) -> Objective:
         raise TypeError(f"objective must be a value, got the class {value.__name__}; write {value.__name__}()")
     hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
     raise TypeError(f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}")
-
-
-def as_loss(name: str, value: Any) -> Objective:
-    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three `BatchLoss`, or a value."""
-    if isinstance(value, Objective):
-        return value
-    try:
-        return Pointwise(value)
-    except TypeError as error:
-        if not callable(value) or isinstance(value, type):
-            wanted = f"the loss {name!r} must be a function or a Pointwise or BatchLoss value"
-            raise TypeError(f"{wanted}; {error}") from None
-        return BatchLoss(value)
