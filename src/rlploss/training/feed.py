@@ -178,12 +178,11 @@ class Feed:
     def _draw(self, epoch: int, low: int, high: int, units: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Row numbers of some units, those of their partners, and λ, in steps low..high of an epoch."""
         job, n, alpha = self.job, self.table.n_rows, self.job.objective.mixup
-        mixed = stream(job.seed, "mixup", epoch)
         if self._rlp is not None:
             rows, *others = (plan[units].flatten() for plan in self._plan(epoch))
             if alpha is None:
                 return rows, None, None
-            lam = mixup_lambdas(self._rlp.shape()[1], alpha, generator=mixed)[units]
+            lam = mixup_lambdas(self._rlp.shape()[1], alpha, generator=stream(job.seed, "mixup", epoch))[units]
             return rows, others[0], lam.repeat_interleave(self._unit)
         rows = units
         if self._totals[0] < n:  # with all rows in one step their order means nothing
@@ -191,6 +190,7 @@ class Feed:
             rows = rows if len(units) == n else rows[units]
         if alpha is None:
             return rows, None, None
+        mixed = stream(job.seed, "mixup", epoch)
         partner = torch.randperm(n, generator=mixed)[units]
         lam = mixup_lambdas(job.steps_per_epoch, alpha, generator=mixed)
         return rows, partner, lam[torch.from_numpy(np.repeat(np.arange(low, high), self._sizes[low:high]))]
