@@ -9,8 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Source
+from rlploss.datasets.sources import DataFile, Source
 from rlploss.datasets.transfers import Reporter
 
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from rlploss import _checks, _extras
 from rlploss.datasets import readers, synthetic
-from rlploss.datasets.cache import DataFile, cache_dir, read_file
-from rlploss.datasets.sources import Rebuild, Source, obtain
+from rlploss.datasets.sources import DataFile, Rebuild, Source, cache_dir, obtain
 from rlploss.datasets.splits import Array, Dataset, ImageShape, TaskName, frozen
 from rlploss.datasets.transfers import Reporter
 
@@ -86,7 +85,7 @@ def cache_path(item: Entry) -> Path:
 def cached_files(item: Entry) -> Iterator[tuple[Path, str]]:
     """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is wrong."""
     for file in item.files:
-        yield cache_path(item) / file.name, read_file(cache_path(item), file)[1]
+        yield cache_path(item) / file.name, file.read(cache_path(item))[1]
 
 
 def load(name: str, *, task: TaskName | None = None, download: bool = True, progress: bool = True) -> Dataset:
@@ -170,7 +169,7 @@ def sources(files: Files, web: Sequence[dict[str, Any]], packages: Sequence[dict
 
 def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
     """Undo the averages of `housing.csv`: counts are whole numbers, so the original file comes back exactly."""
-    text = readers.read_zip(io.BytesIO(carried["housing.zip"]), {"housing.csv": HOUSING_CSV})["housing.csv"]
+    text = readers.read_archive(io.BytesIO(carried["housing.zip"]), {"housing.csv": HOUSING_CSV})["housing.csv"]
     _, table = readers.read_csv(text, header=True)
     income, age, rooms, bedrooms, population, occupancy, latitude, longitude, value = table.T
     households = np.rint(population / occupancy)

