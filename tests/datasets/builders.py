@@ -56,7 +56,7 @@ def tar_gz_bytes(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
 
 def plain_web(url: str, file: DataFile) -> Source:
     """A source that serves the file itself."""
-    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name, max_bytes=2 * file.size)
+    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name)
 
 
 def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:

@@ -20,7 +20,7 @@ FILES = (data_file("red.csv", RED), data_file("white.csv", WHITE))
 
 def archive_web(url: str, *, sha256: str | None = None) -> Source:
     """A canonical host that serves both files in one archive."""
-    place = {"url": f"{url}/both.tgz", "filename": "both.tgz", "max_bytes": 100_000, "sha256": sha256}
+    place = {"url": f"{url}/both.tgz", "filename": "both.tgz", "sha256": sha256}
     return Source(files=FILES, members=["red.csv", "white.csv"], **place)
 
 

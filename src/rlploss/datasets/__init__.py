@@ -1,7 +1,7 @@
 """The paper's datasets from real bytes, verified, and its splits and perturbations."""
 
 from rlploss._scaling import Scaling
-from rlploss.datasets.registry import is_cached, load, names
+from rlploss.datasets.registry import is_cached, linear, load, moons, names, nonlinear
 from rlploss.datasets.sources import DatasetUnavailable, cache_dir
 from rlploss.datasets.splits import (
     Dataset,
@@ -15,7 +15,6 @@ from rlploss.datasets.splits import (
     size_split,
     standardize,
 )
-from rlploss.datasets.synthetic import linear, moons, nonlinear
 from rlploss.datasets.transfers import CacheError, DataWarning
 
 __all__ = [

@@ -86,7 +86,6 @@ class Source:
     rebuild: Rebuild | None = None
     url: str = ""
     filename: str = ""
-    max_bytes: int = 0
     sha256: str | None = None  # of the download itself, where it is fixed; registries may pack anew what they serve
     client: Client = "pip"
     name: str = ""
@@ -94,12 +93,10 @@ class Source:
 
     @property
     def label(self) -> str:
-        """What to call it in messages."""
         return self.url or f"{self.client} package {self.name} {self.version}"
 
     @property
     def delivers(self) -> set[str]:
-        """The names of its files."""
         return {file.name for file in self.files}
 
     @property
@@ -110,8 +107,8 @@ class Source:
     def deliver(self, directory: Path, use: Callable[[Path], None], progress: Reporter) -> None:
         """Hand the download to `use`, which raises SourceError for what is wrong; a package does not stay."""
         if self.url:
-            part = directory / f"{self.filename}.part"
-            use_download(self.url, part, use, max_bytes=self.max_bytes, progress=progress)
+            most = 2 * sum(file.size for file in self.files)
+            use_download(self.url, directory / f"{self.filename}.part", use, max_bytes=most, progress=progress)
             return
         with cache_errors(directory):
             workspace = tempfile.TemporaryDirectory(dir=directory, prefix=WORKSPACE)
