@@ -185,9 +185,9 @@ def install(path: Path, data: bytes) -> Path | None:
     """
     aside = None
     with cache_errors(path.parent), contextlib.ExitStack() as undo:
-        if path.exists():
+        if os.path.lexists(path):
             names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
-            aside = path.rename(next(name for name in names if not name.exists()))
+            aside = path.rename(next(name for name in names if not os.path.lexists(name)))
             undo.callback(aside.rename, path)
         _files.write_bytes(path, data)
         undo.pop_all()
