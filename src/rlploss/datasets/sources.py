@@ -242,11 +242,12 @@ class _Fetch:
         if self.found.keys() >= source.delivers:
             return
         host = urllib.parse.urlsplit(source.url).hostname
+        if placed is None and host in self.silent:
+            self.problems.append(f"{source.label}: {host} not asked again")
+            return
         try:
             if placed is not None:
                 self.use(source, placed)
-            elif host in self.silent:
-                raise SourceError(f"{host} not asked again")
             else:
                 self.progress.note(f"{self.name}: asking {source.label}")
                 self.fetch(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import sys
 import tomllib
 import zipfile
@@ -107,9 +106,9 @@ def read_sheet(data: bytes) -> list[list[str]]:
     for row in sheet.iter(f"{_CELLS}row"):
         found: dict[int, str] = {}
         for cell in row.iter(f"{_CELLS}c"):
-            value, letters = cell.findtext(f"{_CELLS}v"), re.match("[A-Z]+", cell.get("r", "A"))
-            if value is not None and letters is not None:
-                column = sum(26**i * (ord(letter) - 64) for i, letter in enumerate(reversed(letters[0]))) - 1
+            value, letters = cell.findtext(f"{_CELLS}v"), cell.get("r", "A1").rstrip("0123456789")
+            if value is not None:
+                column = sum(26**i * (ord(letter) - 64) for i, letter in enumerate(reversed(letters))) - 1
                 found[column] = words[int(value)] if cell.get("t") == "s" else value
         rows.append(found)
     width = max(max(row, default=-1) for row in rows) + 1
