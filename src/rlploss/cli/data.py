@@ -60,7 +60,7 @@ def verify(
     The exit code is 1 if a file is wrong, or if a dataset asked for by name is not complete.
     """
     from rlploss.datasets import registry
-    from rlploss.datasets.cache import ABSENT, OK
+    from rlploss.datasets.sources import ABSENT, OK
 
     # A dict: datasets that share files are hashed once.
     items = {item.directory: item for item in _chosen(wanted or ["all"])}

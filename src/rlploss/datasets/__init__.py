@@ -1,9 +1,8 @@
 """The paper's datasets from real bytes, verified, and its splits and perturbations."""
 
 from rlploss._scaling import Scaling
-from rlploss.datasets.cache import CacheError, DataWarning, cache_dir
-from rlploss.datasets.registry import is_cached, load, names
-from rlploss.datasets.sources import DatasetUnavailable
+from rlploss.datasets.registry import is_cached, linear, load, moons, names, nonlinear
+from rlploss.datasets.sources import DatasetUnavailable, cache_dir
 from rlploss.datasets.splits import (
     Dataset,
     Split,
@@ -16,7 +15,7 @@ from rlploss.datasets.splits import (
     size_split,
     standardize,
 )
-from rlploss.datasets.synthetic import linear, moons, nonlinear
+from rlploss.datasets.transfers import CacheError, DataWarning
 
 __all__ = [
     "CacheError",

@@ -7,8 +7,7 @@ split. Sizes that fit are nested: with one seed, the first 50 training rows of |
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -103,14 +102,12 @@ class Split:
         """
         import torch
 
-        dtype = torch.get_default_dtype() if dtype is None else dtype
-        labels = torch.int64 if self.task == "classification" else dtype
-        return (
-            torch.tensor(self.X_train, dtype=dtype, device=device),
-            torch.tensor(self.y_train, dtype=labels, device=device),
-            torch.tensor(self.X_test, dtype=dtype, device=device),
-            torch.tensor(self.y_test, dtype=labels, device=device),
-        )
+        real = torch.get_default_dtype() if dtype is None else dtype
+        kinds = (real, torch.int64 if self.task == "classification" else real) * 2
+        arrays = (self.X_train, self.y_train, self.X_test, self.y_test)
+        made = (torch.tensor(a, dtype=kind, device=device) for a, kind in zip(arrays, kinds, strict=True))
+        X_train, y_train, X_test, y_test = made
+        return X_train, y_train, X_test, y_test
 
 
 def size_split(
@@ -176,7 +173,7 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
             f"{int(inside.sum())} of {dataset.n_rows} rows: choose a value further from 0 and 1"
         )
     split = _take(dataset, np.flatnonzero(chosen), np.flatnonzero(~chosen))
-    return dataclasses.replace(split, n_region=int(inside.sum()), n_region_train=int((inside & chosen).sum()))
+    return replace(split, n_region=int(inside.sum()), n_region_train=int((inside & chosen).sum()))
 
 
 def paper_region(X: Array) -> NDArray[np.bool_]:
@@ -213,7 +210,7 @@ def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> 
     noise = _checks.number("noise (β)", noise, minimum=0.0)
     drawn = _generator(generator).standard_normal(split.X_train.shape)
     noisy = (split.X_train + noise * drawn).astype(split.X_train.dtype)
-    return dataclasses.replace(split, X_train=frozen(noisy), noise=noise)
+    return replace(split, X_train=frozen(noisy), noise=noise)
 
 
 def standardize(split: Split, *, target: bool = False) -> Split:
@@ -226,13 +223,11 @@ def standardize(split: Split, *, target: bool = False) -> Split:
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
     found = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
     scaling = Scaling(*(frozen(array) for array in vars(found).values()))
-    X_train, X_test = (scaling.inputs(part).astype(part.dtype) for part in (split.X_train, split.X_test))
-    y_train, y_test = split.y_train, split.y_test
+    X_train, X_test = (frozen(scaling.inputs(part).astype(part.dtype)) for part in (split.X_train, split.X_test))
     if target:
-        y_train, y_test = (frozen(scaling.targets(part)) for part in (y_train, y_test))
-    return dataclasses.replace(
-        split, X_train=frozen(X_train), y_train=y_train, X_test=frozen(X_test), y_test=y_test, scaling=scaling
-    )
+        y_train, y_test = (frozen(scaling.targets(part)) for part in (split.y_train, split.y_test))
+        split = replace(split, y_train=y_train, y_test=y_test)
+    return replace(split, X_train=X_train, X_test=X_test, scaling=scaling)
 
 
 def as_images(split: Split, *, side: int | None = None) -> Split:
@@ -245,10 +240,9 @@ def as_images(split: Split, *, side: int | None = None) -> Split:
         raise ValueError(f"side must be at least the images' {max(height, width)}, got {side}")
     top, left = (side - height) // 2, (side - width) // 2
     around = ((0, 0), (0, 0), (top, side - height - top), (left, side - width - left))
-    X_train, X_test = (
-        frozen(np.pad(part.reshape(-1, channels, height, width), around)) for part in (split.X_train, split.X_test)
-    )
-    return dataclasses.replace(split, X_train=X_train, X_test=X_test, image_shape=(channels, side, side))
+    images = (part.reshape(-1, channels, height, width) for part in (split.X_train, split.X_test))
+    X_train, X_test = (frozen(np.pad(part, around)) for part in images)
+    return replace(split, X_train=X_train, X_test=X_test, image_shape=(channels, side, side))
 
 
 def _generator(generator: object) -> np.random.Generator:
@@ -281,16 +275,8 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
 
 
 def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
-    X_train, X_test = frozen(dataset.X[train]), frozen(dataset.X[test])
-    same = dataset.y is dataset.X  # reconstruction: the target is the image itself, not a second copy of it
-    return Split(
-        X_train=X_train,
-        y_train=X_train if same else frozen(dataset.y[train]),
-        X_test=X_test,
-        y_test=X_test if same else frozen(dataset.y[test]),
-        train_rows=frozen(train),
-        test_rows=frozen(test),
-        dataset=dataset.name,
-        task=dataset.task,
-        image_shape=dataset.image_shape,
-    )
+    X = [frozen(dataset.X[rows]) for rows in (train, test)]
+    # For reconstruction the target is the image itself, not a second copy of it.
+    y = X if dataset.y is dataset.X else [frozen(dataset.y[rows]) for rows in (train, test)]
+    rows = (frozen(train), frozen(test))
+    return Split(X[0], y[0], X[1], y[1], *rows, dataset.name, dataset.task, dataset.image_shape)

