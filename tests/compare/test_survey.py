@@ -345,6 +345,7 @@ def test_the_list_tells_the_time_and_trains_nothing(stub, tmp_path, capsys):
     [
         (["--tables", "zebra"], "zebra"),
         (["--rows", "few"], "few"),
+        (["--splits", "0"], "splits must be at least 2, got 0"),
         (["--half", "third"], "third"),
         (["--loss", "no.py:f"], "no.py"),
     ],

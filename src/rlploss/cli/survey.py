@@ -26,8 +26,8 @@ def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
     tables: Annotated[str | None, typer.Option(help="Only these, separated by commas; see --list.")] = None,
     half: Annotated[str, typer.Option(help="development, held-out or all.")] = "all",
-    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.  [default: 100,1000]")] = None,
-    splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.  [default: 10]")] = None,
+    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.", show_default="100,1000")] = None,
+    splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
     loss: Annotated[
         list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
     ] = None,
@@ -52,7 +52,7 @@ def survey(
     request = study.Request(
         tuple(chosen),
         tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
-        splits or (3 if quick else 10),
+        (3 if quick else 10) if splits is None else splits,
         1000 if quick else study.STEPS,
         _own_losses(loss, study.ARMS[kind]),
         kind,

@@ -54,14 +54,110 @@ class Predictor(nn.Module):
         return out.squeeze(-1) if self.flat else out
 
 
-class FittedNetwork(BaseEstimator, ABC):
-    """Prediction and export of a network on scaled columns."""
+@dataclass(eq=False, repr=False)
+class NetworkEstimator(BaseEstimator, ABC):
+    """The settings that all estimators have, the reading of rows, prediction and export.
 
-    network_: nn.Module
-    scaling_: Scaling
-    n_features_in_: int
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int
+        Units of every hidden layer; () is a linear model.
+    probe : {"subset", "draw", "expected", "sum"}
+        Where the planes of prediction and target are compared. "subset": on the rows of the subset, which is what the
+        paper's released code does. "draw": at one training row, drawn anew every epoch. "expected": the mean of "draw"
+        over all training rows, taken exactly. "sum": at the sum of the rows of the subset.
+    intercept : bool or None
+        Whether planes have an offset. None is True, except for probe="sum", where the column of ones would leave
+        nothing but the mean error.
+    ridge : float
+        λ ≥ 0 of the planes' own ridge penalty. It does not act on the weights of the network.
+    standardize : bool
+        Whether inputs and targets are centred and scaled by their training rows.
+    batch_size : "auto" or int
+        Rows per step of losses without subsets; "auto" is min(200, N). One iteration is a pass over the rows in such
+        batches, at least 10 steps, the same number for every loss.
+    random_state : int, RandomState or None
+        Decides folds or validation rows, initial weights, subsets and batches. None is different each time.
+    verbose : bool
+        Whether to tell how training goes, on standard error.
+    device : str or None
+        Where to train; None is the CPU. The fitted network is on the CPU in any case.
+
+    Attributes
+    ----------
+    network_ : the network, or the mixture of networks, on standardised columns; `to_torch()` is the whole model.
+    scaling_ : what is subtracted from columns and targets, and what they are divided by.
+    n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
+    n_outputs_ : the number of targets, or of classes.
+    """
+
+    hidden_layer_sizes: int | Iterable[int] = (100,)
+    _: KW_ONLY
+    probe: str = "subset"
+    intercept: bool | None = None
+    ridge: float = 0.0
+    standardize: bool = True
+    batch_size: int | str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
+    device: str | None = None
+
     _flat = False  # whether predictions have one dimension
-    _n_outputs: int  # C
+
+    @abstractmethod
+    def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
+        """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
+
+    # Training rows
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Data, NDArray[np.bool_]]:
+        """Check all rows; return those of weight above 0, two at least or one where training goes on, and which."""
+        fewest = 2 if first else 1
+        X, y = validation.validate_data(self, X, y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS)
+        if sample_weight is None:
+            return (X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
+        weight: Array = validation._check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        kept = weight > 0
+        if kept.sum() < fewest:
+            rows = f"{'two rows' if first else 'one row'}, got {kept.sum()} of n_samples={len(X)}"
+            raise ValueError(f"sample_weight must be above 0 for at least {rows}")
+        return (X[kept], self._read_target(y[kept], first=first), weight[kept]), kept
+
+    def _scaling(self, data: Data) -> Scaling:
+        X, target, weight = data
+        if not self.standardize:
+            return Scaling.none(X.shape[1])
+        return Scaling.of(X, None if target.ndim == 1 else target, weight)
+
+    def _numbers(self, target: NDArray[Any]) -> Array:
+        """The target as numbers [n, C]: classes as one-hot rows."""
+        return target if target.ndim > 1 else np.eye(self.n_outputs_)[target]
+
+    # Settings
+
+    def _batch(self, n_rows: int) -> int:
+        if isinstance(self.batch_size, str):
+            one_of("batch_size", self.batch_size, ("auto",))
+            return min(BATCH, n_rows)
+        return min(count("batch_size", self.batch_size), n_rows)
+
+    def _form(self, n_subsets: int | None = None, mixup: float | None = None) -> RLP:
+        """RLP without its subset size."""
+        return RLP(None, n_subsets, probe=self.probe, intercept=self.intercept, ridge=self.ridge, mixup=mixup)
+
+    def _seed(self) -> int:
+        """A seed from `random_state`; None takes fresh entropy and leaves numpy's global state alone."""
+        if self.random_state is None:
+            return secrets.randbelow(2**31)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _build(self, seed: int, activation: str, *, softmax: bool) -> nn.Sequential:
+        """An untrained network for the rows that were read."""
+        hidden = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, Iterable) else [self.hidden_layer_sizes]
+        sizes = self.n_features_in_, list(hidden), self.n_outputs_
+        return build_network(*sizes, activation=activation, softmax=softmax, seed=seed)
+
+    # Prediction
 
     def _note_range(self, X: Array, *, goes_on: bool = False) -> None:
         """Remember where training rows lie, beside those of the training before if this one went on from it."""
@@ -101,114 +197,8 @@ class FittedNetwork(BaseEstimator, ABC):
         return Predictor(copy.deepcopy(self.network_), self.scaling_, flat=self._flat).to(dtype).eval()
 
 
-@dataclass(eq=False, repr=False)
-class NetworkEstimator(FittedNetwork):
-    """The settings that all estimators have, and the reading of rows.
-
-    Parameters
-    ----------
-    hidden_layer_sizes : int or sequence of int
-        Units of every hidden layer; () is a linear model.
-    probe : {"subset", "draw", "expected", "sum"}
-        Where the planes of prediction and target are compared. "subset": on the rows of the subset, which is what the
-        paper's released code does. "draw": at one training row, drawn anew every epoch. "expected": the mean of "draw"
-        over all training rows, taken exactly. "sum": at the sum of the rows of the subset.
-    intercept : bool or None
-        Whether planes have an offset. None is True, except for probe="sum", where the column of ones would leave
-        nothing but the mean error.
-    ridge : float
-        λ ≥ 0 of the planes' own ridge penalty. It does not act on the weights of the network.
-    standardize : bool
-        Whether inputs and targets are centred and scaled by their training rows.
-    batch_size : "auto" or int
-        Rows per step of losses without subsets; "auto" is min(200, N). One iteration is a pass over the rows in such
-        batches, at least 10 steps, the same number for every loss.
-    random_state : int, RandomState or None
-        Decides folds or validation rows, initial weights, subsets and batches. None is different each time.
-    verbose : bool
-        Whether to tell how training goes, on standard error.
-    device : str or None
-        Where to train; None is the CPU. The fitted network is on the CPU in any case.
-
-    Attributes
-    ----------
-    network_ : the network, or the mixture of networks, on standardised columns; `to_torch()` is the whole model.
-    scaling_ : what is subtracted from columns and targets, and what they are divided by.
-    n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
-    """
-
-    hidden_layer_sizes: int | Iterable[int] = (100,)
-    _: KW_ONLY
-    probe: str = "subset"
-    intercept: bool | None = None
-    ridge: float = 0.0
-    standardize: bool = True
-    batch_size: int | str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    verbose: bool = False
-    device: str | None = None
-
-    @abstractmethod
-    def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
-        """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
-
-    # Training rows
-
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Data, NDArray[np.bool_]]:
-        """Check all rows; return those of weight above 0, two at least or one where training goes on, and which."""
-        fewest = 2 if first else 1
-        X, y = validation.validate_data(self, X, y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS)
-        if sample_weight is None:
-            return (X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
-        weight: Array = validation._check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        kept = weight > 0
-        if kept.sum() < fewest:
-            rows = f"{'two rows' if first else 'one row'}, got {kept.sum()} of n_samples={len(X)}"
-            raise ValueError(f"sample_weight must be above 0 for at least {rows}")
-        return (X[kept], self._read_target(y[kept], first=first), weight[kept]), kept
-
-    def _scaling(self, data: Data) -> Scaling:
-        X, target, weight = data
-        if not self.standardize:
-            return Scaling.none(X.shape[1])
-        return Scaling.of(X, None if target.ndim == 1 else target, weight)
-
-    def _numbers(self, target: NDArray[Any]) -> Array:
-        """The target as numbers [n, C]: classes as one-hot rows."""
-        return target if target.ndim > 1 else np.eye(self._n_outputs)[target]
-
-    # Settings
-
-    def _batch(self, n_rows: int) -> int:
-        if isinstance(self.batch_size, str):
-            one_of("batch_size", self.batch_size, ("auto",))
-            return min(BATCH, n_rows)
-        return min(count("batch_size", self.batch_size), n_rows)
-
-    def _form(self, n_subsets: int | None = None, mixup: float | None = None) -> RLP:
-        """RLP without its subset size."""
-        return RLP(None, n_subsets, probe=self.probe, intercept=self.intercept, ridge=self.ridge, mixup=mixup)
-
-    def _seed(self) -> int:
-        """A seed from `random_state`; None takes fresh entropy and leaves numpy's global state alone."""
-        if self.random_state is None:
-            return secrets.randbelow(2**31)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _build(self, seed: int, activation: str, *, softmax: bool) -> nn.Sequential:
-        """An untrained network for the rows that were read."""
-        hidden = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, Iterable) else [self.hidden_layer_sizes]
-        sizes = self.n_features_in_, list(hidden), self._n_outputs
-        return build_network(*sizes, activation=activation, softmax=softmax, seed=seed)
-
-
 class RegressionEstimator(RegressorMixin, NetworkEstimator):
-    """An estimator whose target is real numbers, one or several per row.
-
-    Attributes
-    ----------
-    n_outputs_ : the number of targets.
-    """
+    """An estimator whose target is real numbers, one or several per row."""
 
     def predict(self, X: Any) -> Array:
         """Predictions (n,), or (n, C) if y had two dimensions."""
@@ -218,7 +208,6 @@ class RegressionEstimator(RegressorMixin, NetworkEstimator):
         target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         if first:
             self._flat, self.n_outputs_ = y.ndim == 1, target.shape[1]
-            self._n_outputs = self.n_outputs_
         elif target.shape[1] != self.n_outputs_:
             raise ValueError(f"y must have {self.n_outputs_} outputs as before, got {target.shape[1]}")
         return target
@@ -255,8 +244,8 @@ class ClassificationEstimator(ClassifierMixin, NetworkEstimator):
         y = validation.column_or_1d(y, warn=True)
         if first:
             self.classes_ = multiclass.unique_labels(y) if self._given_classes is None else self._given_classes
-            self._n_outputs = len(self.classes_)
-            if self._n_outputs < 2:
+            self.n_outputs_ = len(self.classes_)
+            if self.n_outputs_ < 2:
                 raise ValueError(f"{type(self).__name__} needs at least two classes, got 1 class: {self.classes_[0]!r}")
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+V = TypeVar("V")
 EVALUATIONS = 10  # stopping steps to choose from in the first budget; every doubling adds half as many
 KEPT_BYTES = 2**28  # of weights, and of predictions, at all of them
 FLEET_SUBSETS = 100  # per network at most: they are laid out for the whole fleet
@@ -47,8 +49,7 @@ class CrossValidated(base.NetworkEstimator):
     ----------
     subset_sizes : "auto" or sequence of int or float
         Places on the dial, as numbers of rows or as fractions of the training rows of a fold. Its pointwise end, which
-        has no subsets, is always among them, and alone with (). "auto" adds the middle of the dial on a logarithmic
-        scale.
+        has no subsets, is always among them, and alone with (). "auto" adds M = √(p·N), the middle of the dial.
     alphas : sequence of float
         Weight decays to choose from: alpha/2·‖weights‖² is added to the mean loss.
     learning_rates : sequence of float
@@ -71,10 +72,8 @@ class CrossValidated(base.NetworkEstimator):
     cv_results_ : dict of arrays, one entry per setting at its best step: `param_subset_size` (rows in a fold; the
         number of the planes' columns stands for the pointwise end) and the other `param_...`, `params` (all of them as
         a dict), `n_steps`, `share` (in the ensemble, all steps together), `split{i}_test_score`, `mean_test_score`,
-        `std_test_score` (negative mean squared error in units of y), `rank_test_score`. `to_frame()` and `plot()` show
-        it.
-    best_params_ : dict with the best setting and its `n_steps`; `subset_size` is for all rows (None: the pointwise
-        end).
+        `std_test_score` (negative mean squared error in units of y), `rank_test_score`. See `to_frame()` and `plot()`.
+    best_params_ : the best setting and its `n_steps`; `subset_size` is for all rows (None: the pointwise end).
     best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in `cv_results_`.
     ensemble_score_ : the same score of the mixture: at least `best_score_`.
     n_iter_ : iterations of the best setting.
@@ -125,7 +124,7 @@ class CrossValidated(base.NetworkEstimator):
         if self.ensemble:
             # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
             seen = np.array([*map(len, folds)], dtype=np.float64)
-            self.network_ = search.network(self._shares, seen / seen.sum())
+            self.network_: nn.Module = search.network(self._shares, seen / seen.sum())
         else:
             (one,) = self._replicas([settings[choice.setting]], data, [np.arange(n_rows)], seed)
             if steps := self.best_params_["n_steps"]:
@@ -164,19 +163,19 @@ class CrossValidated(base.NetworkEstimator):
 
     def _candidates(self) -> tuple[list[dial.Dial], list[float], list[float], list[str], list[bool]]:
         """Places on the dial, its pointwise end first, weight decays, learning rates, activations, planes."""
-        alphas = [number("alphas", alpha, minimum=0.0) for alpha in listed("alphas", self.alphas)]
-        rates = [positive("learning_rates", rate) for rate in listed("learning_rates", self.learning_rates)]
-        kinds = [one_of("activations", kind, ACTIVATIONS) for kind in listed("activations", self.activations)]
+        alphas = listed("alphas", self.alphas, partial(number, minimum=0.0))
+        rates = listed("learning_rates", self.learning_rates, positive)
+        kinds = listed("activations", self.activations, partial(one_of, options=ACTIVATIONS))
+        places = [dial.MIDDLE]
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
-            places = [dial.MIDDLE]
         else:
-            own = listed("subset_sizes", self.subset_sizes, fewest=0)
-            places = [dial.Dial.of("subset_sizes", size) for size in own]
+            places = listed("subset_sizes", self.subset_sizes, dial.Dial.of, fewest=0)
         skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
-        if not isinstance(skip, bool):
+        planes = [skip] if isinstance(skip, bool) else [False, True]
+        if len(planes) > 1:
             one_of("linear_skip", skip, ("auto",))
-        return [dial.MSE_END, *places], alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
+        return [dial.MSE_END, *places], alphas, rates, kinds, planes
 
     @property
     def _p(self) -> int:
@@ -184,7 +183,8 @@ class CrossValidated(base.NetworkEstimator):
         return self._form().planes.n_columns(self.n_features_in_)
 
     def _subset_size(self, place: dial.Dial, n_rows: int) -> int:
-        return max(self._p, place.subset_size(n_rows, self._p))
+        p = self._p
+        return max(p, place.subset_size(n_rows, p))
 
     def _splits(
         self, X: Any, y: Any, groups: Any, kept: NDArray[np.bool_], target: NDArray[Any], seed: int
@@ -217,12 +217,12 @@ class CrossValidated(base.NetworkEstimator):
         """Untrained networks for the rows of every fold, setting by setting."""
         parts = [base.part(data, rows) for rows in folds]
         planes = [fit_plane(*part) if any(chosen["linear"] for _, chosen in settings) else None for part in parts]
-        made = []
+        made, p = [], self._p
         for (place, chosen), (fold, (x, y, weight)) in itertools.product(settings, enumerate(parts)):
             own, plane = (seed + fold) % 2**31, planes[fold] if chosen["linear"] else None
             size = self._subset_size(place, len(x))
             objective: Objective = self._end(self._batch(len(x)))
-            if size > self._p:
+            if size > p:
                 objective = dial.with_subsets(self._form(), size, *x.shape, most_subsets=FLEET_SUBSETS)
             softmax = y.ndim == 1 and isinstance(objective, RLP)
             network = self._build(own, chosen["activation"], softmax=softmax)
@@ -281,11 +281,11 @@ class CrossValidated(base.NetworkEstimator):
         self._steps, self._curves, self._shares = search.steps, unit * choice.curves, shares
 
 
-def listed(name: str, values: Any, *, fewest: int = 1) -> list[Any]:
-    """Several values, as a list."""
+def listed(name: str, values: Any, read: Callable[[str, Any], V], *, fewest: int = 1) -> list[V]:
+    """Several values of a setting, each of them read."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list, got {values!r}; write [{values!r}]")
-    found = list(values)
+    found = [read(name, value) for value in values]
     if len(found) < fewest:
         raise ValueError(f"{name} must name at least one value, got none")
     return found

@@ -138,16 +138,8 @@ class Choice:
     evaluations: Index  # [settings]: the best evaluation of each
     errors: Array  # [settings]: the error there
     fold_errors: Array  # [settings, folds]: the error of every fold there
-
-    @property
-    def order(self) -> Index:
-        """Settings from best to worst; of equal ones the first comes first."""
-        return np.argsort(self.errors, kind="stable")
-
-    @property
-    def setting(self) -> int:
-        """The best setting."""
-        return int(self.order[0])
+    order: Index  # settings from best to worst; of equal ones the first comes first
+    setting: int  # the best
 
 
 def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> Choice:
@@ -157,5 +149,7 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
-    best, here = curves.argmin(axis=1), np.arange(len(curves))
-    return Choice(curves, best, curves[here, best], finite[here, :, best])
+    evaluations, here = curves.argmin(axis=1), np.arange(len(curves))
+    best = curves[here, evaluations]
+    order = np.argsort(best, kind="stable")
+    return Choice(curves, evaluations, best, finite[here, :, evaluations], order, int(order[0]))

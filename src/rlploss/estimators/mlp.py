@@ -12,8 +12,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import unique_labels
 from torch import nn
 
-from rlploss import MAE, MSE, RLP, Adam, CrossEntropy, EarlyStopping, Event, History, Huber, Problem, Steps
+from rlploss import MAE, MSE, Adam, CrossEntropy, EarlyStopping, Event, History, Huber, Problem, Steps
 from rlploss._checks import count, number, one_of
+from rlploss._scaling import Scaling
 from rlploss.estimators import base, dial
 from rlploss.estimators.base import Data, documented
 from rlploss.training.evaluation import Callback
@@ -38,11 +39,9 @@ class MLP(base.NetworkEstimator):
     subset_size : "auto", int, or float in (0, 1]
         M, the rows of one subset, as a number or as a fraction of the training rows. It is a dial: up to the number of
         columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size(X, y)`: √(p·N)
-        for N rows and p columns, the intercept included, or MSE where the training rows show a curve without much
-        noise.
+        for N rows and p columns with the intercept, or MSE where the rows show a curve without much noise.
     n_subsets : "auto" or int
-        K, the subsets of the plan that training goes through. "auto" is up to 1000, fewer where their factors would
-        take more than about a second.
+        K, the subsets that training goes through. "auto" is up to 1000, fewer where factoring them would take long.
     mixup : float or None
         ψ of the distribution Beta(ψ, ψ) by which pairs of subsets, or of rows, are mixed. None: no mixup. Sample
         weights are refused with it.
@@ -129,13 +128,12 @@ class MLP(base.NetworkEstimator):
         rule = stopping_rule("loss" if held is None else metric, self.tol, self.n_iter_no_change)
         kept = None if held is None else EarlyStopping(metric, patience=self.max_iter + 1)
         (loop,) = train([job], Supervision(every, (rule,), kept), progress=bool(self.verbose))
-        self.scaling_ = scaling
+        self.scaling_: Scaling = scaling
         self._trained: nn.Sequential = network.to("cpu").double()
         self.network_ = nn.Sequential(*self._trained, nn.Softmax(dim=-1)) if logits else self._trained
         self._note_range(rows, goes_on=goes_on)
         self._engine_state: dict[str, Any] = loop.engine.state_dict()  # Adam's averages, for training that goes on
-        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
-        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
+        self.subset_size_, self.n_subsets_ = (getattr(objective, name, None) for name in ("subset_size", "n_subsets"))
         losses = loop.history["loss"][1:].tolist()
         self.loss_curve_: list[float] = [*self.loss_curve_, *losses] if goes_on else losses
         self.n_iter_, self.loss_ = len(self.loss_curve_), self.loss_curve_[-1]
