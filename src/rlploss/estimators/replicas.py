@@ -176,10 +176,9 @@ def greedy(residuals: Array, weight: Array, most: int) -> Array:
 def fit_plane(X: Array, Y: Array, weight: Array | None) -> nn.Linear:
     """The plane of a ridge regression of Y [n, C] on X [n, d], its penalty by leave-one-out."""
     ridge = RidgeCV(PENALTIES).fit(X, Y, relative(weight))
-    plane = nn.Linear(X.shape[1], Y.shape[1], dtype=torch.float64)
-    with torch.no_grad():
-        plane.weight.copy_(torch.tensor(ridge.coef_).view_as(plane.weight))
-        plane.bias.copy_(torch.tensor(ridge.intercept_).view_as(plane.bias))
+    plane = nn.Linear(X.shape[1], Y.shape[1], device="meta")  # draws no weights
+    plane.weight = nn.Parameter(torch.tensor(ridge.coef_).view(plane.weight.shape).contiguous())
+    plane.bias = nn.Parameter(torch.tensor(ridge.intercept_).view(plane.bias.shape))
     return plane
 
 
