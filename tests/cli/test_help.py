@@ -39,6 +39,8 @@ def test_defaults_that_only_words_can_tell_are_shown(capsys):
     assert "[default: (named after table and target)]" in shown
     assert "[default: (10; 5 with --quick)]" in shown
     assert shown.count("[default: (the table tells)]") == 2
+    cli.run(["survey", "--help"])
+    assert "[default: (100,1000)]" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_the_list_of_data_fits_into_80_columns(capsys):

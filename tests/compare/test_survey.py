@@ -70,7 +70,7 @@ def test_few_rows_come_first_and_no_table_is_drawn_twice_with_the_same_rows():
 
 
 def test_halves_and_wine_once(tables):
-    assert [name for name in DEVELOPMENT + HELD_OUT if survey.is_development(name)] == [*DEVELOPMENT]
+    assert [name for name in DEVELOPMENT + HELD_OUT if survey.half_of(name) == "development"] == [*DEVELOPMENT]
     both = [survey.table_names(half=half) for half in ("development", "held-out")]
     assert not set(both[0]) & set(both[1])
     assert sorted(both[0] + both[1]) == sorted(survey.table_names())
@@ -345,6 +345,7 @@ def test_the_list_tells_the_time_and_trains_nothing(stub, tmp_path, capsys):
     [
         (["--tables", "zebra"], "zebra"),
         (["--rows", "few"], "few"),
+        (["--splits", "0"], "splits must be at least 2, got 0"),
         (["--half", "third"], "third"),
         (["--loss", "no.py:f"], "no.py"),
     ],

@@ -272,7 +272,7 @@ def test_weights():
     assert_close(zeros.predict(X), absent.predict(X), rtol=1e-9)
     weight = np.where(y > np.median(y), 1.0, 0.1)
     tilted = clone(model).set_params(subset_sizes=(), linear_skip=False).fit(X, y, sample_weight=weight)
-    splits, error = tilted._splits(X, y, weight, y, None, tilted._seed()), np.empty(90)
+    splits, error = tilted._splits(X, y, None, weight > 0, y[:, None], tilted._seed()), np.empty(90)
     members, weights = tilted.network_.networks, tilted.network_.weights.numpy()
     for fold, (_, test) in enumerate(splits):
         share = weights[fold::3] / weights[fold::3].sum()

@@ -77,6 +77,24 @@ def test_every_loss_learns_classes(loss, mixup):
     assert (model.classes_[probabilities.argmax(1)] == model.predict(X)).all()
 
 
+@pytest.mark.parametrize("loss", ["rlp", "cross_entropy"])
+def test_the_network_of_a_classifier_gives_probabilities(loss):
+    X, y = IRIS
+    model = RLPClassifier(loss=loss, **QUICK).fit(X, y)
+    with torch.no_grad():
+        out = model.network_(torch.tensor(model.scaling_.inputs(X))).numpy()
+    assert_close(out, model.predict_proba(X))
+    assert model.n_outputs_ == out.shape[1] == 3
+
+
+def test_verbose_tells_how_training_goes(capsys):
+    X, y = linear()
+    RLPRegressor(verbose=True, tol=0.0, n_iter_no_change=99, **QUICK).fit(X, y)
+    told = capsys.readouterr()
+    assert "step 150 of 150" in told.err
+    assert not told.out
+
+
 def test_losses_take_the_same_number_of_steps():
     """With no early end, whatever the loss: a comparison of losses is one at equal steps."""
     X, y = linear(50)
@@ -413,6 +431,7 @@ def test_random_state_decides_everything_and_nothing_global_moves():
     torch.manual_seed(5)
     before = (np.random.get_state()[1].tolist(), torch.get_rng_state(), random.getstate())  # noqa: NPY002 - the global state
     threads = torch.get_num_threads()
+    RLPRegressorCV(cv=2, max_iter=1, max_doublings=0, random_state=SEED).fit(X, y)
     a, b = (RLPRegressor(**QUICK).fit(X, y).predict(X) for _ in range(2))
     assert np.array_equal(a, b)
     one, two = (RLPRegressor(**QUICK | {"random_state": None}).fit(X, y).predict(X) for _ in range(2))

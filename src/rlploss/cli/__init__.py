@@ -49,15 +49,12 @@ def make_app() -> typer.Typer:
     app.add_typer(data.app, name="data")
     compared = (compare.compare, predict.predict, compare.inspect)
     for command in (reproduce.reproduce, reproduce.report, *compared, survey.survey, bench.bench):
-        name = command.__name__
-        app.command(epilog="\n\n".join(["For example:", *(f"rlploss {name} {words}" for words in EXAMPLES[name])]))(
-            command
-        )
+        examples = [f"rlploss {command.__name__} {words}" for words in EXAMPLES[command.__name__]]
+        app.command(epilog="\n\n".join(["For example:", *examples]))(command)
+    option = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True)
 
     @app.callback(invoke_without_command=True)
-    def _version(
-        version: bool = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True),
-    ) -> None:
+    def _version(version: bool = option) -> None:
         if version:
             print(__version__)
             raise typer.Exit
@@ -74,10 +71,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = make_app()(args=arguments, prog_name="rlploss", standalone_mode=False)
         sys.stdout.flush()
-    except Stopped as stopped:
-        return _stopped(words, f"; {stopped}")
-    except (KeyboardInterrupt, typer.Abort):
-        return _stopped(words)
+    except (Stopped, KeyboardInterrupt, typer.Abort) as stopped:
+        return _stopped(words, str(stopped))
     except BrokenPipeError:  # the reader has what it wanted, as in `rlploss data list | head -1`
         _forget_output()
         return 0
@@ -88,10 +83,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
-        message = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing argument
-        if message is None:
+        if not hasattr(error, "format_message"):  # what typer's own have: unknown option, missing argument
             raise
-        text = sentence(message())
+        text = sentence(error.format_message())
         return _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2  # empty: help was shown
     if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
         return _stopped(words)
@@ -117,11 +111,11 @@ def _no_file(error: OSError) -> int:
     return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
 
 
-def _stopped(words: Sequence[str], stored: str = "") -> int:
+def _stopped(words: list[str], stored: str = "") -> int:
     """Ctrl-C: say so, what is stored, and which command goes on if one does."""
-    resumes = any(list(words[: len(start)]) == start for start in RESUMING)
-    remedy = f"; this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
-    return _fail(f"stopped{stored}{remedy}", STOPPED)
+    resumes = any(words[: len(start)] == start for start in RESUMING)
+    goes_on = f"this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
+    return _fail("; ".join(filter(None, ["stopped", stored, goes_on])), STOPPED)
 
 
 def _forget_output() -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlploss._extras import MissingExtra
+
 N_ROWS, N_FEATURES, SUBSET_SIZE = 2000, 8, 100
 LOOP = "a loop in torch"  # what a user would write, without fit
 WAYS = {"fit, kernel": "kernel", "fit, torch": "torch", LOOP: ""}  # the engines of fit
@@ -22,18 +24,9 @@ def bench(
     import torch
 
     from rlploss import __version__, _checks
-    from rlploss._extras import MissingExtra
 
     _checks.count("--steps", steps)
-    found: dict[str, dict[str, float | None]] = {}
-    for loss in ("rlp", "mse"):
-        found[loss] = {}
-        for name, engine in WAYS.items():
-            try:
-                _seconds(loss, engine, min(steps, 100))  # compiles what is compiled
-                found[loss][name] = max(steps / _seconds(loss, engine, steps) for _ in range(3))
-            except MissingExtra:
-                found[loss][name] = None
+    found = {loss: {name: _speed(loss, engine, steps) for name, engine in WAYS.items()} for loss in ("rlp", "mse")}
     setting = f"rlploss {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     problem = f"{N_ROWS} rows of {N_FEATURES} features, {SUBSET_SIZE} per step, {N_FEATURES}-32-1 network, Adam"
     if json:
@@ -46,6 +39,15 @@ def bench(
             print(f"{loss:6}{name:24}{shown}")
 
 
+def _speed(loss: str, engine: str, steps: int) -> float | None:
+    """The best of three measurements; None without what the engine needs."""
+    try:
+        _seconds(loss, engine, min(steps, 100))  # compiles what is compiled
+        return max(steps / _seconds(loss, engine, steps) for _ in range(3))
+    except MissingExtra:
+        return None
+
+
 def _seconds(loss: str, engine: str, steps: int) -> float:
     """Seconds of so many steps, with `fit`, or without an engine with a loop as one writes it in torch."""
     import torch
@@ -56,8 +58,7 @@ def _seconds(loss: str, engine: str, steps: int) -> float:
     network, y = seeded(lambda: RegressionNet(N_FEATURES), 0), X.square().mean(dim=1, keepdim=True)
     started = time.perf_counter()
     if engine:
-        objective = RLP(subset_size=SUBSET_SIZE) if loss == "rlp" else MSE(batch_size=SUBSET_SIZE)
-        fit(network, X, y, objective, budget=Steps(steps), engine=engine)
+        fit(network, X, y, (RLP if loss == "rlp" else MSE)(SUBSET_SIZE), budget=Steps(steps), engine=engine)
         return time.perf_counter() - started
     rlp, mse = RLPLoss(), torch.nn.MSELoss()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)

@@ -46,14 +46,12 @@ def reproduce(
     from rlploss.paper.protocols import ARMS
     from rlploss.paper.request import Request
 
-    console = Console()
-    team = parse_workers(workers)
-    losses = _own_losses(loss, ARMS)
-    request = Request(scale, budget, seeds, _names(datasets), _names(arms), losses)
+    console, team = Console(), parse_workers(workers)
+    request = Request(scale, budget, seeds, _names(datasets), _names(arms), _own_losses(loss, ARMS))
     if list_:
         work.list_names(request, team, console)
-        return
-    work.reproduce(names or [], request, out, workers=team, console=console)
+    else:
+        work.reproduce(names or [], request, out, workers=team, console=console)
 
 
 def report(

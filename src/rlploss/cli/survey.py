@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +15,8 @@ from rlploss.cli.compare import Track, _names, _numbers, _own_losses
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.survey import Request
+    from rlploss.compare.survey import SurveyCell
     from rlploss.lab.store import Store
-    from rlploss.lab.workers import Workers
 
 NAME = "survey"  # of the request in the store
 TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
@@ -26,8 +26,8 @@ def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
     tables: Annotated[str | None, typer.Option(help="Only these, separated by commas; see --list.")] = None,
     half: Annotated[str, typer.Option(help="development, held-out or all.")] = "all",
-    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.  [default: 100,1000]")] = None,
-    splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.  [default: 10]")] = None,
+    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.", show_default="100,1000")] = None,
+    splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
     loss: Annotated[
         list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
     ] = None,
@@ -43,54 +43,44 @@ def survey(
     from rich.console import Console
 
     from rlploss.compare import survey as study
+    from rlploss.lab.run import run_study
+    from rlploss.lab.store import Store, code_version
     from rlploss.lab.workers import parse_workers
 
-    kind, team = "classification" if classification else "regression", parse_workers(workers)
+    kind, team, console = "classification" if classification else "regression", parse_workers(workers), Console()
     chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
     request = study.Request(
         tuple(chosen),
         tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
-        splits or (3 if quick else 10),
+        (3 if quick else 10) if splits is None else splits,
         1000 if quick else study.STEPS,
         _own_losses(loss, study.ARMS[kind]),
         kind,
     )
-    console = Console()
+    cells, cost = request.cells(), study.expected_seconds  # few rows first
     if list_:
-        show_tables(request, team, console)
-    else:
-        run(request, out, team, console)
-
-
-def show_tables(request: Request, team: Workers, console: Console) -> None:
-    """Say which tables there are, how large, and how long they take."""
-    from rlploss.compare.survey import expected_seconds, is_development, load_rows
-    from rlploss.lab.report import Table, show
-
-    cells, shown = request.cells(), []
-    for table in request.tables:
-        seconds = sum(expected_seconds(cell) for cell in cells if cell.task.table == table)
-        n, d = load_rows(table).X.shape
-        half = "development" if is_development(table) else "held-out"
-        shown.append((table, half, f"{n:,}", f"{d}", duration(seconds / team.count)))
-    show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
-    total = sum(map(expected_seconds, cells)) / team.count
-    say(console, f"{len(cells)} cells, about {duration(total)} on {team.count} core{'s' * (team.count > 1)}.")
-
-
-def run(request: Request, out: Path, team: Workers, console: Console) -> None:
-    """Train what is missing, then write and show the report."""
-    from rlploss.compare import survey as study
-    from rlploss.lab.run import run_study
-    from rlploss.lab.store import Store, code_version
-
-    cost, train = study.expected_seconds, study.train
+        show_tables(cells, team.count, console)
+        return
     with Store(out, code_version=code_version(TRAINER)) as store:
         store.refuse_others(NAME)
         store.write_request(NAME, asdict(request))
-        what, cells = f"{len(request.tables)} tables", request.cells()  # few rows first
-        run_study(what, cells, store, cost=cost, train=train, workers=team, console=console, in_turn=True)
+        what = f"{len(request.tables)} tables"
+        run_study(what, cells, store, cost=cost, train=study.train, workers=team, console=console, in_turn=True)
         render(store, out, console)
+
+
+def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> None:
+    """Say which tables there are, how large, and how long they take."""
+    from rlploss.compare.survey import expected_seconds, half_of, load_rows
+    from rlploss.lab.report import Table, show
+
+    seconds: dict[str, float] = {}
+    for cell in cells:
+        seconds[cell.task.table] = seconds.get(cell.task.table, 0.0) + expected_seconds(cell) / cores
+    sizes = {table: load_rows(table).X.shape for table in seconds}
+    shown = [(table, half_of(table), f"{n:,}", f"{d}", duration(seconds[table])) for table, (n, d) in sizes.items()]
+    show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
+    say(console, f"{len(cells)} cells, about {duration(sum(seconds.values()))} on {cores} core{'s' * (cores > 1)}.")
 
 
 def render(store: Store, out: Path, console: Console) -> None:
@@ -112,6 +102,5 @@ def render(store: Store, out: Path, console: Console) -> None:
         return
     made = build(found, out)
     page, *others = report.write(made, out)
-    for paragraph in made.summary:
-        say(console, f"\n{paragraph}")
-    say(console, f"\nReport: {page}, with {len(others)} tables and figures beside it.")
+    for text in (*made.summary, f"Report: {page}, with {len(others)} tables and figures beside it."):
+        say(console, f"\n{text}")

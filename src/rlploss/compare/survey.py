@@ -7,6 +7,7 @@ can be seen of a table beforehand is measured as one more arm, the traits.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -17,16 +18,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import cross_val_predict
 from threadpoolctl import threadpool_limits
 
 from rlploss import _checks, datasets
-from rlploss._scaling import Array
 from rlploss._values import from_json
 from rlploss.compare.arms import Condition, Contender, contenders_for
 from rlploss.compare.rows import SplitData
 from rlploss.compare.train import Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
+from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
 from rlploss.estimators.dial import Split
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.training.job import Steps
@@ -53,6 +58,10 @@ COST = {
     TRAITS: (0.2, 0.5),
 }  # fmt: skip
 NETWORK_COST, OWN_COST = (0.7, 1.2), (14.0, 24.0)  # of other networks, and of those that the kernel does not know
+CV_LABELS = {
+    "regression": {"rlp-cv": "RLPRegressorCV", "mse-cv": "its MSE-only twin"},
+    "classification": {"rlp-cv": "RLPClassifierCV", "mse-cv": "its twin without RLP"},
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class SurveyArm(Part):
 
     @property
     def family(self) -> str:
-        """The arm: what a stored cell took corrects the time expected of it."""
+        """What a stored cell took corrects the time expected of its arm."""
         return self.arm
 
 
@@ -75,7 +84,7 @@ class SurveyTask(Part):
 
     name: str
     table: str
-    digest: str  # of its file
+    digest: str  # tells its file from another version of it
     rows: int
     outside: bool = False
     kind: str = "regression"
@@ -87,6 +96,7 @@ class SurveyTask(Part):
 
 
 SurveyCell = Cell[SurveyArm, SurveyTask]
+SEEN = SurveyArm(TRAITS, TRAITS)
 
 
 @dataclass(frozen=True)
@@ -113,26 +123,24 @@ class Request:
     @property
     def arms(self) -> list[SurveyArm]:
         """The arms that are compared."""
-        known = [SurveyArm(label(name, self.kind), name) for name in ARMS[self.kind]]
+        known = [SurveyArm(contender(name, self.kind).label, name) for name in ARMS[self.kind]]
         return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
 
     @property
     def tasks(self) -> list[SurveyTask]:
         """Tables with few rows first, at random before outside; one that has no more rows is not drawn again."""
-        made, seen = [], set()
-        for rows in sorted(self.rows):
-            for outside in (False, True):
-                for table in self.tables:
-                    key = table, outside, len(load_rows(table).split(_condition(rows, outside), 0)[0])
-                    if key not in seen:
-                        name = f"{table}, {rows:,} rows{', outside' * outside}"
-                        made.append(SurveyTask(name, table, digest(table), rows, outside, self.kind))
-                    seen.add(key)
-        return made
+        made: dict[tuple[str, bool, int], SurveyTask] = {}
+        for rows, outside, table in itertools.product(sorted(self.rows), (False, True), self.tables):
+            name = f"{table}, {rows:,} rows{', outside' * outside}"
+            digest = "uci" if table == WINE else survey_tables()[table].sha256[:16]
+            train, _ = load_rows(table).split(_condition(rows, outside), 0)
+            task = SurveyTask(name, table, digest, rows, outside, self.kind)
+            made.setdefault((table, outside, len(train)), task)
+        return list(made.values())
 
     def cells(self) -> list[SurveyCell]:
         """All cells, in the order in which they are trained: a stopped survey has whole tables with few rows."""
-        return [self.cell(arm, task) for task in self.tasks for arm in (SurveyArm(TRAITS, TRAITS), *self.arms)]
+        return [self.cell(arm, task) for task in self.tasks for arm in (SEEN, *self.arms)]
 
     def cell(self, arm: SurveyArm, task: SurveyTask) -> SurveyCell:
         """One arm on one task: all its splits, half as many outside."""
@@ -140,11 +148,13 @@ class Request:
         return Cell(arm, task, Steps(self.steps), tuple(seeds), evaluate_every=min(EVERY, max(1, self.steps // 8)))
 
 
-def label(arm: str, kind: str = "regression") -> str:
-    """What people call an arm."""
-    cv = "RLPRegressorCV" if kind == "regression" else "RLPClassifierCV"
-    own = {"rlp-cv": cv, "mse-cv": "its MSE-only twin" if kind == "regression" else "its twin without RLP"}
-    return own.get(arm) or next((one.label for one in contenders_for(kind) if one.name == arm), arm)
+def contender(name: str, kind: str, loss: str = "") -> Contender:
+    """An arm as the comparison knows it."""
+    if loss:
+        return contenders_for(kind, None, {name: from_json(json.loads(loss))}, session=False)[-1]
+    if name in CV_LABELS[kind]:
+        return Contender(name, CV_LABELS[kind][name], model=name)
+    return next(one for one in contenders_for(kind) if one.name == name)
 
 
 # Tables
@@ -155,17 +165,12 @@ def table_names(kind: str = "regression", half: str = "all") -> list[str]:
     _checks.one_of("half", half, HALVES)
     names = [name for name, table in survey_tables().items() if table.classes == (kind == "classification")]
     names += [WINE] if kind == "regression" else []
-    return [name for name in names if half == "all" or is_development(name) == (half == "development")]
+    return [name for name in names if half in ("all", half_of(name))]
 
 
-def is_development(table: str) -> bool:
-    """Whether rules may have been tuned on a table."""
-    return table == WINE or survey_tables()[table].development
-
-
-def digest(table: str) -> str:
-    """What tells a table's file from another version of it."""
-    return "uci" if table == WINE else survey_tables()[table].sha256[:16]
+def half_of(table: str) -> str:
+    """The half that a table is in; rules may have been tuned on development tables."""
+    return "development" if table == WINE or survey_tables()[table].development else "held-out"
 
 
 @lru_cache(maxsize=64)
@@ -211,10 +216,8 @@ class SurveyRows(Trainer):
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
         """Return the models that an arm tries."""
-        if arm.model not in ("rlp-cv", "mse-cv"):
+        if arm.model not in CV_LABELS[self.task]:
             return super().tries(arm, n_rows, seed)
-        from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
-
         made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
         return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False, None)]
 
@@ -228,30 +231,21 @@ def train(cell: SurveyCell, tell: Tell) -> CellResult:
     condition = _condition(task.rows, task.outside)
     if cell.arm.arm == TRAITS:
         return _measure(rows, condition, cell, tell)
-    made = Cell(_contender(cell), condition, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every)
-    result = rows(made, tell)
+    arm = contender(cell.arm.arm, task.kind, cell.arm.loss)
+    result = rows(Cell(arm, condition, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
     return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
 
 
-def _contender(cell: SurveyCell) -> Contender:
-    name, kind = cell.arm.arm, cell.task.kind
-    if cell.arm.loss:
-        return contenders_for(kind, None, {name: from_json(json.loads(cell.arm.loss))}, session=False)[-1]
-    if name in ("rlp-cv", "mse-cv"):
-        return Contender(name, label(name, kind), model=name)
-    return next(one for one in contenders_for(kind) if one.name == name)
-
-
 def _measure(rows: SurveyRows, condition: Condition, cell: SurveyCell, tell: Tell) -> CellResult:
-    started, networks = time.perf_counter(), []
+    networks, began = [], time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optimisers that stop at a bound
-        for seed in cell.seeds:
-            begun = time.perf_counter()
+        for done, seed in enumerate(cell.seeds, 1):
+            started = time.perf_counter()
             found = traits(rows.data(condition, seed)) | {"n_rows": float(len(rows.X))}
-            networks.append(TrainedNetwork(seed, 0, {}, time.perf_counter() - begun, found))
-            tell(len(networks) / len(cell.seeds))
-    return CellResult(tuple(networks), "none", 1, time.perf_counter() - started)
+            networks.append(TrainedNetwork(seed, 0, {}, time.perf_counter() - started, found))
+            tell(done / len(cell.seeds))
+    return CellResult(tuple(networks), "none", 1, time.perf_counter() - began)
 
 
 def traits(one: SplitData) -> dict[str, float]:
@@ -261,33 +255,24 @@ def traits(one: SplitData) -> dict[str, float]:
     "noise": the standard deviation of what none of them explains, in units of the target's. "distance": how far the
     median test row lies from the mean, over the median training row, in Mahalanobis distance.
     """
-    from sklearn.ensemble import ExtraTreesRegressor
-    from sklearn.kernel_ridge import KernelRidge
-    from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import cross_val_predict
-
     trees = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)
     models = RidgeCV(np.logspace(-3, 4, 8)), trees, KernelRidge(alpha=0.1, kernel="rbf")
     Y = one.target(one.scale(False)).squeeze()
     left = [np.sum((Y - cross_val_predict(model, one.X, Y, cv=3)) ** 2) for model in models]
     plane, *curved = 1 - np.array(left) / np.sum((Y - Y.mean(axis=0)) ** 2)
     best = float(np.clip(max(plane, *curved), 0.01, 1.0))
+    centre = one.X.mean(axis=0)
+    _, s, V = np.linalg.svd(one.X - centre, full_matrices=False)
+    varies = s > 1e-6 * s[0]
+    apart = [(part - centre) @ V[varies].T / s[varies] for part in (one.X, one.X_test)]
+    near, far = (np.median(np.linalg.norm(part, axis=1)) for part in apart)
     return {
         "rows": float(len(one.X)),
         "columns": float(one.X.shape[1]),
         "linear": float(np.clip(plane / best, 0.0, 1.0)),
         "noise": math.sqrt(1 - best),
-        "distance": distance(one.X, one.X_test),
+        "distance": float(far / near),
     }
-
-
-def distance(X: Array, X_test: Array) -> float:
-    """The median Mahalanobis distance of test rows from the mean of the training rows, over that of training rows."""
-    centre = X.mean(axis=0)
-    _, s, V = np.linalg.svd(X - centre, full_matrices=False)
-    kept = s > 1e-6 * s[0]
-    away = [np.median(np.linalg.norm((part - centre) @ V[kept].T / s[kept], axis=1)) for part in (X, X_test)]
-    return float(away[1] / away[0])
 
 
 def expected_seconds(cell: SurveyCell) -> float:

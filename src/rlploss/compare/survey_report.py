@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlploss import __version__
 from rlploss._progress import duration
-from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Effect, Ranks, Survey
+from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
@@ -22,70 +21,59 @@ TONES = {"better": "good", "helps": "good", "worse": "bad", "hurts": "bad", "lev
 COLOURS = {"better": "blue", "worse": "vermillion", "level": "green", "undecided": "grey"}
 ANSWERS = {"better": "yes", "worse": "no, it hurts", "level": "no, it makes no difference", "undecided": "undecided"}
 TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
-Draw = tuple[int, bool]
 
 
 def build(found: Survey, out: Path) -> Report:
     """The whole report, the answer first."""
-    n, effects = len({task.table for task in found.cells}), found.effects()
+    n, effects, rival = len({task.table for task in found.cells}), found.effects(), found.labels[found.rival]
     picture = Figure(
-        "ratios", "", f"Ratio of squared errors on test rows, RLP to {found.labels[found.rival]}, with 95 % intervals "
-        "over splits; below 1 RLP is ahead. Blue: better, vermillion: worse, green: level (the interval lies within "
-        "5 % of no difference), grey: undecided. Diamonds are geometric means over tables.",
+        "ratios", "", f"Ratio of squared errors on test rows, RLP to {rival}, with 95 % intervals over splits; below 1 "
+        "RLP is ahead. Blue: better, vermillion: worse, green: level (the interval lies within 5 % of no difference), "
+        "grey: undecided. Diamonds are geometric means over tables.",
         tuple(_ratios_drawing(found, draw) for draw in found.draws), 2,
     )  # fmt: skip
-    ranked = [(half, draw, found.ranks(tasks)) for half in found.halves for draw in found.draws
-              if len(tasks := found.tasks(draw, half)) > 1]  # fmt: skip
+    ranked = [_ranks_drawing(found, *key, found.ranks(tasks)) for key, tasks in found.groups.items() if len(tasks) > 1]
     ranks = Figure(
-        "ranks", "", "Average ranks over tables, the best on the left. Arms under one bar cannot be told apart: their "
-        "ranks differ by less than Nemenyi's critical difference at 5 %. Friedman's p is that of equal arms.",
-        tuple(_ranks_drawing(found, half, draw, made) for half, draw, made in ranked), 2,
+        "ranks", "", "Average ranks over tables, the best on top. Arms beside one bar cannot be told apart: their "
+        "ranks differ by less than Nemenyi's critical difference at 5 %, the line at the bottom. Friedman's p is that "
+        "of equal arms.",
+        tuple(ranked), 2,
     )  # fmt: skip
-    sections = [
+    when = _when_lead(found, effects)
+    sections = (
         Section("tables", "RLP table by table", lead=_tables_lead(found), figures=(picture,),
                 tables=(_tables_table(found),), facts=_facts(found), command=_command(found, out)),
         Section("arms", "All arms", figures=(ranks,) if ranked else (), tables=(_pairs_table(found),)),
-        Section("when", "When, if ever, does RLP help?", lead=_when_lead(found, effects),
-                tables=(_when_table(effects),) if effects else ()),
-    ]  # fmt: skip
+        Section("when", "When, if ever, does RLP help?", lead=when, tables=(_when_table(effects),) if effects else ()),
+    )  # fmt: skip
     missing = found.n_tasks - len(found.cells)
     left = (f"{missing} of {found.n_tasks} tables and draws are not whole yet and not shown.",) if missing else ()
-    return Report(
-        f"Does RLP help? A survey of {n} tables",
-        (*answers(found), _when_lead(found, effects)[0], *left),
-        tuple(sections),
-        footer=(f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",),
-    )
-
-
-# The answer
+    footer = (f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",)
+    title = f"Does RLP help? A survey of {n} tables"
+    return Report(title, (*answers(found), when[0], *left), sections, footer=footer)
 
 
 def answers(found: Survey) -> tuple[str, ...]:
     """The answer in one sentence, then the estimators; of held-out tables where there are any."""
     half = found.halves[0]
+    groups = {draw: tasks for (of, draw), tasks in found.groups.items() if of == half}
+    compared = {draw: found.over(tasks, "rlp", found.rival) for draw, tasks in groups.items()}
+    parts = "; ".join(f"{_where(draw)}: {ANSWERS[c.word]} ({_ratio(c)} times)" for draw, c in compared.items())
     tables = f"{len({task.table for task in found.tasks(half=half)})} {half} tables"
-    rival = found.labels[found.rival]
-    parts = [f"{_where(d)}: {_said(found.over(found.tasks(d, half), 'rlp', found.rival))}" for d in _draws(found, half)]
-    told = [f"Does RLP help? Squared error against {rival} on {tables}, {'; '.join(parts)}."]
+    told = [f"Does RLP help? Squared error against {found.labels[found.rival]} on {tables}, {parts}."]
     if half == "development":
         told[0] += " Rules of the estimators were tuned on these tables: the held-out half decides."
-    cv = found.labels["rlp-cv"]
     others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
-    for draw in [draw for draw in _draws(found, half) if not draw[1]]:
-        tasks = found.tasks(draw, half)
+    for draw, tasks in groups.items():
+        if draw[1]:
+            continue
         best, against = found.over_best(tasks, "rlp-cv", others)
         told.append(
-            f"{cv} with {_where(draw)}: {_ratio(found.over(tasks, 'rlp-cv', 'mse-cv'))} times the error of "
-            f"{found.labels['mse-cv']}, and {_ratio(against)} times that of {found.labels[best]}, the best of "
+            f"{found.labels['rlp-cv']} with {_where(draw)}: {_ratio(found.over(tasks, 'rlp-cv', 'mse-cv'))} times the "
+            f"error of {found.labels['mse-cv']}, and {_ratio(against)} times that of {found.labels[best]}, the best of "
             f"{len(others)} other models."
         )
     return tuple(told)
-
-
-def _draws(found: Survey, half: str) -> list[Draw]:
-    """The draws that have tables of a half."""
-    return [draw for draw in found.draws if found.tasks(draw, half)]
 
 
 def _where(draw: Draw) -> str:
@@ -97,14 +85,15 @@ def _ratio(c: Comparison) -> str:
     return f"{number(c.effect)}{ends}"
 
 
-def _said(c: Comparison) -> str:
-    return f"{ANSWERS[c.word]} ({_ratio(c)} times)"
-
-
 def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
     if not effects:
         return ("When RLP helps is undecided: there are fewer than eight tables.",)
-    sure = [f"{_change(e)} with more {TRAIT_WORDS[e.trait][0]}" for e in effects if e.word != "undecided"]
+    sure = [
+        f"{'falls' if e.factor < 1 else 'rises'} to {number(e.factor)} [{number(e.low)}, {number(e.high)}] with more "
+        f"{TRAIT_WORDS[e.trait][0]}"
+        for e in effects
+        if e.word != "undecided"
+    ]
     open_ = ", ".join(TRAIT_WORDS[e.trait][0] for e in effects if e.word == "undecided")
     told = f"When? Per standard deviation of what is seen beforehand RLP's ratio {'; '.join(sure)}" if sure else "When?"
     lead = f"{told}{'; ' if sure else ' '}{'undecided for ' + open_ if open_ else ''}".rstrip("; ") + "."
@@ -114,36 +103,24 @@ def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
         "distance of the test rows: share of linear signal is what a plane explains of what the best of plane, trees "
         "and kernel regression explains on rows held out, noise is the standard deviation of the rest."
     )
-    said = found.foretold()
-    if said is None:
+    if (said := found.foretold()) is None:
         return lead, how
-    right, usual, n = said
-    return lead, how, (
-        f"Fitted on development tables alone it foretells which of the two is ahead on {right} of {n} held-out tables "
-        f"and draws; always naming the side that was ahead more often gives {usual}."
-    )  # fmt: skip
-
-
-def _change(e: Effect) -> str:
-    way = "falls" if e.factor < 1 else "rises"
-    return f"{way} to {number(e.factor)} [{number(e.low)}, {number(e.high)}]"
+    tried = (
+        "Fitted on development tables alone it foretells which of the two is ahead on {0} of {2} held-out tables and "
+        "draws; always naming the side that was ahead more often gives {1}."
+    )
+    return lead, how, tried.format(*said)
 
 
 def _tables_lead(found: Survey) -> tuple[str, ...]:
     told = []
-    for half in found.halves:
-        for draw in _draws(found, half):
-            tasks = found.tasks(draw, half)
-            n = found.tally(tasks, "rlp", found.rival)
-            told.append(
-                f"{half.capitalize()}, {_where(draw)}: better on {n['better']}, level on {n['level']}, worse on "
-                f"{n['worse']}, undecided on {n['undecided']} of {len(tasks)}; RLP's dial stood at its MSE end in "
-                f"{found.stays(tasks):.0%} of the splits."
-            )
+    for (half, draw), tasks in found.groups.items():
+        counts = ", ".join(f"{word} on {n}" for word, n in found.tally(tasks, "rlp", found.rival).items())
+        told.append(
+            f"{half.capitalize()}, {_where(draw)}: {counts} of {len(tasks)}; RLP's dial stood at its MSE end in "
+            f"{found.stays(tasks):.0%} of the splits."
+        )
     return tuple(told)
-
-
-# Tables
 
 
 def _pairs_table(found: Survey) -> Table:
@@ -155,12 +132,11 @@ def _pairs_table(found: Survey) -> Table:
         for ours, theirs in pairs:
             cells: list[str] = []
             for draw in found.draws:
-                tasks = found.tasks(draw, half)
-                if not tasks:
+                if (half, draw) not in found.groups:
                     cells.append("–")
                     continue
-                c, n = found.over(tasks, ours, theirs), found.tally(tasks, ours, theirs)
-                counts = [n[name] for name in WORDS]
+                tasks = found.groups[half, draw]
+                c, counts = found.over(tasks, ours, theirs), found.tally(tasks, ours, theirs).values()
                 cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
                 exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts))
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
@@ -237,73 +213,59 @@ def _command(found: Survey, out: Path) -> str:
 def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
     """Every table as a row, sorted, the halves apart."""
     rows: list[tuple[str, Comparison, str]] = []  # label, ratio, marker
-    for half in found.halves:
-        tasks = found.tasks(draw, half)
-        if not tasks:
-            continue
-        made = sorted(((t.table, found.on(t, "rlp", found.rival), "o") for t in tasks), key=lambda row: row[1].effect)
-        rows += [(f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival), "D"), *made]
-    size = (4.8, 0.9 + 0.17 * len(rows))
+    for (half, drawn), tasks in found.groups.items():
+        if drawn == draw:
+            made = [(task.table, found.on(task, "rlp", found.rival), "o") for task in tasks]
+            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival), "D"))
+            rows += sorted(made, key=lambda row: row[1].effect)
+    effects = np.array([c.effect for _, c, _ in rows])
+    low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
 
     def paint(axes: Axes) -> None:
-        axes.set_axis_off()
-        plot = axes.inset_axes((0.36, 0.0, 0.64, 1.0))
-        plot.set_xscale("log")
-        effects = np.array([c.effect for _, c, _ in rows])
-        low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
-        for at, (name, c, marker) in enumerate(rows):
-            colour = STYLES[COLOURS[c.word]][0]
-            ends = [min(max(end, low / 2), high * 2) for end in (c.low, c.high)]
-            plot.plot(ends, [at, at], color=colour, linewidth=1.1)
-            plot.plot([min(max(c.effect, low), high)], [at], marker, color=colour, markersize=5 if marker == "D" else 3)
-            plot.text(-0.03, at, name, ha="right", va="center", fontsize=6.5, transform=plot.get_yaxis_transform(),
-                      fontweight="bold" if marker == "D" else "normal", color=INK)  # fmt: skip
-        plot.axvline(1.0, color=MUTED, linewidth=0.8)
-        plot.set_xlim(low, high)
-        plot.set_ylim(len(rows) - 0.4, -0.6)
-        plot.set_yticks([])
-        plot.xaxis.set_major_locator(FixedLocator(TICKS))
-        plot.xaxis.set_minor_locator(NullLocator())
-        plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        plot.tick_params(axis="x", labelsize=6.5)
-        axes.set_title(_where(draw), x=0.0)
+        _name_rows(axes, [name for name, _, _ in rows])
+        axes.axvline(1.0, color=MUTED, linewidth=0.8)
+        for at, (_, c, marker) in enumerate(rows):
+            colour, ends = STYLES[COLOURS[c.word]][0], np.clip([c.low, c.high], low / 2, high * 2)
+            axes.plot(ends, [at, at], color=colour, linewidth=1.1)
+            axes.plot(np.clip(c.effect, low, high), at, marker, color=colour, markersize=5 if marker == "D" else 3)
+        axes.set(xscale="log", xlim=(low, high))
+        axes.minorticks_off()
+        axes.set_xticks(ticks := [tick for tick in TICKS if low <= tick <= high], [f"{tick:g}" for tick in ticks])
 
     said = "; ".join(f"{name} {number(c.effect)} ({c.word})" for name, c, _ in rows)
     data = tuple((name, float(at), c.effect) for at, (name, c, _) in enumerate(rows))
+    size = (4.8, 0.9 + 0.17 * len(rows))
     return Drawing(_where(draw), paint, f"Ratio of squared errors: {said}.", size, data)
 
 
 def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing:
-    """A critical-difference diagram: average ranks on a line, bars over what cannot be told apart."""
-    k, groups = len(made.arms), made.groups()
-    left = -(-k // 2)
-    bars = 0.28 * len(groups)
-    said_of = f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
+    """A critical-difference diagram: arms by average rank, bars beside those that cannot be told apart."""
+    names, groups = [found.labels[arm] for arm in made.arms], made.groups()
+    told = f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
 
     def paint(axes: Axes) -> None:
-        axes.set_axis_off()
-        axes.set_xlim(-2.6, k + 4.6)
-        axes.set_ylim(left + bars + 0.8, -1.9)
-        axes.plot([1, k], [0, 0], color=INK, linewidth=0.9)
-        for tick in range(1, k + 1):
-            axes.plot([tick, tick], [0, -0.15], color=INK, linewidth=0.7)
-            axes.text(tick, -0.25, str(tick), ha="center", va="bottom", fontsize=6.5, color=MUTED)
-        axes.plot([1, 1 + made.critical], [-1.2, -1.2], color=INK, linewidth=1.4)
-        axes.text(1, -1.3, said_of, va="bottom", fontsize=6.5, color=INK)
-        for at, (first, last) in enumerate(groups):
-            ends = made.means[first] - 0.06, made.means[last] + 0.06
-            axes.plot(ends, [0.22 + 0.28 * at] * 2, color=INK, linewidth=2.4, solid_capstyle="butt")
+        _name_rows(axes, names)
         for at, (arm, mean) in enumerate(zip(made.arms, made.means, strict=True)):
-            row = bars + 0.6 + (at if at < left else k - 1 - at)
-            edge, align = (0.7, "right") if at < left else (k + 0.3, "left")
-            ours = STYLES["vermillion"][0] if arm.startswith("rlp") else INK
-            axes.plot([mean, mean, edge], [0, row, row], color=ours, linewidth=0.8)
-            axes.text(edge + (-0.1 if at < left else 0.1), row, f"{found.labels[arm]} {mean:.1f}", ha=align,
-                      va="center", fontsize=6.5, color=ours)  # fmt: skip
-        axes.set_title(f"{half}, {_where(draw)}", x=0.0)
+            axes.plot(mean, at, "o", color=STYLES["vermillion"][0] if arm.startswith("rlp") else INK, markersize=4)
+            axes.annotate(f"{mean:.1f}", (mean, at), (5, 0), textcoords="offset points", va="center", fontsize=6.5)
+        right = made.means[-1] + 1
+        for at, (first, last) in enumerate(groups):
+            axes.plot([right + 0.3 * at] * 2, [first - 0.2, last + 0.2], color=INK, linewidth=2.4)
+        axes.plot([1, 1 + made.critical], [len(names) - 0.2] * 2, color=MUTED, linewidth=1.4)
+        axes.set_xlabel(told, loc="right", fontsize=6.5)
 
-    names = [found.labels[arm] for arm in made.arms]
-    said = ", ".join(f"{name} {mean:.2f}" for name, mean in zip(names, made.means, strict=True))
-    data = tuple((name, float(at), mean) for at, (name, mean) in enumerate(zip(names, made.means, strict=True), 1))
-    alt = f"Average ranks: {said}; {said_of}."
-    return Drawing(f"{half}, {_where(draw)}", paint, alt, (4.8, 1.3 + 0.24 * left + 0.08 * len(groups)), data)
+    means = [*zip(names, made.means, strict=True)]
+    alt = f"Average ranks: {', '.join(f'{name} {mean:.2f}' for name, mean in means)}; {told}."
+    data = tuple((name, float(at), mean) for at, (name, mean) in enumerate(means, 1))
+    return Drawing(f"{half}, {_where(draw)}", paint, alt, (4.8, 1.1 + 0.2 * len(names)), data)
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Rows from top to bottom, with room for their names."""
+    box = axes.get_position()
+    axes.set_position((box.x0 + 0.3 * box.width, box.y0, 0.7 * box.width, box.height))
+    axes.set_title(axes.get_title(loc="left"), x=-0.43)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.1, -0.6)
+    axes.grid(visible=False)
+    axes.tick_params(labelsize=6.5)

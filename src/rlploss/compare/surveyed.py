@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
-from rlploss.compare.survey import RIVAL, TRAITS, Request, SurveyArm, SurveyCell, SurveyTask, is_development
+from rlploss.compare.survey import RIVAL, SEEN, TRAITS, Request, SurveyCell, SurveyTask, half_of
 from rlploss.lab import stats
 from rlploss.lab.stats import Comparison
 from rlploss.lab.study import StoredCell
@@ -26,6 +26,7 @@ TRAIT_WORDS = {
     "noise": ("noise", False),
     "distance": ("distance of test rows", True),
 }
+Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
 
 
 @dataclass(frozen=True)
@@ -60,30 +61,27 @@ class Effect:
 
 
 class Survey:
-    """The tables of which every arm is there. A *draw* is (training rows, whether test rows lie outside)."""
+    """The tables of which every arm is there."""
 
     def __init__(self, request: Request, read: Callable[[SurveyCell], StoredCell | None]) -> None:
-        self.request, self.arms = request, tuple(arm.arm for arm in request.arms)
+        self.request, self.rival, tasks = request, RIVAL[request.kind], request.tasks
         self.labels = {arm.arm: arm.name for arm in request.arms}
-        self.rival = RIVAL[request.kind]
+        self.arms, self.n_tasks = tuple(self.labels), len(tasks)
         self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
-        self.n_tasks = len(request.tasks)
-        for task in request.tasks:
-            wanted = (SurveyArm(TRAITS, TRAITS), *request.arms)
+        for task in tasks:
+            wanted = (SEEN, *request.arms)
             found = {arm.arm: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
             if len(found) == len(wanted):
                 self.cells[task] = found
-        self.draws = tuple(dict.fromkeys((task.rows, task.outside) for task in self.cells))
+        self.draws: tuple[Draw, ...] = tuple(dict.fromkeys((task.rows, task.outside) for task in self.cells))
         self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
+        every = {(half, draw): self.tasks(draw, half) for half in self.halves for draw in self.draws}
+        self.groups = {key: tasks for key, tasks in every.items() if tasks}
 
-    def tasks(self, draw: tuple[int, bool] | None = None, half: str = "") -> list[SurveyTask]:
+    def tasks(self, draw: Draw | None = None, half: str = "") -> list[SurveyTask]:
         """The tasks of a draw and a half, or of all."""
-        return [
-            task
-            for task in self.cells
-            if draw in (None, (task.rows, task.outside))
-            and half in ("", "development" if is_development(task.table) else "held-out")
-        ]
+        drawn = [task for task in self.cells if draw in (None, (task.rows, task.outside))]
+        return [task for task in drawn if half in ("", half_of(task.table))]
 
     def errors(self, task: SurveyTask, arm: str) -> Array:
         """Squared errors on the test rows [splits]: of numbers, or of probabilities of classes."""
@@ -92,14 +90,14 @@ class Survey:
 
     def trait(self, task: SurveyTask, name: str) -> float:
         """What is seen of a task beforehand, mean over splits."""
-        return float(self.cells[task][TRAITS].final(name).mean())
+        return self.cells[task][TRAITS].mean(name)
 
     def on(self, task: SurveyTask, ours: str, theirs: str) -> Comparison:
         """Compare two arms on one table, paired over splits.
 
         Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others of the table.
         """
-        n_test, n_rows = float(self.cells[task][ours].final("n_test").mean()), self.trait(task, "n_rows")
+        n_test, n_rows = self.cells[task][ours].mean("n_test"), self.trait(task, "n_rows")
         return stats.compare(self.errors(task, ours), self.errors(task, theirs), overlap=n_test / (n_rows - n_test))
 
     def means(self, tasks: Sequence[SurveyTask], arm: str) -> Array:
@@ -130,18 +128,18 @@ class Survey:
         n, k = errors.shape
         means = scipy_stats.rankdata(errors, axis=1).mean(axis=0)
         order = np.argsort(means, kind="stable")
-        p = float(scipy_stats.friedmanchisquare(*errors.T).pvalue) if n > 1 and k > 2 else math.nan
+        p = float(scipy_stats.friedmanchisquare(*errors.T).pvalue)
         q = float(scipy_stats.studentized_range.ppf(1 - stats.ALPHA, k, np.inf)) / math.sqrt(2)
         critical = q * math.sqrt(k * (k + 1) / (6 * n))
         return Ranks(tuple(self.arms[i] for i in order), tuple(means[order].tolist()), p, critical, n)
 
     # When does it help?
 
-    def _regressors(self, tasks: Sequence[SurveyTask]) -> Array:
-        """[tasks, traits], logarithms where they are taken."""
+    def _regression(self, tasks: Sequence[SurveyTask]) -> tuple[Array, Array]:
+        """Traits [tasks, traits], as logarithms where these are taken, and logarithms of RLP's ratio to the rival."""
         columns = [[self.trait(task, name) for task in tasks] for name in TRAIT_WORDS]
-        logs = [log for _, log in TRAIT_WORDS.values()]
-        return np.column_stack([np.log(c) if log else np.array(c) for c, log in zip(columns, logs, strict=True)])
+        taken = [np.log(c) if log else np.array(c) for c, (_, log) in zip(columns, TRAIT_WORDS.values(), strict=True)]
+        return np.column_stack(taken), np.log(self.means(tasks, "rlp") / self.means(tasks, self.rival))
 
     def effects(self) -> list[Effect]:
         """How the ratio to the rival depends on what is seen beforehand: least squares over all tables and draws.
@@ -153,19 +151,17 @@ class Survey:
         names = sorted({task.table for task in tasks})
         if len(names) < FEWEST_TABLES:
             return []
-        X, y = self._regressors(tasks), self._logs(tasks)
+        X, y = self._regression(tasks)
         varies = X.std(axis=0) > 1e-9
         Z = (X[:, varies] - X[:, varies].mean(axis=0)) / X[:, varies].std(axis=0)
         members = [np.flatnonzero([task.table == name for task in tasks]) for name in names]
         rng = np.random.default_rng(stats.SEED)
         drawn = [np.concatenate([members[i] for i in rng.integers(len(names), size=len(names))]) for _ in range(DRAWS)]
         low, high = np.quantile([_slopes(Z[rows], y[rows]) for rows in drawn], [0.025, 0.975], axis=0)
-        traits = [name for name, there in zip(TRAIT_WORDS, varies, strict=True) if there]
         found = np.exp([_slopes(Z, y), low, high]).T.tolist()
-        return [Effect(trait, *ends) for trait, ends in zip(traits, found, strict=True)]
-
-    def _logs(self, tasks: Sequence[SurveyTask]) -> Array:
-        return np.log(self.means(tasks, "rlp") / self.means(tasks, self.rival))
+        return [
+            Effect(trait, *ends) for trait, ends in zip(np.array([*TRAIT_WORDS])[varies].tolist(), found, strict=True)
+        ]
 
     def foretold(self) -> tuple[int, int, int] | None:
         """On how many held-out tasks the regression on development tables foretells who is ahead.
@@ -175,11 +171,10 @@ class Survey:
         known, new = self.tasks(half="development"), self.tasks(half="held-out")
         if not new or len({task.table for task in known}) < FEWEST_TABLES:
             return None
-        X, y, Z = self._regressors(known), self._logs(known), self._regressors(new)
+        (X, y), (Z, truth) = self._regression(known), self._regression(new)
         centre, scale = X.mean(axis=0), np.where(X.std(axis=0) > 1e-9, X.std(axis=0), np.inf)
         guess = y.mean() + ((Z - centre) / scale) @ _slopes((X - centre) / scale, y)
-        ahead = self._logs(new) < 0
-        usual = np.mean(y < 0) > 0.5
+        ahead, usual = truth < 0, np.mean(y < 0) > 0.5
         return int(((guess < 0) == ahead).sum()), int((ahead == usual).sum()), len(new)
 
 

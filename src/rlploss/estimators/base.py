@@ -1,38 +1,32 @@
-"""What all estimators share: reading of rows, targets and weights, prediction and export."""
+"""What all estimators share: parameters and their help, the reading of rows, prediction and export."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 import secrets
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    _get_feature_names,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils import check_random_state, multiclass, validation
 from torch import Tensor, nn
 
 from rlploss import RLP
-from rlploss._checks import count, one_of
+from rlploss._checks import count, one_of, warn
 from rlploss._scaling import Array, Scaling
-from rlploss.estimators.dial import BATCH
+from rlploss.estimators.dial import BATCH, Index
 from rlploss.models import build_network
 
-HEADS = ("regression", "logits", "probabilities")  # what a network gives
-Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d], y, weights [n]
+C = TypeVar("C", bound=type)
+ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}  # how X is read
+Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d]; numbers [n, C] or classes [n]; weights [n]
 
 
 class FarRowsWarning(UserWarning):
@@ -40,89 +34,62 @@ class FarRowsWarning(UserWarning):
 
 
 class Predictor(nn.Module):
-    """Predictions [B], [B, C], or class probabilities [B, C], from raw columns [B, d].
-
-    `head` says what the network gives: "regression", "logits" or "probabilities". The type of the module decides
-    the precision; inputs are converted to it.
-    """
+    """Predictions [B], [B, C], or class probabilities [B, C], from raw columns [B, d], in the module's own type."""
 
     x_mean: Tensor
     x_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
 
-    def __init__(self, network: nn.Module, scaling: Scaling, *, head: str, flat: bool) -> None:
+    def __init__(self, network: nn.Module, scaling: Scaling, *, flat: bool) -> None:
         super().__init__()
-        self.network = network
-        self.head, self.flat = one_of("head", head, HEADS), flat
-        for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
-            self.register_buffer(name, torch.tensor(getattr(scaling, name), dtype=torch.float64))
+        self.network, self.flat = network, flat
+        for name, numbers in vars(scaling).items():
+            self.register_buffer(name, torch.tensor(numbers, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         """Predict."""
-        out: Tensor = self.network((x.to(self.x_mean.dtype) - self.x_mean) / self.x_scale)
-        if self.head == "regression":
-            out = out * self.y_scale + self.y_mean
-        elif self.head == "logits":
-            out = out.softmax(-1)
+        scaled = (x.to(self.x_mean.dtype) - self.x_mean) / self.x_scale
+        out: Tensor = self.network(scaled) * self.y_scale + self.y_mean
         return out.squeeze(-1) if self.flat else out
 
 
-class FittedNetwork(BaseEstimator, ABC):
-    """Prediction and export of a network on scaled columns."""
-
-    network_: nn.Module
-    scaling_: Scaling
-    n_features_in_: int
-    _fitted_head: str  # what the network gives: "regression", "logits" or "probabilities"
-    _flat = False  # whether predictions have one dimension
-
-    def _predictor(self) -> Predictor:
-        """Raw columns to predictions, in float64; shares the network."""
-        return Predictor(self.network_, self.scaling_, head=self._fitted_head, flat=self._flat).double()
-
-    def _read_new(self, X: Any) -> Array:
-        """Check rows to predict for, and tell how many of them lie far outside the training rows."""
-        check_is_fitted(self)
-        checked: Array = validate_data(self, known_frame(X), reset=False, dtype=np.float64, order="C")
-        low, high = self._range
-        width = high - low
-        far = (checked < low - width) | (checked > high + width)
-        if far.any():
-            where = int(far.sum(axis=0).argmax())
-            name = getattr(self, "feature_names_in_", np.arange(len(low)))[where]
-            warnings.warn(
-                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than the "
-                f"range of these, most of them in column {name!s}; their predictions are extrapolations",
-                FarRowsWarning,
-                stacklevel=4,
-            )
-        return checked
-
-    def _note_range(self, X: Array, *, goes_on: bool = False) -> None:
-        """Remember where training rows lie, beside those of the training before if this one went on from it."""
-        seen = np.vstack([X, *self._range]) if goes_on else X
-        self._range: tuple[Array, Array] = seen.min(axis=0), seen.max(axis=0)
-
-    def _predict_rows(self, X: Any) -> Array:
-        checked, predictor, at_once = self._read_new(X), self._predictor(), 65_536
-        with torch.no_grad():
-            parts = [predictor(torch.tensor(checked[i : i + at_once])).numpy() for i in range(0, len(checked), at_once)]
-        return np.concatenate(parts)
-
-    def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
-        """A copy of the fitted model as an `nn.Module`, from raw columns [B, d] to what `predict` gives.
-
-        Scaling is part of it. In float64 the numbers are those of `predict` (`predict_proba` for classes); pass
-        `torch.float32` for a smaller one, say for ONNX.
-        """
-        check_is_fitted(self)
-        return copy.deepcopy(self._predictor()).to(dtype).eval()
-
-
 @dataclass(eq=False, repr=False)
-class NetworkEstimator(FittedNetwork):
-    """The settings that all estimators have, and the reading of rows."""
+class NetworkEstimator(BaseEstimator, ABC):
+    """The settings that all estimators have, the reading of rows, prediction and export.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int
+        Units of every hidden layer; () is a linear model.
+    probe : {"subset", "draw", "expected", "sum"}
+        Where the planes of prediction and target are compared. "subset": on the rows of the subset, which is what the
+        paper's released code does. "draw": at one training row, drawn anew every epoch. "expected": the mean of "draw"
+        over all training rows, taken exactly. "sum": at the sum of the rows of the subset.
+    intercept : bool or None
+        Whether planes have an offset. None is True, except for probe="sum", where the column of ones would leave
+        nothing but the mean error.
+    ridge : float
+        λ ≥ 0 of the planes' own ridge penalty. It does not act on the weights of the network.
+    standardize : bool
+        Whether inputs and targets are centred and scaled by their training rows.
+    batch_size : "auto" or int
+        Rows per step of losses without subsets; "auto" is min(200, N). One iteration is a pass over the rows in such
+        batches, at least 10 steps, the same number for every loss.
+    random_state : int, RandomState or None
+        Decides folds or validation rows, initial weights, subsets and batches. None is different each time.
+    verbose : bool
+        Whether to tell how training goes, on standard error.
+    device : str or None
+        Where to train; None is the CPU. The fitted network is on the CPU in any case.
+
+    Attributes
+    ----------
+    network_ : the network, or the mixture of networks, on standardised columns; `to_torch()` is the whole model.
+    scaling_ : what is subtracted from columns and targets, and what they are divided by.
+    n_features_in_, feature_names_in_ : the number of columns, and their names if X had some.
+    n_outputs_ : the number of targets, or of classes.
+    """
 
     hidden_layer_sizes: int | Iterable[int] = (100,)
     _: KW_ONLY
@@ -135,54 +102,38 @@ class NetworkEstimator(FittedNetwork):
     verbose: bool = False
     device: str | None = None
 
-    @abstractmethod
-    def _head(self) -> str:
-        """What the network is to give: "regression", "logits" or "probabilities"."""
-
-    @abstractmethod
-    def _n_outputs(self) -> int:
-        """C."""
+    _flat = False  # whether predictions have one dimension
 
     @abstractmethod
     def _read_target(self, y: Any, *, first: bool) -> NDArray[Any]:
         """Check y and return it as numbers [n, C], or class numbers [n]; `first` sets what is learned from it."""
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Data:
-        """Check all rows; at least two of them have a weight above 0, or one where training goes on."""
+    # Training rows
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Data, NDArray[np.bool_]]:
+        """Check all rows; return those of weight above 0, two at least or one where training goes on, and which."""
         fewest = 2 if first else 1
-        if y is None:
-            raise ValueError(f"requires y to be passed, but the target y is None; {type(self).__name__} is supervised")
-        X, y = validate_data(
-            self,
-            known_frame(X),
-            y,
-            reset=first,
-            dtype=np.float64,
-            order="C",
-            multi_output=True,
-            y_numeric=self._head() == "regression",
-            ensure_min_samples=fewest,
-        )
+        X, y = validation.validate_data(self, X, y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS)
         if sample_weight is None:
-            return X, y, None
-        weight: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        above = int((weight > 0).sum())
-        if above < fewest:
-            rows = "two rows" if first else "one row"
-            raise ValueError(f"sample_weight must be above 0 for at least {rows}, got {above} of n_samples={len(X)}")
-        return X, y, weight
+            return (X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
+        weight: Array = validation._check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        kept = weight > 0
+        if kept.sum() < fewest:
+            rows = f"{'two rows' if first else 'one row'}, got {kept.sum()} of n_samples={len(X)}"
+            raise ValueError(f"sample_weight must be above 0 for at least {rows}")
+        return (X[kept], self._read_target(y[kept], first=first), weight[kept]), kept
 
-    def _weighted(self, X: Array, y: NDArray[Any], weight: Array | None, *, first: bool) -> Data:
-        """The rows of weight above 0, with the target as numbers."""
-        if weight is not None:
-            X, y, weight = (part[weight > 0] for part in (X, y, weight))
-        return X, self._read_target(y, first=first), weight
-
-    def _scaling(self, X: Array, target: NDArray[Any], weight: Array | None) -> Scaling:
-        """How rows are scaled; class numbers [n] are not."""
+    def _scaling(self, data: Data) -> Scaling:
+        X, target, weight = data
         if not self.standardize:
             return Scaling.none(X.shape[1])
         return Scaling.of(X, None if target.ndim == 1 else target, weight)
+
+    def _numbers(self, target: NDArray[Any]) -> Array:
+        """The target as numbers [n, C]: classes as one-hot rows."""
+        return target if target.ndim > 1 else np.eye(self.n_outputs_)[target]
+
+    # Settings
 
     def _batch(self, n_rows: int) -> int:
         if isinstance(self.batch_size, str):
@@ -200,14 +151,50 @@ class NetworkEstimator(FittedNetwork):
             return secrets.randbelow(2**31)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _hidden(self) -> tuple[int, ...]:
-        sizes = self.hidden_layer_sizes
-        return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
-
     def _build(self, seed: int, activation: str, *, softmax: bool) -> nn.Sequential:
         """An untrained network for the rows that were read."""
-        sizes = self.n_features_in_, self._hidden(), self._n_outputs()
+        hidden = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, Iterable) else [self.hidden_layer_sizes]
+        sizes = self.n_features_in_, list(hidden), self.n_outputs_
         return build_network(*sizes, activation=activation, softmax=softmax, seed=seed)
+
+    # Prediction
+
+    def _note_range(self, X: Array, *, goes_on: bool = False) -> None:
+        """Remember where training rows lie, beside those of the training before if this one went on from it."""
+        seen = np.vstack([X, *self._range]) if goes_on else X
+        self._range: tuple[Array, Array] = seen.min(axis=0), seen.max(axis=0)
+
+    def _read_new(self, X: Any) -> Array:
+        """Check rows to predict for, and tell how many of them lie far outside the training rows."""
+        validation.check_is_fitted(self)
+        checked: Array = validation.validate_data(self, X, reset=False, **ROWS)
+        low, high = self._range
+        width = high - low
+        far = (checked < low - width) | (checked > high + width)
+        if far.any():
+            where = int(far.sum(axis=0).argmax())
+            name = getattr(self, "feature_names_in_", np.arange(len(low)))[where]
+            warn(
+                FarRowsWarning,
+                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than the "
+                f"range of these, most of them in column {name!s}; their predictions are extrapolations",
+            )
+        return checked
+
+    def _predict(self, checked: Array) -> Array:
+        """What the network says of rows, some at a time."""
+        model = Predictor(self.network_, self.scaling_, flat=self._flat).double()
+        with torch.no_grad():
+            return torch.cat([model(rows) for rows in torch.split(torch.tensor(checked), 65_536)]).numpy()
+
+    def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """A copy of the fitted model as an `nn.Module`, from raw columns [B, d] to what `predict` gives.
+
+        Scaling is part of it. In float64 the numbers are those of `predict` (`predict_proba` for classes); pass
+        `torch.float32` for a smaller one, say for ONNX.
+        """
+        validation.check_is_fitted(self)
+        return Predictor(copy.deepcopy(self.network_), self.scaling_, flat=self._flat).to(dtype).eval()
 
 
 class RegressionEstimator(RegressorMixin, NetworkEstimator):
@@ -215,13 +202,7 @@ class RegressionEstimator(RegressorMixin, NetworkEstimator):
 
     def predict(self, X: Any) -> Array:
         """Predictions (n,), or (n, C) if y had two dimensions."""
-        return self._predict_rows(X)
-
-    def _head(self) -> str:
-        return "regression"
-
-    def _n_outputs(self) -> int:
-        return self.n_outputs_
+        return self._predict(self._read_new(X))
 
     def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
         target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
@@ -238,31 +219,33 @@ class RegressionEstimator(RegressorMixin, NetworkEstimator):
 
 
 class ClassificationEstimator(ClassifierMixin, NetworkEstimator):
-    """An estimator whose target is classes."""
+    """An estimator whose target is classes.
+
+    Attributes
+    ----------
+    classes_ : the classes, in the order of the columns of `predict_proba`.
+    """
 
     classes_: NDArray[Any]
     _given_classes: NDArray[Any] | None = None  # where they are known before the rows
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities (n, n_classes)."""
-        return self._predict_rows(X)
+        return self._predict(self._read_new(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""
-        most_probable = self._predict_rows(X).argmax(axis=1)
+        most_probable = self.predict_proba(X).argmax(axis=1)
         chosen: NDArray[Any] = self.classes_[most_probable]
         return chosen
 
-    def _n_outputs(self) -> int:
-        return len(self.classes_)
-
     def _read_target(self, y: NDArray[Any], *, first: bool) -> NDArray[Any]:
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
+        multiclass.check_classification_targets(y)
+        y = validation.column_or_1d(y, warn=True)
         if first:
-            given = self._given_classes
-            self.classes_ = unique_labels(y) if given is None else given
-            if len(self.classes_) < 2:
+            self.classes_ = multiclass.unique_labels(y) if self._given_classes is None else self._given_classes
+            self.n_outputs_ = len(self.classes_)
+            if self.n_outputs_ < 2:
                 raise ValueError(f"{type(self).__name__} needs at least two classes, got 1 class: {self.classes_[0]!r}")
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
@@ -270,13 +253,33 @@ class ClassificationEstimator(ClassifierMixin, NetworkEstimator):
         return np.searchsorted(self.classes_, y)
 
 
-def known_frame(X: Any) -> Any:
-    """X itself; a frame whose column names this version of scikit-learn cannot see, as one of pandas."""
-    names = getattr(X, "columns", None)
-    if names is None or not hasattr(X, "to_numpy") or _get_feature_names(X) is not None:
-        return X
-    try:
-        import pandas as pd
-    except ImportError:
-        return X
-    return pd.DataFrame(X.to_numpy(), columns=list(names)) if all(isinstance(name, str) for name in names) else X
+def documented(cls: C) -> C:
+    """Put the parameters and attributes that the classes above it explain into the docstring of an estimator."""
+    section = re.compile(r"\n\n(Parameters|Attributes)\n-+\n(.*?)(?=\n\n|\Z)", re.S)
+    told: dict[str, dict[str, str]] = {"Parameters": {}, "Attributes": {}}
+    for above in cls.__mro__:
+        text = vars(above).get("__doc__") if issubclass(above, NetworkEstimator) else None
+        for title, entries in section.findall(inspect.cleandoc(text or "")):  # python -OO leaves none
+            for entry in re.split(r"\n(?=\S)", entries):
+                told[title].setdefault(entry.partition(" : ")[0], entry)
+    lines = [
+        told["Parameters"].get(name, "").replace("\n", f", default={parameter.default!r}\n", 1)
+        for name, parameter in inspect.signature(cls).parameters.items()
+    ]
+    about, _, examples = section.sub("", inspect.cleandoc(cls.__doc__ or "")).partition("\n\nExamples\n")
+    sections = {"Parameters": lines, "Attributes": told["Attributes"].values()}
+    made = [f"{title}\n{'-' * len(title)}\n" + "\n".join(entries) for title, entries in sections.items()]
+    cls.__doc__ = "\n\n".join([about, *made, f"Examples\n{examples}"])
+    return cls
+
+
+def part(data: Data, rows: Index) -> Data:
+    """Some of the rows."""
+    X, target, weight = data
+    return X[rows], target[rows], None if weight is None else weight[rows]
+
+
+def scaled(scaling: Scaling, data: Data) -> Data:
+    """Rows as networks see them; class numbers [n] stay as they are."""
+    X, target, weight = data
+    return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target), weight

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +18,10 @@ from torch import nn
 from rlploss import MSE, RLP, Adam, CrossEntropy, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
-from rlploss._scaling import Array
 from rlploss._values import positive
 from rlploss.distributed import one_torch_thread
-from rlploss.estimators import dial
-from rlploss.estimators.base import ClassificationEstimator, FarRowsWarning, NetworkEstimator, RegressionEstimator
+from rlploss.estimators import base, dial
 from rlploss.estimators.dial import Choice, Index, Split
-from rlploss.estimators.parameters import CV_ATTRIBUTES, CV_PARAMETERS, documented
 from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
 from rlploss.models import ACTIVATIONS, WeightedMean
 from rlploss.training.job import make_job
@@ -34,30 +31,55 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+V = TypeVar("V")
 EVALUATIONS = 10  # stopping steps to choose from in the first budget; every doubling adds half as many
 KEPT_BYTES = 2**28  # of weights, and of predictions, at all of them
 FLEET_SUBSETS = 100  # per network at most: they are laid out for the whole fleet
 LAST_PART = 0.8  # of the budget: a best step beyond it asks for more
 DRAWS = 50  # of candidates into the ensemble
-PLACES = (dial.MSE_END, dial.Dial(place=0.5))  # on the dial, unless the user says otherwise
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is chosen beside the stopping step."""
-
-    place: dial.Dial
-    alpha: float
-    learning_rate: float
-    activation: str
-    linear: bool
+CHOSEN = ("subset_size", "alpha", "learning_rate", "activation", "linear")  # beside the stopping step
+Setting = tuple[dial.Dial, dict[str, Any]]  # a place, and all that is chosen, its subset size in a fold among it
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CrossValidated(NetworkEstimator):
-    """The settings and the search; subclasses read the target and say what the pointwise end of the dial is."""
+class CrossValidated(base.NetworkEstimator):
+    """The settings and the search; subclasses read the target and say what the pointwise end of the dial is.
 
-    hidden_layer_sizes: int | Iterable[int] = (50,)
+    Parameters
+    ----------
+    subset_sizes : "auto" or sequence of int or float
+        Places on the dial, as numbers of rows or as fractions of the training rows of a fold. Its pointwise end, which
+        has no subsets, is always among them, and alone with (). "auto" adds M = √(p·N), the middle of the dial.
+    alphas : sequence of float
+        Weight decays to choose from: alpha/2·‖weights‖² is added to the mean loss.
+    learning_rates : sequence of float
+        Learning rates of Adam to choose from.
+    activations : sequence of {"relu", "tanh", "logistic", "identity"}
+        What follows every hidden layer, to choose from.
+    cv : int, splitter or iterable of splits
+        The number of folds, or who makes them (`GroupKFold`, `TimeSeriesSplit`), or the folds themselves as pairs of
+        training and validation rows.
+    ensemble : bool
+        Whether to predict with the best mixture of the fold models, which are trained already. False trains one network
+        on all rows with the best setting.
+    max_iter : int
+        The first budget, in iterations: the longest training to choose from.
+    max_doublings : int
+        How often the budget may double. It does while the best step lies in its last fifth, for all settings alike.
+
+    Attributes
+    ----------
+    cv_results_ : dict of arrays, one entry per setting at its best step: `param_subset_size` (rows in a fold; the
+        number of the planes' columns stands for the pointwise end) and the other `param_...`, `params` (all of them as
+        a dict), `n_steps`, `share` (in the ensemble, all steps together), `split{i}_test_score`, `mean_test_score`,
+        `std_test_score` (negative mean squared error in units of y), `rank_test_score`. See `to_frame()` and `plot()`.
+    best_params_ : the best setting and its `n_steps`; `subset_size` is for all rows (None: the pointwise end).
+    best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in `cv_results_`.
+    ensemble_score_ : the same score of the mixture: at least `best_score_`.
+    n_iter_ : iterations of the best setting.
+    n_splits_ : the number of folds.
+    """
+
     subset_sizes: str | Sequence[int | float] = "auto"
     alphas: Sequence[float] = (1e-4, 1e-2, 1e-1)
     learning_rates: Sequence[float] = (1e-2,)
@@ -77,37 +99,37 @@ class CrossValidated(NetworkEstimator):
         places, *others = self._candidates()
         count("max_iter", self.max_iter)
         count("max_doublings", self.max_doublings, minimum=0)
-        X, y, weight = self._read(X, y, sample_weight, first=True)
-        seed = self._seed()
-        given = X, y, weight
-        X, target, weight = self._weighted(*given, first=True)
-        splits = self._splits(*given, target, groups, seed)
-        self.scaling_ = self._scaling(X, target, weight)
-        self._note_range(X)
-        X, target = self.scaling_.inputs(X), target if target.ndim == 1 else self.scaling_.targets(target)
+        data, kept = self._read(X, y, sample_weight, first=True)
+        seed, n_rows = self._seed(), len(data[0])
+        splits = self._splits(X, y, groups, kept, data[1], seed)
+        folds, tests = [train for train, _ in splits], [test for _, test in splits]
+        self.scaling_ = self._scaling(data)
+        self._note_range(data[0])
+        data = base.scaled(self.scaling_, data)
 
-        n_fold = min(len(train) for train, _ in splits)
-        distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}
-        settings = [*itertools.starmap(Setting, itertools.product(reversed(distinct.values()), *others))]
-        rows = np.concatenate([test for _, test in splits])
-        truth = target[rows] if target.ndim > 1 else np.eye(self._n_outputs())[target[rows]]
-        counts = np.ones(len(rows)) if weight is None else weight[rows]
-        replicas = self._replicas(settings, X, target, weight, [train for train, _ in splits], seed)
-        search = Search(replicas, [X[test] for _, test in splits], truth, counts)
+        n_fold = min(map(len, folds))
+        distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
+        settings = [
+            (distinct[values[0]], dict(zip(CHOSEN, values, strict=True)))
+            for values in itertools.product(reversed(distinct), *others)
+        ]
+        _, target, weight = base.part(data, np.concatenate(tests))
+        counts = np.ones(len(target)) if weight is None else weight
+        replicas = self._replicas(settings, data, folds, seed)
+        search = Search(replicas, [data[0][rows] for rows in tests], self._numbers(target), counts)
         choice = self._grow(search, n_fold)
         if not np.isfinite(choice.curves[:, 1:]).any():
             raise ValueError(f"every network diverged with learning_rates={self.learning_rates}; lower them")
-        shares = self._note(settings, search, choice, n_fold, len(X))
+        self._note(settings, search, choice, n_fold, n_rows)
         if self.ensemble:
             # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
-            seen = np.array([len(train) for train, _ in splits], dtype=np.float64)
-            self.network_: nn.Module = search.network(shares, seen / seen.sum())
+            seen = np.array([*map(len, folds)], dtype=np.float64)
+            self.network_: nn.Module = search.network(self._shares, seen / seen.sum())
         else:
-            (one,) = self._replicas([settings[choice.setting]], X, target, weight, [np.arange(len(X))], seed)
+            (one,) = self._replicas([settings[choice.setting]], data, [np.arange(n_rows)], seed)
             if steps := self.best_params_["n_steps"]:
                 train_further([one], steps, steps, progress=bool(self.verbose))
             self.network_ = one.module(-1)
-        self._fitted_head = "regression" if target.ndim > 1 else "probabilities"
         return self
 
     def to_frame(self) -> pd.DataFrame:
@@ -131,65 +153,85 @@ class CrossValidated(NetworkEstimator):
             ax = Figure(layout="constrained").add_subplot()
         sizes, steps = self.cv_results_["param_subset_size"], self._steps
         for size in dict.fromkeys(sizes.tolist()):
-            best = self._curves[sizes == size].min(axis=0)
-            (line,) = ax.plot(steps, best, label=f"{size}")
-            s, e = np.nonzero(np.where((sizes == size)[:, None], self._shares, 0.0))
-            ax.scatter(steps[e], self._curves[s, e], 400 * self._shares[s, e], color=line.get_color())
+            curves, shares = self._curves[sizes == size], self._shares[sizes == size]
+            (line,) = ax.plot(steps, curves.min(axis=0), label=f"{size}")
+            s, e = np.nonzero(shares)
+            ax.scatter(steps[e], curves[s, e], 400 * shares[s, e], color=line.get_color())
         ax.set(xscale="symlog", yscale="log", xlabel="optimiser steps", ylabel="cross-validated squared error")
-        ax.legend(title=f"subset size M ({self._least_columns()}: {self._end.__name__})")
+        ax.legend(title=f"subset size M ({self._p}: {self._end.__name__})")
         return ax
 
     def _candidates(self) -> tuple[list[dial.Dial], list[float], list[float], list[str], list[bool]]:
         """Places on the dial, its pointwise end first, weight decays, learning rates, activations, planes."""
-        alphas = [number("alphas", alpha, minimum=0.0) for alpha in listed("alphas", self.alphas)]
-        rates = [positive("learning_rates", rate) for rate in listed("learning_rates", self.learning_rates)]
-        kinds = [one_of("activations", kind, ACTIVATIONS) for kind in listed("activations", self.activations)]
+        alphas = listed("alphas", self.alphas, partial(number, minimum=0.0))
+        rates = listed("learning_rates", self.learning_rates, positive)
+        kinds = listed("activations", self.activations, partial(one_of, options=ACTIVATIONS))
+        places = [dial.MIDDLE]
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
-            places = list(PLACES)
         else:
-            own = listed("subset_sizes", self.subset_sizes, fewest=0)
-            places = [dial.MSE_END, *(dial.Dial.of("subset_sizes", size) for size in own)]
+            places = listed("subset_sizes", self.subset_sizes, dial.Dial.of, fewest=0)
         skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
-        if not isinstance(skip, bool):
+        planes = [skip] if isinstance(skip, bool) else [False, True]
+        if len(planes) > 1:
             one_of("linear_skip", skip, ("auto",))
-        return places, alphas, rates, kinds, [skip] if isinstance(skip, bool) else [False, True]
+        return [dial.MSE_END, *places], alphas, rates, kinds, planes
 
-    def _least_columns(self) -> int:
-        """p, the subset size that stands for the pointwise end."""
-        return dial.n_columns(self.n_features_in_, self._form())
+    @property
+    def _p(self) -> int:
+        """The columns of the planes, and the subset size that stands for the pointwise end."""
+        return self._form().planes.n_columns(self.n_features_in_)
 
     def _subset_size(self, place: dial.Dial, n_rows: int) -> int:
-        p = self._least_columns()
+        p = self._p
         return max(p, place.subset_size(n_rows, p))
 
-    def _replicas(
-        self,
-        settings: Sequence[Setting],
-        X: Array,
-        target: NDArray[Any],
-        weight: Array | None,
-        folds: Sequence[Index],
-        seed: int,
-    ) -> list[Replica]:
+    def _splits(
+        self, X: Any, y: Any, groups: Any, kept: NDArray[np.bool_], target: NDArray[Any], seed: int
+    ) -> list[Split]:
+        """Folds as places among the rows that are kept, which `target` has; the caller's own count all rows."""
+        if isinstance(self.cv, int | np.integer):
+            if groups is not None:
+                raise ValueError(
+                    f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
+                )
+            n_folds = min(count("cv", self.cv, minimum=2), len(target))
+            smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
+            splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)
+            if smallest > 1:  # every class in every fold
+                splitter = StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed)
+            splits = list(splitter.split(target, target))
+        else:
+            place, given = np.cumsum(kept) - 1, check_cv(self.cv).split(X, y, groups)
+            splits = [(place[train][kept[train]], place[test][kept[test]]) for train, test in given]
+        for train, test in splits:
+            if len(train) < 2 or len(test) < 1:
+                raise ValueError(
+                    "cv must leave at least two training rows and one test row of weight above 0 in every split, got "
+                    f"{len(train)} and {len(test)}; use fewer splits"
+                )
+        self.n_splits_ = len(splits)
+        return splits
+
+    def _replicas(self, settings: list[Setting], data: base.Data, folds: list[Index], seed: int) -> list[Replica]:
         """Untrained networks for the rows of every fold, setting by setting."""
-        parts = [(X[rows], target[rows], None if weight is None else weight[rows]) for rows in folds]
-        planes = [fit_plane(*part) if any(setting.linear for setting in settings) else None for part in parts]
-        p, d, made = self._least_columns(), self.n_features_in_, []
-        for setting, (fold, (x, y, w)) in itertools.product(settings, enumerate(parts)):
-            own, plane = (seed + fold) % 2**31, planes[fold] if setting.linear else None
-            size = self._subset_size(setting.place, len(x))
+        parts = [base.part(data, rows) for rows in folds]
+        planes = [fit_plane(*part) if any(chosen["linear"] for _, chosen in settings) else None for part in parts]
+        made, p = [], self._p
+        for (place, chosen), (fold, (x, y, weight)) in itertools.product(settings, enumerate(parts)):
+            own, plane = (seed + fold) % 2**31, planes[fold] if chosen["linear"] else None
+            size = self._subset_size(place, len(x))
             objective: Objective = self._end(self._batch(len(x)))
             if size > p:
-                objective = dial.with_subsets(self._form(), size, len(x), d, most_subsets=FLEET_SUBSETS)
-            rest = y if plane is None else y - on_plane(plane, x)
-            adam = Adam(setting.learning_rate, setting.alpha)
-            problem = Problem(x, rest, seed=own, sample_weight=w)
-            softmax = target.ndim == 1 and isinstance(objective, RLP)
-            network = self._build(own, setting.activation, softmax=softmax)
+                objective = dial.with_subsets(self._form(), size, *x.shape, most_subsets=FLEET_SUBSETS)
+            softmax = y.ndim == 1 and isinstance(objective, RLP)
+            network = self._build(own, chosen["activation"], softmax=softmax)
             head = [layer for layer in network if isinstance(layer, nn.Linear)][-1]
-            for parameter in (head.weight, head.bias):  # before the first step it is the plane, or nothing
+            for parameter in head.parameters():  # before the first step it is the plane, or nothing
                 nn.init.zeros_(parameter)
+            rest = y if plane is None else y - on_plane(plane, x)
+            problem = Problem(x, rest, seed=own, sample_weight=weight)
+            adam = Adam(chosen["learning_rate"], chosen["alpha"])
             with one_torch_thread():
                 job = make_job(network, problem, objective, adam, Steps(1), device=self.device)
             made.append(Replica(job, plane))
@@ -211,47 +253,16 @@ class CrossValidated(NetworkEstimator):
             budget *= 2
         return search.choice()
 
-    def _splits(
-        self, X: Array, y: NDArray[Any], weight: Array | None, target: NDArray[Any], groups: Any, seed: int
-    ) -> list[Split]:
-        """Folds as places among the rows of weight above 0, which `target` has; the caller's own count all rows."""
-        keep = np.ones(len(X), dtype=bool) if weight is None else weight > 0
-        if isinstance(self.cv, int | np.integer):
-            if groups is not None:
-                raise ValueError(
-                    f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
-                )
-            n_folds = min(count("cv", self.cv, minimum=2), len(target))
-            smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
-            splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)
-            if smallest > 1:  # every class in every fold
-                splitter = StratifiedKFold(min(n_folds, smallest), shuffle=True, random_state=seed)
-            splits = list(splitter.split(target, target))
-        else:
-            place, given = np.cumsum(keep) - 1, check_cv(self.cv).split(X, y, groups)
-            splits = [(place[train][keep[train]], place[test][keep[test]]) for train, test in given]
-        for train, test in splits:
-            if len(train) < 2 or len(test) < 1:
-                raise ValueError(
-                    "cv must leave at least two training rows and one test row of weight above 0 in every split, got "
-                    f"{len(train)} and {len(test)}; use fewer splits"
-                )
-        self.n_splits_ = len(splits)
-        return splits
-
-    def _note(self, settings: list[Setting], search: Search, choice: Choice, n_fold: int, n_rows: int) -> Array:
-        """Set what a fitted estimator tells: every setting at its best step, the best for all rows; return shares."""
+    def _note(self, settings: list[Setting], search: Search, choice: Choice, n_fold: int, n_rows: int) -> None:
+        """Set what a fitted estimator tells: every setting at its best step, and the best for all rows."""
         shares, error = search.mixture(DRAWS if self.ensemble else 1)
         unit = float(np.mean(self.scaling_.y_scale**2))
-        folds, n_steps = -unit * choice.fold_errors, search.steps[choice.evaluations]
-        params = [{"subset_size": self._subset_size(one.place, n_fold), **vars(one)} for one in settings]
-        for one in params:
-            del one["place"]
+        folds, n_steps, best = -unit * choice.fold_errors, search.steps[choice.evaluations], choice.setting
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
         self.cv_results_: dict[str, Any] = {
-            **{f"param_{name}": np.array([one[name] for one in params]) for name in params[0]},
-            "params": params,
+            **{f"param_{name}": np.array([chosen[name] for _, chosen in settings]) for name in CHOSEN},
+            "params": [chosen for _, chosen in settings],
             "n_steps": n_steps,
             "share": shares.sum(axis=1),
             **{f"split{i}_test_score": scores for i, scores in enumerate(folds.T)},
@@ -259,31 +270,30 @@ class CrossValidated(NetworkEstimator):
             "std_test_score": spread,
             "rank_test_score": np.argsort(choice.order) + 1,
         }
-        best = choice.setting
         self.best_index_, self.best_score_ = best, -unit * float(choice.errors[best])
         self.ensemble_score_ = max(self.best_score_, -unit * error)  # one candidate alone may differ by rounding
-        size: int | None = self._subset_size(settings[best].place, n_rows)
-        size = None if size == self._least_columns() else size
-        self.best_params_: dict[str, Any] = {**params[best], "subset_size": size, "n_steps": int(n_steps[best])}
+        place, chosen = settings[best]
+        size = self._subset_size(place, n_rows)
+        whole = {"subset_size": None if size == self._p else size, "n_steps": int(n_steps[best])}
+        self.best_params_: dict[str, Any] = {**chosen, **whole}
         per_iteration = dial.steps_per_iteration(n_fold, self._batch(n_fold))
         self.n_iter_ = max(1, round(int(n_steps[best]) / per_iteration))
         self._steps, self._curves, self._shares = search.steps, unit * choice.curves, shares
-        return shares
 
 
-def listed(name: str, values: Any, *, fewest: int = 1) -> list[Any]:
-    """Several values, as a list."""
+def listed(name: str, values: Any, read: Callable[[str, Any], V], *, fewest: int = 1) -> list[V]:
+    """Several values of a setting, each of them read."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list, got {values!r}; write [{values!r}]")
-    found = list(values)
+    found = [read(name, value) for value in values]
     if len(found) < fewest:
         raise ValueError(f"{name} must name at least one value, got none")
     return found
 
 
-@documented(CV_PARAMETERS, CV_ATTRIBUTES)
+@base.documented
 @dataclass(eq=False, repr=False, kw_only=True)
-class RLPRegressorCV(RegressionEstimator, CrossValidated):
+class RLPRegressorCV(base.RegressionEstimator, CrossValidated):
     """Multilayer perceptrons whose subset size, weight decay, activation, stopping step and more are cross-validated.
 
     The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. The MSE
@@ -293,12 +303,8 @@ class RLPRegressorCV(RegressionEstimator, CrossValidated):
 
     Parameters
     ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    n_outputs_ : the number of targets.
+    linear_skip : "auto" or bool
+        Whether a network adds to the plane of a ridge regression. "auto" tries both.
 
     Examples
     --------
@@ -314,37 +320,28 @@ class RLPRegressorCV(RegressionEstimator, CrossValidated):
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictions (n,), or (n, C) if y had two dimensions; with `return_std` also the spread of the ensemble."""
-        predicted = self._predict_rows(X)
+        checked = self._read_new(X)
+        predicted = self._predict(checked)
         if not return_std:
             return predicted
         if not isinstance(self.network_, WeightedMean):
             raise ValueError("return_std needs an ensemble, got ensemble=False; fit with ensemble=True")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FarRowsWarning)  # told above
-            Z = torch.tensor(self.scaling_.inputs(self._read_new(X)))
+        Z = torch.tensor(self.scaling_.inputs(checked))
         with torch.no_grad():
-            each = self.network_.each(Z)
-            variance = torch.einsum("k,kbc->bc", self.network_.weights, (each - self.network_(Z)) ** 2)
+            apart = (self.network_.each(Z) - self.network_(Z)) ** 2
+            variance = torch.einsum("k,kbc->bc", self.network_.weights, apart)
         spread = np.sqrt(variance.numpy()) * self.scaling_.y_scale
         return predicted, spread.reshape(predicted.shape)
 
 
-@documented(CV_PARAMETERS, CV_ATTRIBUTES)
-class RLPClassifierCV(ClassificationEstimator, CrossValidated):
+@base.documented
+@dataclass(eq=False, repr=False, kw_only=True)
+class RLPClassifierCV(base.ClassificationEstimator, CrossValidated):
     """Multilayer perceptrons for classes, their settings, stopping step and mixture cross-validated.
 
     The subset size M is a dial: at all rows probabilities need only match the least-squares plane of the classes, up to
     the number of columns it is pointwise, which is cross entropy here; `subset_sizes=()` leaves that end alone. The
     mixture is chosen as by `RLPRegressorCV`, on the squared error of probabilities (the Brier score).
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    classes_ : the classes, in the order of the columns of `predict_proba`.
 
     Examples
     --------
@@ -354,7 +351,5 @@ class RLPClassifierCV(ClassificationEstimator, CrossValidated):
     True
     """
 
+    hidden_layer_sizes: int | Iterable[int] = (50,)
     _end = CrossEntropy
-
-    def _head(self) -> str:
-        return "probabilities"

@@ -16,7 +16,7 @@ from sklearn.linear_model import RidgeCV
 
 from rlploss._checks import count, n_different, number
 from rlploss._scaling import Array, Scaling
-from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber
+from rlploss.training.objectives import MSE, RLP
 
 BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
 FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
@@ -27,50 +27,39 @@ CURVED = 0.7  # of a plane's error: a curved fit below it tells that there is li
 
 Index = NDArray[np.int64]
 Split = tuple[Index, Index]  # training and validation rows
-Pointwise = MSE | MAE | Huber | CrossEntropy
-POINTWISE: dict[str, type[Pointwise]] = {"mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy}
 
 
 @dataclass(frozen=True)
 class Dial:
-    """A place on the dial: a number of rows, a fraction of them, or a place between the ends on a logarithmic scale.
+    """A place on the dial: so many rows (an int), a fraction of them (a float), or a place on a logarithmic scale.
 
     `place` 0 is M = p, which is MSE, and 1 is M = N, the least-squares plane of all rows.
     """
 
-    rows: int | None = None
-    fraction: float | None = None
-    place: float | None = None
+    size: int | float | None = None
+    place: float = 0.0  # where there is no size
 
     @classmethod
     def of(cls, name: str, size: object) -> Dial:
         """Read a number of rows, or a fraction of them as a float; `name` is the setting that it comes from."""
         if not isinstance(size, float | np.floating):
-            return cls(rows=count(name, size))
+            return cls(count(name, size))
         fraction = number(f"{name}, a fraction of the rows,", float(size), 0.0, 1.0)
         if fraction == 0:
             raise ValueError(f"{name}, a fraction of the rows, must be above 0, got 0.0; 1 is one row")
-        return cls(fraction=fraction)
+        return cls(fraction)
 
     def subset_size(self, n_rows: int, n_columns: int) -> int:
         """M for N rows and p columns, at most N; M ≤ p stands for MSE."""
-        if self.rows is not None:
-            return min(self.rows, n_rows)
-        if self.fraction is not None:
-            return max(1, round(self.fraction * n_rows))
-        if n_rows <= n_columns or self.place is None:
-            return n_rows
-        size: float = n_columns * (n_rows / n_columns) ** self.place
-        return round(size)
+        if isinstance(self.size, float):
+            return max(1, round(self.size * n_rows))
+        if self.size is None and n_rows > n_columns:
+            return round(float(n_columns * (n_rows / n_columns) ** self.place))
+        return n_rows if self.size is None else min(self.size, n_rows)
 
 
-MSE_END, LINEAR_END = Dial(place=0.0), Dial(place=1.0)
-DIALS = (MSE_END, Dial(place=0.5), Dial(fraction=0.85), LINEAR_END)  # what is tried unless the user says otherwise
-
-
-def n_columns(n_features: int, form: RLP) -> int:
-    """p, the columns of the planes: the features, and the ones where planes have an offset."""
-    return form.planes.n_columns(n_features)
+MSE_END, MIDDLE, LINEAR_END = Dial(), Dial(place=0.5), Dial(place=1.0)
+DIALS = (MSE_END, MIDDLE, Dial(0.85), LINEAR_END)  # what is tried unless the user says otherwise
 
 
 def relative(weight: Array | None) -> Array | None:
@@ -114,7 +103,7 @@ def with_subsets(form: RLP, size: int, n_rows: int, n_features: int, *, most_sub
     """
     n_subsets = form.n_subsets
     if n_subsets is None:
-        affordable = _PLAN_WORK // (size * n_columns(n_features, form) ** 2)
+        affordable = _PLAN_WORK // (size * form.planes.n_columns(n_features) ** 2)
         n_subsets = max(min(most_subsets, affordable), -(-n_rows // size))
         n_subsets = min(n_subsets, n_different(n_rows, size))
     per_step = max(1, min(BATCH, n_rows // 5) // size)
@@ -128,7 +117,7 @@ def objective_at(
 
     `form` says what else belongs to RLP (probe, intercept, ridge, mixup); MSE takes its mixup and `batch_size`.
     """
-    if size <= n_columns(n_features, form):
+    if size <= form.planes.n_columns(n_features):
         return MSE(min(batch_size, n_rows), mixup=form.mixup)
     return with_subsets(form, size, n_rows, n_features, most_subsets=most_subsets)
 
@@ -149,16 +138,8 @@ class Choice:
     evaluations: Index  # [settings]: the best evaluation of each
     errors: Array  # [settings]: the error there
     fold_errors: Array  # [settings, folds]: the error of every fold there
-
-    @property
-    def order(self) -> Index:
-        """Settings from best to worst; of equal ones the first comes first."""
-        return np.argsort(self.errors, kind="stable")
-
-    @property
-    def setting(self) -> int:
-        """The best setting."""
-        return int(self.order[0])
+    order: Index  # settings from best to worst; of equal ones the first comes first
+    setting: int  # the best
 
 
 def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> Choice:
@@ -168,5 +149,7 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
-    best, here = curves.argmin(axis=1), np.arange(len(curves))
-    return Choice(curves, best, curves[here, best], finite[here, :, best])
+    evaluations, here = curves.argmin(axis=1), np.arange(len(curves))
+    best = curves[here, evaluations]
+    order = np.argsort(best, kind="stable")
+    return Choice(curves, evaluations, best, finite[here, :, evaluations], order, int(order[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -11,22 +10,67 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import unique_labels
+from torch import nn
 
-from rlploss import MSE, RLP, Adam, EarlyStopping, Event, History, Problem, Steps
+from rlploss import MAE, MSE, Adam, CrossEntropy, EarlyStopping, Event, History, Huber, Problem, Steps
 from rlploss._checks import count, number, one_of
-from rlploss._scaling import Array, Scaling
-from rlploss.estimators import dial
-from rlploss.estimators.base import ClassificationEstimator, Data, NetworkEstimator, RegressionEstimator
-from rlploss.estimators.parameters import documented
+from rlploss._scaling import Scaling
+from rlploss.estimators import base, dial
+from rlploss.estimators.base import Data, documented
+from rlploss.training.evaluation import Callback
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
 from rlploss.training.loop import Supervision
 from rlploss.training.objectives import Objective
 
+POINTWISE: dict[str, type[MSE | MAE | Huber | CrossEntropy]] = {
+    "mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy,
+}  # fmt: skip
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MLP(NetworkEstimator):
-    """The settings and the training of one network; subclasses read the target and name the losses."""
+class MLP(base.NetworkEstimator):
+    """The settings and the training of one network; subclasses read the target and name the losses.
+
+    Parameters
+    ----------
+    activation : {"relu", "tanh", "logistic", "identity"}
+        What follows every hidden layer.
+    subset_size : "auto", int, or float in (0, 1]
+        M, the rows of one subset, as a number or as a fraction of the training rows. It is a dial: up to the number of
+        columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size(X, y)`: √(p·N)
+        for N rows and p columns with the intercept, or MSE where the rows show a curve without much noise.
+    n_subsets : "auto" or int
+        K, the subsets that training goes through. "auto" is up to 1000, fewer where factoring them would take long.
+    mixup : float or None
+        ψ of the distribution Beta(ψ, ψ) by which pairs of subsets, or of rows, are mixed. None: no mixup. Sample
+        weights are refused with it.
+    alpha : float
+        Weight decay: alpha/2·‖weights‖² is added to the mean loss. (scikit-learn's MLP divides it by the batch.)
+    learning_rate_init : float
+        Learning rate of Adam.
+    max_iter : int
+        The most iterations.
+    tol : float
+        An iteration improves if the training loss (with `early_stopping` the validation error) is at least this much
+        below the lowest so far.
+    n_iter_no_change : int
+        Training stops after this many iterations in a row that do not improve. (scikit-learn's MLP has 10; the loss of
+        random subsets is noisier.)
+    early_stopping : bool
+        Whether to hold out validation rows, stop by their error, and keep the weights where it is lowest.
+    validation_fraction : float
+        The share of the rows that `early_stopping` holds out.
+    warm_start : bool
+        Whether `fit` goes on from the weights and the scaling of the last call.
+
+    Attributes
+    ----------
+    loss_curve_ : the training loss of every iteration.
+    loss_, best_loss_ : its last and its lowest value; the latter is None with `early_stopping`.
+    n_iter_ : the number of iterations.
+    subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found it to be MSE).
+    """
 
     activation: str = field(default="relu", kw_only=False)
     loss: str = "rlp"
@@ -53,92 +97,82 @@ class MLP(NetworkEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, partial: bool = False) -> Self:
         """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one iteration."""
         self._check_settings()
-        kind = (self._hidden(), self.activation, self._head())
-        if goes_on and kind != self._kind:
-            raise ValueError(
-                "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes on, "
-                f"got {kind} after {self._kind}; call fit with warm_start=False to begin anew"
-            )
-        X, target, weight = self._weighted(*self._read(X, y, sample_weight, first=not goes_on), first=not goes_on)
-        seed, rows, validation = self._seed(), X, None
+        data, _ = self._read(X, y, sample_weight, first=not goes_on)
+        seed, rows, held = self._seed(), data[0], None
         if self.early_stopping and not partial:
-            (X, target, weight), validation = self._hold_out(X, target, weight, seed)
-        if goes_on:  # a copy: training that fails leaves the estimator as it was
-            scaling, network, state = self.scaling_, copy.deepcopy(self.network_).float(), self._engine_state
-        else:
-            network = self._build(seed, self.activation, softmax=kind[-1] == "probabilities")
-            scaling, state = self._scaling(X, target, weight), None
-        objective = self._objective(X, target, weight)
+            data, held = self._hold_out(data, seed)
+        n, classes, logits = len(data[0]), data[1].ndim == 1, self.loss == "cross_entropy"
+        network = self._build(seed, self.activation, softmax=classes and not logits)
+        scaling, state = self._scaling(data), None
+        if goes_on:  # weights are copied: training that fails leaves the estimator as it was
+            if repr(network) != repr(self._trained):
+                raise ValueError(
+                    "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes "
+                    f"on, got {self.hidden_layer_sizes}, {self.activation!r} and loss={self.loss!r}; call fit with "
+                    "warm_start=False to begin anew"
+                )
+            network.load_state_dict(self._trained.state_dict())
+            scaling, state = self.scaling_, self._engine_state
+        objective = self._objective(data)
+        X, y, weight = base.scaled(scaling, data)
+        validation = None if held is None else base.scaled(scaling, held)[:2]
+        problem = Problem(X, y, seed=seed, sample_weight=weight, validation=validation)
+        adam = Adam(self.learning_rate_init, self.alpha)
+        every = Steps(dial.steps_per_iteration(n, self._batch(n)))  # an iteration
+        budget = Steps(every.n * (1 if partial else self.max_iter))
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
-        metric = "cross_entropy" if self._head() == "logits" else "mse"
-        held = None if validation is None else scaled(scaling, *validation)
-        patience = None if partial else self.n_iter_no_change
-        rule = StoppingRule("loss" if held is None else metric, self.tol, patience, verbose=bool(self.verbose))
-        steps = dial.steps_per_iteration(len(X), self._batch(len(X)))
-        job = make_job(
-            network,
-            Problem(*scaled(scaling, X, target), seed=seed, sample_weight=weight, validation=held),
-            objective=objective,
-            optimizer=Adam(self.learning_rate_init, self.alpha),
-            budget=Steps(steps * (1 if partial else self.max_iter)),
-            metrics=None if held is None else (metric, "accuracy") if target.ndim == 1 else metric,
-            device=self.device,
-            engine_state=state,
-        )
+        metric = "cross_entropy" if logits else "mse"
+        metrics = None if held is None else (metric, "accuracy") if classes else metric
+        job = make_job(network, problem, objective, adam, budget, metrics, device=self.device, engine_state=state)
         # EarlyStopping keeps the best weights; the rule alone decides when to stop
+        rule = stopping_rule("loss" if held is None else metric, self.tol, self.n_iter_no_change)
         kept = None if held is None else EarlyStopping(metric, patience=self.max_iter + 1)
-        (loop,) = train([job], Supervision(Steps(steps), callbacks=(rule,), early_stopping=kept))
-        self.scaling_, self.network_ = scaling, network.to("cpu").double()
+        (loop,) = train([job], Supervision(every, (rule,), kept), progress=bool(self.verbose))
+        self.scaling_: Scaling = scaling
+        self._trained: nn.Sequential = network.to("cpu").double()
+        self.network_ = nn.Sequential(*self._trained, nn.Softmax(dim=-1)) if logits else self._trained
         self._note_range(rows, goes_on=goes_on)
-        self._kind: tuple[tuple[int, ...], str, str] = kind
         self._engine_state: dict[str, Any] = loop.engine.state_dict()  # Adam's averages, for training that goes on
-        self._fitted_head = kind[-1]
-        self.subset_size_ = objective.subset_size if isinstance(objective, RLP) else None
-        self.n_subsets_ = objective.n_subsets if isinstance(objective, RLP) else None
-        self.loss_curve_: list[float] = [*(self.loss_curve_ if goes_on else []), *rule.losses]
+        self.subset_size_, self.n_subsets_ = (getattr(objective, name, None) for name in ("subset_size", "n_subsets"))
+        losses = loop.history["loss"][1:].tolist()
+        self.loss_curve_: list[float] = [*self.loss_curve_, *losses] if goes_on else losses
         self.n_iter_, self.loss_ = len(self.loss_curve_), self.loss_curve_[-1]
         self.best_loss_ = None if held is not None else min(self.loss_curve_)
         self._note_validation(loop.history, None if validation is None else validation[1])
         return self
 
-    def _hold_out(
-        self, X: Array, target: NDArray[Any], weight: Array | None, seed: int
-    ) -> tuple[Data, tuple[Array, NDArray[Any]]]:
+    def _hold_out(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Training rows and validation rows; classes keep their shares."""
-        classes = target if target.ndim == 1 else None
+        n, classes = len(data[0]), data[1] if data[1].ndim == 1 else None
         train, test = train_test_split(
-            np.arange(len(X)), test_size=self.validation_fraction, random_state=seed, stratify=classes
+            np.arange(n), test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
         if len(train) < 2:
             raise ValueError(
                 f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
-                f"training rows, got {len(train)} of n_samples={len(X)}; lower validation_fraction"
+                f"training rows, got {len(train)} of n_samples={n}; lower validation_fraction"
             )
-        rows = X[train], target[train], None if weight is None else weight[train]
-        return rows, (X[test], target[test])
+        return base.part(data, train), base.part(data, test)
 
-    def _objective(self, X: Array, target: NDArray[Any], weight: Array | None) -> Objective:
+    def _objective(self, data: Data) -> Objective:
         """What `fit` makes small."""
-        n_rows, n_features = X.shape
+        X, target, weight = data
+        n_rows, d = X.shape
         batch = self._batch(n_rows)
         if self.loss != "rlp":
-            return dial.POINTWISE[self.loss](batch, mixup=self.mixup)
-        n_subsets = None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets)
-        form = self._form(n_subsets, self.mixup)
-        p = dial.n_columns(n_features, form)
+            return POINTWISE[self.loss](batch, mixup=self.mixup)
+        form = self._form(None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets), self.mixup)
+        p = form.planes.n_columns(d)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))
-            y = target if target.ndim > 1 else np.eye(self._n_outputs())[target]
-            size = dial.auto_subset_size(X, y, weight, intercept=p > n_features)
-            if size is None:
-                return MSE(batch, mixup=self.mixup)
-            return dial.with_subsets(form, size, n_rows, n_features)
+            size = dial.auto_subset_size(X, self._numbers(target), weight, intercept=p > d)
+            return MSE(batch, mixup=self.mixup) if size is None else dial.with_subsets(form, size, n_rows, d)
         place = dial.Dial.of("subset_size", self.subset_size)
-        if place.rows is not None and place.rows > n_rows:
+        if isinstance(place.size, int) and place.size > n_rows:
             raise ValueError(
-                f"subset_size must be at most the number of rows {n_rows}, got {place.rows}; pass a fraction instead"
+                f"subset_size must be at most the number of rows {n_rows}, got {place.size}; pass a fraction instead"
             )
-        return dial.with_subsets(form, place.subset_size(n_rows, p), n_rows, n_features)
+        return dial.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
     def _note_validation(self, history: History, target: NDArray[Any] | None) -> None:
         """Set the scores on validation rows with these targets: accuracy for classes, else R² over all outputs."""
@@ -149,55 +183,37 @@ class MLP(NetworkEstimator):
         if target.ndim == 1:
             scores = history["accuracy"]
         else:
-            variance = float(self.scaling_.targets(target).var(axis=0).mean())
+            variance = float(target.var(axis=0).mean())
             scores = 1 - history["mse"] / variance if variance > 0 else np.zeros(len(history))
         self.validation_scores_ = scores[1:].tolist()
         self.best_validation_score_ = float(scores[history["step"] == history.best_step][0])
 
     def _check_settings(self) -> None:
         one_of("loss", self.loss, self._losses)
-        count("max_iter", self.max_iter)
-        count("n_iter_no_change", self.n_iter_no_change)
-        number("tol", self.tol, minimum=0.0)
-        number("alpha", self.alpha, minimum=0.0)
+        for name in ("max_iter", "n_iter_no_change"):
+            count(name, getattr(self, name))
+        for name in ("tol", "alpha"):
+            number(name, getattr(self, name), minimum=0.0)
         number("validation_fraction", self.validation_fraction, 0.0, 1.0)
 
 
-class StoppingRule:
-    """A callback of `fit`: stops it after `patience` iterations in a row that do not lower `metric` by `tol`.
+def stopping_rule(metric: str, tol: float, patience: int) -> Callback:
+    """A callback of `fit`: stops it after `patience` iterations in a row that do not lower `metric` by `tol`."""
+    lowest, waited = math.inf, 0
 
-    It also keeps the training loss of every iteration, and prints it with `verbose`. A patience of None never stops.
-    """
+    def stops(event: Event) -> bool:
+        nonlocal lowest, waited
+        if event.step:
+            value = event.metrics[metric]
+            waited = waited + 1 if value > lowest - tol else 0
+            lowest = min(lowest, value)
+        return waited >= patience
 
-    def __init__(self, metric: str, tol: float, patience: int | None, *, verbose: bool) -> None:
-        self.losses: list[float] = []
-        self._metric, self._tol, self._patience, self._verbose = metric, tol, patience, verbose
-        self._best, self._waited = math.inf, 0
-
-    def __call__(self, event: Event) -> bool:
-        """Take in one iteration; True stops the run."""
-        if event.step == 0:
-            return False
-        self.losses.append(event.metrics["loss"])
-        if self._verbose:
-            print(f"Iteration {len(self.losses)}, loss = {self.losses[-1]:.8f}", flush=True)
-        value = event.metrics[self._metric]
-        self._waited = self._waited + 1 if value > self._best - self._tol else 0
-        self._best = min(self._best, value)
-        return self._patience is not None and self._waited >= self._patience
+    return stops
 
 
-def scaled(scaling: Scaling, X: Array, target: NDArray[Any]) -> tuple[Array, NDArray[Any]]:
-    """Rows as the network sees them; class numbers [n] stay as they are."""
-    return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target)
-
-
-@documented("""
-loss : {"rlp", "mse", "mae", "huber"}
-    What is made small: RLP, or the squared, absolute or Huber's error. Errors count on the standardised target: Huber's
-    turns linear at one standard deviation.
-""")
-class RLPRegressor(RegressionEstimator, MLP):
+@documented
+class RLPRegressor(base.RegressionEstimator, MLP):
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
     Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
@@ -205,12 +221,12 @@ class RLPRegressor(RegressionEstimator, MLP):
 
     Parameters
     ----------
-    {parameters}
+    loss : {"rlp", "mse", "mae", "huber"}
+        What is made small: RLP, or the squared, absolute or Huber's error. Errors count on the standardised target:
+        Huber's turns linear at one standard deviation.
 
     Attributes
     ----------
-    {attributes}
-    n_outputs_ : the number of targets.
     validation_scores_, best_validation_score_ : R² on the validation rows of `early_stopping`, of every iteration and
         of the network that is kept; None without it.
 
@@ -229,24 +245,20 @@ class RLPRegressor(RegressionEstimator, MLP):
         return self._fit(X, y, sample_weight, goes_on=hasattr(self, "network_"), partial=True)
 
 
-@documented("""
-loss : {"rlp", "cross_entropy", "mse"}
-    What is made small. With RLP and MSE the error is probability minus one-hot class, the probabilities from a
-    soft-max; with cross entropy the network gives logits.
-""")
-class RLPClassifier(ClassificationEstimator, MLP):
+@documented
+class RLPClassifier(base.ClassificationEstimator, MLP):
     """A multilayer perceptron for classification, trained with the Random Linear Projections loss.
 
     Inputs are standardised inside. Names are those of scikit-learn's `MLPClassifier` where the meaning is the same.
 
     Parameters
     ----------
-    {parameters}
+    loss : {"rlp", "cross_entropy", "mse"}
+        What is made small. With RLP and MSE the error is probability minus one-hot class, the probabilities from a
+        soft-max; with cross entropy the network gives logits.
 
     Attributes
     ----------
-    {attributes}
-    classes_ : the classes, in the order of the columns of `predict_proba`.
     validation_scores_, best_validation_score_ : accuracy on the validation rows of `early_stopping`, of every
         iteration and of the network that is kept, the one with the lowest squared error of the probabilities (cross
         entropy with that loss); accuracy itself stands still on few rows while there is more to learn.
@@ -266,18 +278,13 @@ class RLPClassifier(ClassificationEstimator, MLP):
         first = not hasattr(self, "network_")
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None")
-        if classes is not None:
-            given = unique_labels(classes)
-            if not first and not np.array_equal(given, self.classes_):
-                raise ValueError(
-                    f"classes must be the same in every call to partial_fit, got {list(given)} after "
-                    f"{list(self.classes_)}"
-                )
-            self._given_classes = given
+        given = None if classes is None else unique_labels(classes)
+        if given is not None and not first and not np.array_equal(given, self.classes_):
+            raise ValueError(
+                f"classes must be the same in every call to partial_fit, got {list(given)} after {list(self.classes_)}"
+            )
+        self._given_classes = given
         try:
             return self._fit(X, y, sample_weight, goes_on=not first, partial=True)
         finally:
             self._given_classes = None
-
-    def _head(self) -> str:
-        return "logits" if self.loss == "cross_entropy" else "probabilities"

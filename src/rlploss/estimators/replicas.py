@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -58,17 +57,14 @@ class Replica:
 
     def outputs(self, X: NDArray[np.float32], kept: Sequence[NDArray[np.float32]]) -> Array:
         """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a soft-max is left out."""
-        flat, at, out = np.stack(kept), 0, X
-
-        def take(parameter: Tensor) -> NDArray[np.float32]:  # [e, ...]
-            nonlocal at
-            at += parameter.numel()
-            return flat[:, at - parameter.numel() : at].reshape(-1, *parameter.shape)
-
+        sizes = [parameter.numel() for parameter in self.job.model.parameters()]
+        parts = iter(np.split(np.stack(kept), np.cumsum(sizes)[:-1], axis=1))
+        out = X
         with np.errstate(over="ignore", invalid="ignore"), torch.no_grad():
             for layer in self.job.model.children():
                 if isinstance(layer, nn.Linear):
-                    out = out @ take(layer.weight).swapaxes(1, 2) + take(layer.bias)[:, None]
+                    weight = next(parts).reshape(-1, *layer.weight.shape)
+                    out = out @ weight.swapaxes(1, 2) + next(parts)[:, None]
                 elif not isinstance(layer, nn.Softmax):
                     out = layer(torch.from_numpy(out)).numpy()
         return out.astype(np.float64)
@@ -135,9 +131,9 @@ class Search:
         """The best single candidate, and the best of every setting."""
         with np.errstate(over="ignore"):
             squared = self._counts * (self.residuals**2).mean(axis=-1)  # [settings, e, rows]
-        ends = np.cumsum([0, *map(len, self._tests)])
-        sizes = np.add.reduceat(self._counts, ends[:-1])
-        sums = [squared[..., low:high].sum(axis=-1) for low, high in itertools.pairwise(ends)]
+        ends = np.cumsum([len(rows) for rows in self._tests])[:-1]
+        sizes = np.add.reduceat(self._counts, [0, *ends])
+        sums = [one.sum(axis=-1) for one in np.split(squared, ends, axis=-1)]
         return choose(np.stack(sums, axis=1) / sizes[:, None], sizes)
 
     def mixture(self, draws: int) -> tuple[Array, float]:
@@ -180,10 +176,9 @@ def greedy(residuals: Array, weight: Array, most: int) -> Array:
 def fit_plane(X: Array, Y: Array, weight: Array | None) -> nn.Linear:
     """The plane of a ridge regression of Y [n, C] on X [n, d], its penalty by leave-one-out."""
     ridge = RidgeCV(PENALTIES).fit(X, Y, relative(weight))
-    plane = nn.Linear(X.shape[1], Y.shape[1], dtype=torch.float64)
-    with torch.no_grad():
-        plane.weight.copy_(torch.tensor(ridge.coef_).view_as(plane.weight))
-        plane.bias.copy_(torch.tensor(ridge.intercept_).view_as(plane.bias))
+    plane = nn.Linear(X.shape[1], Y.shape[1], device="meta")  # draws no weights
+    plane.weight = nn.Parameter(torch.tensor(ridge.coef_).view(plane.weight.shape).contiguous())
+    plane.bias = nn.Parameter(torch.tensor(ridge.intercept_).view(plane.bias.shape))
     return plane
 
 
