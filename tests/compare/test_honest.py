@@ -11,11 +11,10 @@ from tests.seeds import SEED
 from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
-from rlploss.compare.arms import PLAIN
 from rlploss.compare.columns import make_design
 from rlploss.compare.rows import TargetScale, class_measures
 from rlploss.compare.schedule import without_dial
-from rlploss.compare.train import Runner, Trainer, heats, make_cell, worth_another
+from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
 # One convention for a file
 
@@ -219,9 +218,9 @@ def test_windows_train_on_the_past_and_test_on_the_future():
     design = make_design(days().sample(frac=1, random_state=SEED), "y", time="when")
     one, tested = rows_of(design), []
     for window in range(5):
-        train, test = one.split(PLAIN, window)
+        train, test = one.split(window)
         assert design.time[train].max() < design.time[test].min()
-        for inside, validation in one.data(PLAIN, window).folds:
+        for inside, validation in one.data(window).folds:
             assert design.time[train][inside].max() < design.time[train][validation].min()
         tested += list(test)
     assert len(tested) == len(set(tested)) == 60
@@ -232,7 +231,7 @@ def test_a_moment_is_never_cut():
     frame = days().assign(when=np.repeat(np.arange(12), 10))
     one = rows_of(make_design(frame, "y", time="when"))
     for window in range(5):
-        train, test = one.split(PLAIN, window)
+        train, test = one.split(window)
         assert not set(one.time[train]) & set(one.time[test])
 
 
@@ -241,10 +240,10 @@ def test_groups_stay_together():
     assert "patient_id" not in design.names
     one = rows_of(design)
     for seed in range(5):
-        train, test = one.split(PLAIN, seed)
+        train, test = one.split(seed)
         assert not set(design.group[train]) & set(design.group[test])
         assert 20 <= len(test) <= 40
-        for inside, validation in one.data(PLAIN, seed).folds:
+        for inside, validation in one.data(seed).folds:
             assert not set(design.group[train][inside]) & set(design.group[train][validation])
 
 
@@ -265,8 +264,9 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     assert "in 5 windows of time" in found.summary()
     compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
     assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
-    with pytest.raises(TableError, match="shift makes splits of its own"):
-        compare(X, y, time="when", arms=["ridge", "mean"], shift=0.9)
+    few = frame.assign(when=np.repeat([0, 1, 2], 40))
+    with pytest.raises(TableError, match="--time must leave 15 training rows and 5 test rows in every split"):
+        compare(few.drop(columns="y"), y, time="when", arms=["ridge", "mean"])
 
 
 # More columns than rows
@@ -294,7 +294,7 @@ def runner(errors):
 
 def cell_of(steps):
     one = Trainer(np.zeros((40, 1)), np.zeros(40), "regression")
-    return make_cell(one, arms.REGRESSION[-2], PLAIN, (0,), steps)
+    return one.cell(arms.REGRESSION[-2], (0,), steps)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 40, 250, 900, 4000])
@@ -337,8 +337,8 @@ def test_settings_that_come_to_the_same_are_trained_once():
     X = rng.normal(size=(4000, 2))
     one = Trainer(X, X[:, 0], "regression")
     rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
-    cell = make_cell(one, rlp, PLAIN, (0,), 10)
-    made = one._runners(cell, one.data(PLAIN, 0), [(setting, False) for setting in rlp.settings])
+    cell = one.cell(rlp, (0,), 10)
+    made = one._runners(cell, one.data(0), [(setting, False) for setting in rlp.settings])
     assert len(made) == arms.N_SETTINGS
     assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)  # both ends of 2,000 rows
 
@@ -364,7 +364,7 @@ def test_a_skewed_positive_target_is_tried_as_a_logarithm():
     one = Trainer(X, y, "regression")
     assert one.logs == (False, True)
     assert Trainer(X, X[:, 0], "regression").logs == (False,)
-    cell = make_cell(one, next(a for a in arms.REGRESSION if a.name == "ridge"), PLAIN, (0, 1), 10)
+    cell = one.cell(next(a for a in arms.REGRESSION if a.name == "ridge"), (0, 1), 10)
     assert [network.values["log"] for network in one(cell, lambda _: None).networks] == [1.0, 1.0]
     scale = TargetScale.of(y, log=True)
     np.testing.assert_allclose(scale.original(scale.scaled(y)), y)

@@ -44,7 +44,7 @@ def test_every_arm_is_kept_to_the_bit(task, name, tmp_path, monkeypatch):
     chosen = [name, other if name != other else "ridge" if task == "regression" else "logistic"]
     monkeypatch.setattr("rlploss.compare.arms.RATES", (3e-3,))
     found = compare(X, y, arms=chosen, n_splits=2, steps=20, random_state=SEED)
-    monkeypatch.setattr(type(found), "answer", lambda self, c="plain": _forced(self, name))
+    monkeypatch.setattr(type(found), "answer", lambda self: _forced(self, name))
     model = found.best_model()
     assert isinstance(model, Pipeline)
     save(model, tmp_path / "model", {})

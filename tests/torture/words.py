@@ -30,10 +30,9 @@ VALUES = (
     "0,1", "15",
 )  # fmt: skip
 OPTIONS = {
-    "compare": ("--target", "--out", "--task", "--arms", "--drop", "--train-size", "--noise", "--shift", "--splits",
-                "--steps",
-                "--max-rows", "--seed", "--workers", "--encoding", "--time", "--group", "--decimal", "--thousands",
-                "--loss", "--time-limit", "--quick", "--json", "--quiet"),
+    "compare": ("--target", "--out", "--task", "--arms", "--drop", "--splits", "--steps", "--max-rows", "--seed",
+                "--workers", "--encoding", "--time", "--group", "--decimal", "--thousands", "--loss",
+                "--time-limit", "--quick", "--json", "--quiet"),
     "inspect": ("--target", "--task", "--drop", "--encoding", "--time", "--group", "--decimal", "--thousands"),
     "reproduce": ("--scale", "--budget", "--out", "--seeds", "--datasets", "--arms", "--workers", "--list"),
     "report": (),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rlploss.compare.columns import Design
 
-N = TypeVar("N", int, float)
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
     "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
@@ -73,13 +72,6 @@ def compare(
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
-    train_size: Annotated[str | None, typer.Option(help="Repeat with so many training rows, e.g. 50,100.")] = None,
-    noise: Annotated[
-        str | None, typer.Option(help="Repeat with noise on the training features, in standard deviations, e.g. 0.5.")
-    ] = None,
-    shift: Annotated[
-        str | None, typer.Option(help="Repeat with training rows near the mean and test rows far from it, e.g. 0.9.")
-    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")] = False,
     time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
     splits: Annotated[
@@ -118,8 +110,6 @@ def compare(
         from rlploss.lab.workers import LocalProcesses
 
         shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-        sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
-        shifts = _numbers("shift", shift, float)
         losses = dict(map(_own_loss, loss or ()))
         design = _read(
             table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands
@@ -132,9 +122,6 @@ def compare(
             design,
             arms=_names(arms),
             losses=losses,
-            train_size=sizes,
-            noise=noises,
-            shift=shifts,
             n_splits=splits,
             steps=steps,
             max_rows=max_rows,
@@ -152,15 +139,13 @@ def compare(
     if as_json:
         say(shown, json.dumps(report.as_json(found), ensure_ascii=False))
         return
-    lines = found.lines()
-    say(shown, "\n".join(lines if not quiet else lines[:3]))
+    say(shown, found.summary())
     if quiet:
         return
     for text in (*found.notes, *report.late_said(found)):
         say(shown, text)
-    for condition in found.conditions:
-        say(shown, f"\n{condition.label[0].upper()}{condition.label[1:]}, {len(found.seeds)} splits\n")
-        show(shown, report.result_table(found, condition, short=True))
+    say(shown, f"\nTest rows, {len(found.seeds)} splits\n")
+    show(shown, report.result_table(found, short=True))
     say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
 
 
@@ -259,13 +244,3 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     if not found:
         raise ValueError(f"give names separated by commas, got {text!r}")
     return found
-
-
-def _numbers(option: str, text: str | None, kind: type[N]) -> list[N] | None:
-    if text is None:
-        return None
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"--{option} takes {what} separated by commas, got {text!r}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import Track, _names, _numbers, _own_losses
+from rlploss.cli.compare import Track, _names, _own_losses
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def survey(
     chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
     request = study.Request(
         tuple(chosen),
-        tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
+        _numbers(rows) or ((100,) if quick else (100, 1000)),
         splits or (3 if quick else 10),
         1000 if quick else study.STEPS,
         _own_losses(loss, study.ARMS[kind]),
@@ -60,6 +60,13 @@ def survey(
         show_tables(request, team, console)
     else:
         run(request, out, team, console)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise ValueError(f"--rows takes whole numbers separated by commas, got {text!r}") from None
 
 
 def show_tables(request: Request, team: Workers, console: Console) -> None:

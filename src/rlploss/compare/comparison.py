@@ -17,7 +17,7 @@ from rlploss._progress import duration, say
 from rlploss._scaling import Array
 from rlploss.compare import schedule
 from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
-from rlploss.compare.arms import BASELINES, PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
+from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import as_frame
 from rlploss.compare.rows import MEASURES, WINDOWS
@@ -41,8 +41,7 @@ class Comparison:
 
     design: Design
     contenders: tuple[Contender, ...]
-    conditions: tuple[Condition, ...]
-    cells: Mapping[tuple[str, str], StoredCell]  # by condition and contender
+    cells: Mapping[str, StoredCell]  # by contender
     rows: Trainer  # after sampling
     steps: int
     seeds: tuple[int, ...]
@@ -65,40 +64,36 @@ class Comparison:
         """Whether lower values of the measure that decides are better."""
         return self.task == "regression"
 
-    def values(self, contender: str, measure: str | None = None, condition: str = "plain") -> Array:
+    def values(self, contender: str, measure: str = "") -> Array:
         """Return a measure of one contender [splits], or another number that is kept of every split."""
-        return self.cells[condition, contender].final(measure or next(iter(self.measures)))
+        return self.cells[contender].final(measure or next(iter(self.measures)))
 
-    def spread(self, one: Contender, measure: str = "", condition: str = "plain") -> tuple[float, float, float]:
+    def spread(self, one: Contender, measure: str = "") -> tuple[float, float, float]:
         """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
         measure = measure or next(iter(self.measures))
-        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure, condition)[:, None]))
+        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure)[:, None]))
         return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
 
-    def arms(self, condition: str = "plain") -> list[Contender]:
-        """Return the contenders that have results under a condition."""
-        return [one for one in self.contenders if (condition, one.name) in self.cells]
-
-    def answer(self, condition: str = "plain") -> Answer:
-        """Return the verdicts of one condition."""
-        arms = self.arms(condition)
-        n_test, n_train = (self.values(arms[0].name, name, condition) for name in ("n_test", "n_train"))
+    def answer(self) -> Answer:
+        """Return the verdicts."""
+        n_test, n_train = (self.values(self.contenders[0].name, name) for name in ("n_test", "n_train"))
         reached = {}
-        for one in arms:
-            rows = [network.artifacts["rows"] for network in self.cells[condition, one.name].of_variant()]
-            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss", condition).mean())
-            reached[one.name] = Reached(self.values(one.name, condition=condition), rows, tie)
-        stays, of = self.dial_stays(condition=condition)
+        for one in self.contenders:
+            rows = [network.artifacts["rows"] for network in self.cells[one.name].of_variant()]
+            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss").mean())
+            reached[one.name] = Reached(self.values(one.name), rows, tie)
+        stays, of = self.dial_stays()
         overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
         lower, n_rows = self.lower_is_better, len(self.rows.X)
-        return answer(arms, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of)
+        return answer(
+            self.contenders, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of
+        )
 
-    def dial_stays(self, contender: str = "rlp", condition: str = "plain") -> tuple[int, int]:
+    def dial_stays(self, contender: str = "rlp") -> tuple[int, int]:
         """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
-        cell = self.cells.get((condition, contender))
-        if cell is None or not cell.has("subset_size"):
+        if contender not in self.cells or not self.cells[contender].has("subset_size"):
             return 0, 0
-        sizes = self.values(contender, "subset_size", condition)
+        sizes = self.values(contender, "subset_size")
         return int((sizes == 0).sum()), len(sizes)
 
     def called(self, one: Contender) -> str:
@@ -107,10 +102,10 @@ class Comparison:
         return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
 
     def lines(self) -> list[str]:
-        """Return what to use, whether RLP adds anything, how sure that is, and one line for every ablation."""
+        """Return what to use, whether RLP adds anything, how sure that is."""
         a = self.answer()
         best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
-        trivial = next((one for one in self.arms() if one.name in BASELINES), None)
+        trivial = next((one for one in self.contenders if one.name in BASELINES), None)
         value = float(self.values(a.best.name).mean())
         how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
         against = ""
@@ -140,13 +135,11 @@ class Comparison:
             sure = f"{useful or 'Not sure'}: {level} in {many}"
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
-        for condition in self.conditions[1:]:
-            told.append(self.answer(condition.name).sentence(f"with {condition.label}"))
         return told
 
     def seconds(self, one: Contender) -> float:
         """Return how long it takes to tune and train an arm once."""
-        return float(np.mean([network.seconds for network in self.cells["plain", one.name].networks]))
+        return float(np.mean([network.seconds for network in self.cells[one.name].networks]))
 
     def summary(self) -> str:
         """Return what to use, whether RLP adds anything and how sure that is, a line each."""
@@ -154,10 +147,10 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per contender and condition: means, intervals, the paired test against RLP, seconds."""
+        """One row per contender: means, intervals, the paired test against RLP, seconds."""
         from rlploss.compare.report import result_rows
 
-        return pd.DataFrame([row for condition in self.conditions for row in result_rows(self, condition)])
+        return pd.DataFrame(result_rows(self))
 
     def best_model(self) -> Pipeline:
         """Return the winner, trained on all rows: a scikit-learn Pipeline that predicts from raw frames."""
@@ -184,9 +177,6 @@ def compare(
     losses: Mapping[str, Any] | None = None,
     time: str | None = None,
     group: str | None = None,
-    train_size: Levels = None,
-    noise: Levels = None,
-    shift: Levels = None,
     n_splits: int | None = None,
     steps: int = 4000,
     max_rows: int = 10_000,
@@ -214,9 +204,6 @@ def compare(
             (pred, target, features) of a batch. Each is an arm beside the others.
         time: a column of X: train on the past, test on the future, in five windows.
         group: a column of X: rows that share its value are all in training or all in test.
-        train_size, noise, shift: repeat it with so many training rows, with noise on the training features (in units
-            of their standard deviations), with training rows near the mean and test rows far from it (γ). Numbers or
-            lists of numbers.
         n_splits: splits into training and test rows; 10, or 5 if it is to be quick.
         steps: the most optimiser steps of a network.
         max_rows: larger tables are sampled down to this, and the answer says so.
@@ -242,13 +229,12 @@ def compare(
     n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
     keep = schedule.sample(design, _checks.count("max_rows", max_rows, minimum=schedule.FEWEST_ROWS), first)
-    conditions = (PLAIN, *ablations(train_size, noise, shift))
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     when = None if design.time is None else design.time[keep]
     groups = None if design.group is None else design.group[keep]
     target = design.target
     rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
-    schedule.check_rows(rows, conditions, seeds)
+    schedule.check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
     chosen, notes = schedule.without_dial(chosen, rows)
@@ -270,13 +256,13 @@ def compare(
                 say(console, schedule.sampled_said(len(keep), len(design.X)))
             say(console, schedule.dial_said(rows))
 
-            def so_far(cells: Mapping[tuple[str, str], StoredCell]) -> str:
-                there = tuple(one for one in chosen if ("plain", one.name) in cells)
-                return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
+            def so_far(cells: Mapping[str, StoredCell]) -> str:
+                there = tuple(one for one in chosen if one.name in cells)
+                return Comparison(design, there, cells, rows, steps, seeds).lines()[0] if there[1:] else ""
 
-            run = schedule.Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
+            run = schedule.Run(rows, chosen, seeds, steps, store, team, console, limit)
             cells, left = run.all(so_far)
-    there = tuple(one for one in chosen if ("plain", one.name) in cells)
+    there = tuple(one for one in chosen if one.name in cells)
     if len(there) < 2:
         raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
-    return Comparison(design, there, conditions, cells, rows, steps, seeds, (*notes, *left))
+    return Comparison(design, there, cells, rows, steps, seeds, (*notes, *left))

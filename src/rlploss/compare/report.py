@@ -18,7 +18,7 @@ from rlploss._progress import duration
 from rlploss._scaling import Array
 from rlploss.compare import model
 from rlploss.compare.answer import reverse
-from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
+from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import Comparison
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
@@ -33,14 +33,14 @@ TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
-def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]:
+def result_rows(found: Comparison) -> list[dict[str, Any]]:
     """Return one row per contender: every measure with its interval, the paired test against RLP, seconds."""
-    verdict = found.answer(condition.name)
+    verdict = found.answer()
     rows = []
-    for one in found.arms(condition.name):
-        row: dict[str, Any] = {"condition": condition.label, "arm": one.label}
+    for one in found.contenders:
+        row: dict[str, Any] = {"arm": one.label}
         for measure in found.measures:
-            mean, low, high = found.spread(one, measure, condition.name)
+            mean, low, high = found.spread(one, measure)
             row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
         row |= {"against": verdict.ours.label, **UNTESTED}
         if one.name in verdict.against:
@@ -48,17 +48,17 @@ def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]
             low, high = c.told
             row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
             row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
-        networks = found.cells[condition.name, one.name].networks
+        networks = found.cells[one.name].networks
         rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
     return rows
 
 
-def result_table(found: Comparison, condition: Condition, *, short: bool = False) -> Table:
+def result_table(found: Comparison, *, short: bool = False) -> Table:
     """Return the results as they are shown, the best first; `short` fits a terminal."""
-    ours = found.answer(condition.name).ours.label
+    ours = found.answer().ours.label
     words = found.measures
     first, *others = words
-    rows = sorted(result_rows(found, condition), key=lambda row: row[first], reverse=not found.lower_is_better)
+    rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not found.lower_is_better)
     shown: list[tuple[str, ...]] = []
     for row in rows:
         effect, p, word = "–", "–", Text("–")
@@ -75,17 +75,16 @@ def result_table(found: Comparison, condition: Condition, *, short: bool = False
         shown.append(
             (f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest, number(row["seconds"]))
         )
-    name = "results" if condition == PLAIN else f"results-{condition.name}"
     if short:
         measure = "error" if found.lower_is_better else "accuracy"
         head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
-        return Table(name, "", head, tuple(shown))
+        return Table("results", "", head, tuple(shown))
     how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
     own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
     if found.design.time is not None:
         own = "windows of time do not overlap"
     return Table(
-        name,
+        "results",
         f"Test rows, mean over {len(found.seeds)} splits",
         ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
          *(words[name] for name in others), "seconds"),
@@ -122,14 +121,10 @@ def build(found: Comparison) -> Report:
         drawn.append(Figure("dial", "", told, (dial,), 1))
     sections = [
         Section(
-            "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found, PLAIN),),
+            "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found),),
             figures=tuple(drawn), facts=facts(found), command=found.command,
         )
     ]  # fmt: skip
-    for condition in found.conditions[1:]:
-        lead = (found.answer(condition.name).sentence(f"with {condition.label}"),)
-        tables = (result_table(found, condition),)
-        sections.append(Section(condition.name, f"With {condition.label}", lead=lead, tables=tables))
     curves = tuple(  # a legend each: they share colours
         Figure(name, "", f"{errors}, at the chosen setting.", (panel,), 1)
         for name, panel in zip(("curves", "curves-more"), curve_panels(found), strict=False)
@@ -158,7 +153,7 @@ def build(found: Comparison) -> Report:
         Section("model", "The model", lead=kept),
     ]
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
-    summary = (*found.lines()[:3], *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
+    summary = (*found.lines(), *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
     files = () if marked else (whole,)
     return Report(f"What to use on {found.source}", summary, tuple(sections), footer=(origin,), tables=files)
 
@@ -176,7 +171,7 @@ def rows_said(found: Comparison) -> str:
 
 def late_said(found: Comparison) -> tuple[str, ...]:
     """Return which networks had not converged within their steps."""
-    late = {one: int(found.values(one.name, "late").sum()) for one in found.arms() if not one.model}
+    late = {one: int(found.values(one.name, "late").sum()) for one in found.contenders if not one.model}
     words = [f"{one.label} in {n} of {len(found.values(one.name))} splits" for one, n in late.items() if n]
     told = f"Not converged within {found.steps:,} steps: {', '.join(words)}; --steps gives them more."
     return (told,) if words else ()
@@ -184,7 +179,7 @@ def late_said(found: Comparison) -> tuple[str, ...]:
 
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     """Return how the comparison was made fair, and what it took."""
-    first = found.arms()[0].name
+    first = found.contenders[0].name
     n_train, n_test = (int(found.values(first, name)[-1]) for name in ("n_train", "n_test"))
     folds = n_folds(n_train)
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
@@ -193,7 +188,7 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     kind = "" if found.design.group is None else ", whole groups"
     kind = kind if found.design.time is None else ", windows of time"
     seconds = sum(cell.seconds for cell in found.cells.values())
-    origin = found.cells["plain", first].provenance
+    origin = found.cells[first].provenance
     target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
         ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows{kind}"),
@@ -255,8 +250,8 @@ def _ticks(axis: Axis, *, share: bool = False) -> None:
 def contenders_drawing(found: Comparison) -> Drawing:
     """Draw every contender's mean and interval on one axis; the mean, or the class frequencies, as a line."""
     measure = next(iter(found.measures.values()))
-    spread = {one.name: found.spread(one) for one in found.arms()}
-    order = sorted(found.arms(), key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
+    spread = {one.name: found.spread(one) for one in found.contenders}
+    order = sorted(found.contenders, key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
     arms = [one for one in order if one.name not in BASELINES]
     trivial = next((one for one in order if one.name in BASELINES), None)
 
@@ -287,9 +282,9 @@ def contenders_drawing(found: Comparison) -> Drawing:
 
 def dial_panel(found: Comparison) -> Panel | None:
     """Return RLP's validation error against its subset size, from the MSE end to all rows; None without RLP."""
-    if ("plain", "rlp") not in found.cells:
+    if "rlp" not in found.cells:
         return None
-    kept = [network.artifacts for network in found.cells["plain", "rlp"].of_variant()]
+    kept = [network.artifacts for network in found.cells["rlp"].of_variant()]
     sizes, errors = (np.array([one[name] for one in kept], dtype=np.float64) for name in ("sizes", "errors"))
     places = np.median(sizes, axis=0)  # of the settings [splits, settings]; 0 is MSE
     best: list[Array] = [errors[:, places == place].min(axis=1) for place in np.unique(places)]  # the best rate
@@ -310,9 +305,9 @@ def dial_panel(found: Comparison) -> Panel | None:
 def curve_panels(found: Comparison) -> list[Panel]:
     """Return the validation error of the chosen settings against the steps; each panel has colours of its own."""
     groups: dict[str, list[Line]] = {"Plain, and with L2": [], "Robust losses, mixup and your own": []}
-    for one in found.arms():
+    for one in found.contenders:
         if not one.model:
-            cell = found.cells["plain", one.name]
+            cell = found.cells[one.name]
             second = one.name in ("mae", "huber") or one.own == "shape" or one.family in ("Pointwise", "BatchLoss")
             x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
             last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
@@ -327,7 +322,7 @@ def curve_panels(found: Comparison) -> list[Panel]:
 
 def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     """Draw predictions against truth on the first split; for classes, how often each is taken for each."""
-    kept = found.cells["plain", one.name].of_variant()[0].artifacts
+    kept = found.cells[one.name].of_variant()[0].artifacts
     truth, predicted = kept["truth"], kept["predicted"]
     label = found.called(one)
     if found.task == "classification":

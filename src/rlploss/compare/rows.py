@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.arms import Condition
-from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.dial import Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
@@ -141,20 +139,17 @@ class Rows:
         z = (self.y - self.y.mean()) / max(float(self.y.std()), 1e-300)
         return (False, True) if float(np.mean(z**3)) > SKEWED else (False,)
 
-    def data(self, condition: Condition, seed: int) -> SplitData:
-        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
-        noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        train, test = self.split(condition, seed)
+    def data(self, seed: int) -> SplitData:
+        """Return the rows of a seed: they depend on the seed, never on the contender."""
+        train, test = self.split(seed)
         X, X_test = filled(self.X[train], self.X[test])
-        if condition.noise is not None:
-            X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
         scaling = Scaling.of(X)
-        folds = self.folds(train, inside)
+        folds = self.folds(train, np.random.default_rng([seed, 2]))
         rows = scaling.inputs(X), self.y[train], scaling.inputs(X_test), self.y[test]
         return SplitData(seed, *rows, folds, self.n_classes)
 
-    def split(self, condition: Condition, seed: int) -> Split:
-        """Return training and test rows: random ones, or with a shift those near the mean and those far from it.
+    def split(self, seed: int) -> Split:
+        """Return training and test rows.
 
         With times, `seed` is the number of the window: the past trains, the tenth of the rows that follows tests. With
         groups, a random quarter of the rows in whole groups tests.
@@ -162,28 +157,20 @@ class Rows:
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if self.time is not None:
             order, edges = self.windows()
-            past = order[: edges[seed]]
-            return past[-(condition.train_size or n) :], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
-        if condition.shift is not None:
-            near = mahalanobis_region(filled(self.X)[0])
-            chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
-            train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-            if len(test) > MOST_TEST_ROWS:
-                test = rng.choice(test, MOST_TEST_ROWS, replace=False)
-            return train, test
+            return order[: edges[seed]], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
         order, n_test = rng.permutation(n), n_test_rows(n)
         if self.group is not None:
             turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
             order = order[np.argsort(turn[order], kind="stable")]
             n_test = int((turn <= turn[order[n_test - 1]]).sum())
-            return order[n_test:][: condition.train_size], order[:n_test][:MOST_TEST_ROWS]
+            return order[n_test:], order[:n_test][:MOST_TEST_ROWS]
         if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
             place = np.empty(n)
             for label in range(self.n_classes):
                 mine = np.flatnonzero(self.y[order] == label)
                 place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
             order = order[np.argsort(place, kind="stable")]
-        return order[n_test:][: condition.train_size], order[:n_test]
+        return order[n_test:], order[:n_test]
 
     def windows(self) -> tuple[NDArray[np.int64], list[int]]:
         """Return the rows in order of time, and where the five windows begin and end; one moment is never cut."""
@@ -201,7 +188,7 @@ class Rows:
         if self.time is not None:  # the latest rows validate
             last = n - max(3, round(VALIDATION_SHARE * n))
             return [(np.arange(last), np.arange(last, n))]
-        # Classes in equal shares, unless an ablation left them too few rows for that.
+        # Classes in equal shares, unless they have too few rows for that.
         sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
         groups = None if self.group is None else self.group[train]
         if groups is not None:

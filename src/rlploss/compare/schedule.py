@@ -13,11 +13,11 @@ from rich.console import Console
 
 from rlploss._progress import duration, say
 from rlploss._values import loaded_by_path
-from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Condition, Contender, contenders_for
+from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, Contender, contenders_for
 from rlploss.compare.columns import Design
 from rlploss.compare.read import TableError
 from rlploss.compare.rows import MEASURES, TEST_SHARE, filled, n_test_rows
-from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds, make_cell
+from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store
@@ -33,7 +33,7 @@ BEGINNING, ENDING = 2.0, 4.0  # seconds to start processes, and to write a repor
 INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
-Cells = dict[tuple[str, str], StoredCell]  # by condition and contender
+Cells = dict[str, StoredCell]  # by contender
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Run:
 
     rows: Trainer
     contenders: tuple[Contender, ...]
-    conditions: tuple[Condition, ...]
     seeds: tuple[int, ...]
     steps: int
     store: Store
@@ -59,33 +58,28 @@ class Run:
         models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
         networks = [one for one in self.contenders if one not in models]
         some = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
-        everything = [self._cell(c, one, self.seeds) for c in self.conditions for one in self.contenders]
-        team = self._team(everything)
+        team = self._team()
         cells: Cells = {}
-        self._train([(c, one, self.seeds) for c in self.conditions for one in models], team, cells, deadline)
+        self._train(models, self.seeds, team, cells, deadline)
         if networks and (told := so_far(cells)):
             say(self.console, f"So far, without networks: {told}")
-        self._train([(c, one, some) for c in self.conditions for one in networks], team, cells, deadline)
-        notes, rest = [], []
-        for condition in self.conditions if len(some) < len(self.seeds) else ():
-            behind = self._behind(condition, cells)
-            rest += [(condition, one, self.seeds[FIRST:]) for one in networks if one.name not in behind]
+        self._train(networks, some, team, cells, deadline)
+        notes = []
+        if len(some) < len(self.seeds):
+            behind = self._behind(cells)
+            self._train([one for one in networks if one not in behind], self.seeds[FIRST:], team, cells, deadline)
             if behind:
-                labels = ", ".join(one.label for one in networks if one.name in behind)
-                where = "" if condition is self.conditions[0] else f" (with {condition.label})"
-                notes.append(f"Ended after {FIRST} splits, clearly behind{where}: {labels}.")
-        self._train(rest, team, cells, deadline)
+                labels = ", ".join(one.label for one in behind)
+                notes.append(f"Ended after {FIRST} splits, clearly behind: {labels}.")
         if time.monotonic() > deadline:
-            missing = [one.label for one in self.contenders if ("plain", one.name) not in cells]
+            missing = [one.label for one in self.contenders if one.name not in cells]
             left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
             notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
         return cells, notes
 
-    def _cell(self, condition: Condition, one: Contender, seeds: tuple[int, ...]) -> ComparisonCell:
-        return make_cell(self.rows, one, condition, seeds, self.steps)
-
-    def _team(self, cells: Sequence[ComparisonCell]) -> Workers:
+    def _team(self) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
+        cells = [self.rows.cell(one, self.seeds, self.steps) for one in self.contenders]
         todo = [cell for cell in cells if not self._stored(cell)]
         work, stored = sum(expected_seconds(self.rows, cell) for cell in todo), len(cells) - len(todo)
         team, cores = self.workers, torch.get_num_threads()
@@ -96,10 +90,9 @@ class Run:
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
-        times = f" × {len(self.conditions)} conditions" if len(self.conditions) > 1 else ""
         kept = f", {stored} trained already" if stored else ""
         about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
-        say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{times}{kept}{about}.")
+        say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{kept}{about}.")
         return team
 
     def _stored(self, cell: ComparisonCell) -> bool:
@@ -107,50 +100,43 @@ class Run:
         return any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)
 
     def _train(
-        self,
-        wanted: Sequence[tuple[Condition, Contender, tuple[int, ...]]],
-        team: Workers,
-        cells: Cells,
-        deadline: float,
+        self, arms: Sequence[Contender], seeds: tuple[int, ...], team: Workers, cells: Cells, deadline: float
     ) -> None:
-        """Train cells that are not stored, and add all of them to `cells`."""
-        made = {(c.name, one.name): self._cell(c, one, seeds) for c, one, seeds in wanted}
+        """Train arms that are not stored on these splits, and add all of them to `cells`."""
+        made = {one.name: self.rows.cell(one, seeds, self.steps) for one in arms}
         if time.monotonic() < deadline:
             todo = plan(made.values(), self.store, cost=lambda cell: expected_seconds(self.rows, cell), workers=team)
             done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
             if done.failed:
                 reason = next(iter(done.failed.values()))
                 raise LabError(f"{len(done.failed)} of {len(self.contenders)} arms could not be trained: {reason}")
-        for key, cell in made.items():
-            found = self.store.read(cell)
-            if found is not None and key in cells:
-                before = cells[key]
-                found = replace(
-                    found, networks=before.networks + found.networks, seconds=before.seconds + found.seconds
-                )
-            if found is not None:
-                cells[key] = found
+        for name, cell in made.items():
+            if (found := self.store.read(cell)) is None:
+                continue
+            if (before := cells.get(name)) is not None:
+                networks, seconds = before.networks + found.networks, before.seconds + found.seconds
+                found = replace(found, networks=networks, seconds=seconds)
+            cells[name] = found
 
-    def _behind(self, condition: Condition, cells: Cells) -> set[str]:
+    def _behind(self, cells: Cells) -> list[Contender]:
         """Return networks that were clearly behind the best arm in each of the first splits.
 
         RLP, and the best network without it, go on: how they stand to each other is a question of its own.
         """
         measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
-        names = [one.name for one in self.contenders if (condition.name, one.name) in cells]
-        found = {name: cells[condition.name, name].final(measure)[:FIRST] for name in names}
+        found = {name: cell.final(measure)[:FIRST] for name, cell in cells.items()}
         sign = 1 if lower else -1
         networks = [one for one in self.contenders if one.name in found and (not one.model or one.model == "rlp-cv")]
         plain = [one.name for one in networks if not one.model and not one.is_rlp]
         means = {name: sign * float(values.mean()) for name, values in found.items()}
         kept = {"rlp", min(plain, key=means.__getitem__, default="")}
         best = found[min(means, key=means.__getitem__)] if means else np.zeros(0)
-        return {
-            one.name
+        return [
+            one
             for one in networks
             if one.name not in kept
             and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
-        }
+        ]
 
 
 def stays_here(contenders: Sequence[Contender]) -> bool:
@@ -243,29 +229,16 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
     return np.sort(np.concatenate(kept))
 
 
-def check_rows(rows: Trainer, conditions: Sequence[Condition], seeds: Sequence[int]) -> None:
-    """Refuse a condition that leaves too few rows, before anything is trained."""
-    n = len(rows.X)
-    most = n - n_test_rows(n) if rows.time is None else rows.windows()[1][0]
-    for condition in conditions:
-        if condition.train_size is not None and condition.train_size > most:
+def check_rows(rows: Trainer, seeds: Sequence[int]) -> None:
+    """Refuse times and groups that leave too few rows, before anything is trained."""
+    for seed in seeds if rows.time is not None or rows.group is not None else ():
+        train, test = rows.split(seed)
+        classes = rows.task == "regression" or len(np.unique(rows.y[train])) > 1
+        if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
             raise TableError(
-                f"train_size must be at most {most}, what {n} rows leave beside the test rows, got "
-                f"{condition.train_size}; lower it"
+                f"--{'group' if rows.time is None else 'time'} must leave {FEWEST_TRAINING_ROWS} training rows and 5 "
+                f"test rows in every split, got {len(train)} and {len(test)}; the column has too few different values"
             )
-        own = rows.time is not None or rows.group is not None
-        if own and condition.shift is not None:
-            raise TableError("shift makes splits of its own; leave out --shift, or --time and --group")
-        for seed in seeds if own or condition.shift is not None else ():
-            train, test = rows.split(condition, seed)
-            classes = rows.task == "regression" or len(np.unique(rows.y[train])) > 1
-            if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
-                what, remedy = f"shift must leave {{}}, got {condition.shift:g} with", "choose a value nearer to 0.5"
-                if own:
-                    what = f"--{'group' if rows.time is None else 'time'} must leave {{}} in every split, got"
-                    remedy = "the column has too few different values"
-                least = f"{FEWEST_TRAINING_ROWS} training rows and 5 test rows"
-                raise TableError(f"{what.format(least)} {len(train)} and {len(test)}; {remedy}")
 
 
 def sampled_said(n_used: int, n: int) -> str:

@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 from rlploss import _checks, datasets
 from rlploss._scaling import Array
 from rlploss._values import from_json
-from rlploss.compare.arms import Condition, Contender, contenders_for
+from rlploss.compare.arms import Contender, contenders_for
 from rlploss.compare.rows import SplitData
-from rlploss.compare.train import Trainer
+from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators.dial import Split
@@ -123,7 +123,7 @@ class Request:
         for rows in sorted(self.rows):
             for outside in (False, True):
                 for table in self.tables:
-                    key = table, outside, len(load_rows(table).split(_condition(rows, outside), 0)[0])
+                    key = table, outside, len(drawn_rows(table, rows, outside).split(0)[0])
                     if key not in seen:
                         name = f"{table}, {rows:,} rows{', outside' * outside}"
                         made.append(SurveyTask(name, table, digest(table), rows, outside, self.kind))
@@ -180,12 +180,18 @@ def load_rows(table: str) -> SurveyRows:
     return SurveyRows(X, y, "regression")
 
 
-def _condition(rows: int, outside: bool) -> Condition:
-    return Condition("", train_size=rows, shift=1.0 if outside else None)
+@lru_cache(maxsize=256)
+def drawn_rows(table: str, n_train: int, outside: bool) -> SurveyRows:
+    """The rows of a table, of which at most so many train: at random, or inside with test rows outside."""
+    return replace(load_rows(table), n_train=n_train, outside=outside)
 
 
+@dataclass(frozen=True, eq=False)
 class SurveyRows(Trainer):
     """Trains the arms of the comparison on one table, with splits and cross-validated arms of the survey."""
+
+    n_train: int | None = None
+    outside: bool = False
 
     @cached_property
     def logs(self) -> tuple[bool, ...]:
@@ -197,15 +203,15 @@ class SurveyRows(Trainer):
         """The half of the rows that is nearest to the mean."""
         return mahalanobis_region(self.X)
 
-    def split(self, condition: Condition, seed: int) -> Split:
+    def split(self, seed: int) -> Split:
         """Return training and test rows: random ones, or inside and outside."""
-        if condition.shift is None:
-            train, test = super().split(condition, seed)
-            return train, test[:MOST_TEST_ROWS]
+        if not self.outside:
+            train, test = super().split(seed)
+            return train[: self.n_train], test[:MOST_TEST_ROWS]
         order = np.random.default_rng([seed, 0]).permutation(len(self.X))
         near, far = order[self.inside[order]], order[~self.inside[order]]
         return (
-            near[: min(condition.train_size or len(near), round(DRAWN * len(near)))],
+            near[: min(self.n_train or len(near), round(DRAWN * len(near)))],
             far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
         )
 
@@ -224,11 +230,11 @@ class SurveyRows(Trainer):
 
 def train(cell: SurveyCell, tell: Tell) -> CellResult:
     """Train one arm on one table with all its splits, or measure the table's traits."""
-    rows, task = load_rows(cell.task.table), cell.task
-    condition = _condition(task.rows, task.outside)
+    rows = drawn_rows(cell.task.table, cell.task.rows, cell.task.outside)
     if cell.arm.arm == TRAITS:
-        return _measure(rows, condition, cell, tell)
-    made = Cell(_contender(cell), condition, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every)
+        return _measure(rows, cell, tell)
+    table = Table(cell.task.name, cell.task.digest)
+    made = Cell(_contender(cell), table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every)
     result = rows(made, tell)
     return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
 
@@ -242,13 +248,13 @@ def _contender(cell: SurveyCell) -> Contender:
     return next(one for one in contenders_for(kind) if one.name == name)
 
 
-def _measure(rows: SurveyRows, condition: Condition, cell: SurveyCell, tell: Tell) -> CellResult:
+def _measure(rows: SurveyRows, cell: SurveyCell, tell: Tell) -> CellResult:
     started, networks = time.perf_counter(), []
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optimisers that stop at a bound
         for seed in cell.seeds:
             begun = time.perf_counter()
-            found = traits(rows.data(condition, seed)) | {"n_rows": float(len(rows.X))}
+            found = traits(rows.data(seed)) | {"n_rows": float(len(rows.X))}
             networks.append(TrainedNetwork(seed, 0, {}, time.perf_counter() - begun, found))
             tell(len(networks) / len(cell.seeds))
     return CellResult(tuple(networks), "none", 1, time.perf_counter() - started)

@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,12 @@ from torch import nn
 
 from rlploss._progress import Progress
 from rlploss._scaling import Array
-from rlploss.compare.arms import (
-    BASELINES,
-    GP_ROWS,
-    HIDDEN,
-    LARGE,
-    N_SETTINGS,
-    STAGES,
-    Condition,
-    Contender,
-    Setting,
-    tuned,
-)
+from rlploss.compare.arms import BASELINES, GP_ROWS, HIDDEN, LARGE, N_SETTINGS, STAGES, Contender, Setting, tuned
 from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
 from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import Replica, train_further
-from rlploss.lab.study import Cell, CellResult, Tell, TrainedNetwork
+from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History
 from rlploss.training.fit import fit_fleet
@@ -49,7 +38,17 @@ from rlploss.training.objectives import BatchLoss, Pointwise
 EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
 LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
 VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, and then
-ComparisonCell = Cell[Contender, Condition]
+
+
+@dataclass(frozen=True)
+class Table(Part):
+    """The rows that a cell is trained on."""
+
+    name: str
+    digest: str
+
+
+ComparisonCell = Cell[Contender, Table]
 
 
 class Trainer(Rows):
@@ -58,13 +57,18 @@ class Trainer(Rows):
     def __call__(self, cell: ComparisonCell, tell: Tell) -> CellResult:
         """Train one contender with all its seeds, and return what it reached."""
         started = time.perf_counter()
-        data = [self.data(cell.task, seed) for seed in cell.seeds]
+        data = [self.data(seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             engine, networks = (self._models if cell.arm.model else self._networks)(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
+
+    def cell(self, arm: Contender, seeds: tuple[int, ...], steps: int) -> ComparisonCell:
+        """Return the cell of one contender."""
+        every = max(1, min(EVERY, steps // EVALUATIONS))
+        return Cell(arm, Table("the table", self.digest), Steps(steps), seeds, evaluate_every=every)
 
     # Networks
 
@@ -326,21 +330,10 @@ def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
     return [shaped[stage - 1] for stage in STAGES] if stages else shaped
 
 
-# Cells
-
-
-def make_cell(
-    trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
-) -> ComparisonCell:
-    """Return the cell of one contender under one condition."""
-    every = max(1, min(EVERY, steps // EVALUATIONS))
-    return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
-
-
 def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
     """Return a rough cost on one core, for the time left; stored cells correct it."""
     n, d, arm = len(trainer.X), int(trainer.X.shape[1]), cell.arm
-    n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
+    n_train = round((1 - TEST_SHARE) * n)
     folds, logs, splits = n_folds(n_train), len(trainer.logs), len(cell.seeds)
     if arm.model in BASELINES:
         return 0.1
