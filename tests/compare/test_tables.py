@@ -12,8 +12,7 @@ import pytest
 from numpy.testing import assert_allclose as assert_close
 
 from rlploss.compare.columns import make_design, read_column
-from rlploss.compare.read import TableError, read_table
-from rlploss.compare.values import as_numbers
+from rlploss.compare.read import TableError, as_numbers, read_table
 
 
 def column(values, name="c"):

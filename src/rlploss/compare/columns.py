@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.read import TableError
-from rlploss.compare.values import Convention, Reading, as_dates, as_numbers, dates_again, numbers_again
+from rlploss.compare.read import OPEN, Convention, Reading, TableError, as_dates, as_numbers, dates_again, numbers_again
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
 MOST_CLASSES = 20
@@ -54,21 +53,21 @@ class Column:
         """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
         if not self.names:
             return np.empty((len(values), 0))
+        parts: list[Any] = []
         if self.kind == "number":
-            parts = [numbers_again(values, self.style)]
+            parts.append(numbers_again(values, self.style))
         elif self.kind == "date":
             dates = dates_again(values, self.style)
-            parts = [(dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400]
+            parts.append((dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
             if self.season:
                 turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
                 parts += [np.sin(turn), np.cos(turn)]
         else:
             texts = _texts(values)
-            parts = [(texts == level).to_numpy(dtype=np.float64) for level in self.levels]
-            if self.other:
-                parts.append((texts.notna() & ~texts.isin(self.levels)).to_numpy(dtype=np.float64))
-            return np.column_stack([*parts, texts.isna()] if self.flag else parts).astype(np.float64)
-        return np.column_stack([*parts, np.isnan(parts[0])] if self.flag else parts)
+            parts += [texts == level for level in self.levels]
+            parts += [texts.notna() & ~texts.isin(self.levels)] * self.other
+        gaps = [texts.isna() if self.levels else np.isnan(parts[0])] if self.flag else []
+        return np.column_stack([*parts, *gaps]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,6 @@ def make_design(
     `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on.
     """
     one_of("task", task, TASKS)
-    convention = Convention.given(decimal, thousands)
     asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
     for option, name in asked:
         if name is not None and name not in frame.columns:
@@ -128,11 +126,11 @@ def make_design(
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
     frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
-    convention = convention.decided(frame.drop(columns=list(drop)))
+    convention = Convention.of(frame.drop(columns=list(drop)), decimal, thousands)
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    found = as_numbers(raw, convention=convention)
+    found = as_numbers(raw, convention)
     if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
         raw = raw.where(~np.isnan(found.values))
     known = raw.notna().to_numpy()
@@ -160,14 +158,15 @@ def make_design(
     keys = None if group is None else pd.factorize(_texts(frame[group][known]))[0].astype(np.int64)
     if keys is not None and keys.max() + 1 < FEWEST_GROUPS:
         raise TableError(f"--group needs at least {FEWEST_GROUPS} groups, got {keys.max() + 1} in {group!r}")
+    said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
     counts = len(frame), int((~known).sum())
-    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), convention.said)
+    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), said)
 
 
 def _times(values: pd.Series, convention: Convention) -> Array:
     """Return a column of dates or numbers as numbers that order the rows."""
     dates = as_dates(values)
-    found = as_numbers(values, convention=convention) if dates is None else None
+    found = as_numbers(values, convention) if dates is None else None
     days: Array = np.full(len(values), np.nan) if found is None else found.values
     if dates is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
@@ -234,12 +233,12 @@ def _no_such_column(name: str, names: list[str], option: str) -> str:
 # One column
 
 
-def read_column(values: pd.Series, convention: Convention = Convention()) -> Column:  # noqa: B008 - a frozen value
+def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
     """Return what one column is, and how it becomes numbers."""
     name, missing = str(values.name), int(values.isna().sum())
     if missing == len(values):
         return _left_out(name, "empty", "no values", missing)
-    if (found := as_numbers(values, mostly=True, convention=convention)) is not None:
+    if (found := as_numbers(values, convention, mostly=True)) is not None:
         return _number_column(name, found)
     if (dates := as_dates(values)) is not None:
         return _date_column(name, dates)
@@ -345,12 +344,12 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
 def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
-    found = as_numbers(values, convention=convention)
+    found = as_numbers(values, convention)
     numbers: Array | None = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
         raise TableError(f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     words_are_few = numbers is None and task != "classification"
-    almost = as_numbers(values, mostly=True, convention=convention) if words_are_few else None
+    almost = as_numbers(values, convention, mostly=True) if words_are_few else None
     if almost is not None:
         raise TableError(
             f"the target {name!r} is numbers but for {', '.join(map(repr, almost.words))}; correct these or leave them "

@@ -1,19 +1,27 @@
-"""Reading a table that somebody else wrote: files to frames of text."""
+"""Reading a table that somebody else wrote: files to frames of text, and the text in them to numbers and dates.
+
+A whole file has one convention for numbers, and what is read once can be read in the same way again later.
+"""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import io
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import infer_dtype
 
+from rlploss._scaling import Array
 from rlploss.lab.text import sentence
 
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
@@ -192,3 +200,254 @@ def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> pd.Dat
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+# Numbers
+
+NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}  # among numbers or dates; elsewhere a category
+MOSTLY = 0.9  # if so many values are numbers or dates, a few words among them stand for missing values
+FEW_WORDS, MANY_VALUES = 5, 20
+
+_PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?"
+_COMMA = r"[+-]?\d+(,\d+)?(e[+-]?\d+)?"
+_HEAD = r"[+-]?[1-9]\d{0,2}"  # groups of thousands do not begin with 0: 0,373 is a decimal
+_CURRENCY = r"(?:(?:US|C|A)?\$|[€£¥]|USD|EUR|GBP|CHF|JPY)"
+_SIGNS = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*|\s*(?:%|{_CURRENCY})$")
+_IN_BRACKETS = re.compile(rf"^{_CURRENCY}?\s*\(\s*({_CURRENCY}?[\d.,\s'’]+)\)\s*%?$")  # minus, as accountants write it
+
+
+@dataclass(frozen=True)
+class Style:
+    """One way to write numbers: the decimal sign, what stands between thousands, and what they look like."""
+
+    decimal: str
+    thousands: str
+    pattern: str
+    said: str = ""
+
+    def fits(self, text: str) -> bool:
+        """Return whether a text is a number in this style."""
+        return re.fullmatch(self.pattern, text, re.IGNORECASE) is not None
+
+    def number(self, text: str) -> float:
+        """Return the number; NaN for a text that is none, and for one that is infinite."""
+        if not self.fits(text):
+            return math.nan
+        bare = re.sub(r"[\s'’]" if self.thousands == " " else re.escape(self.thousands), "", text)
+        found = float(bare.replace(self.decimal, "."))
+        return found if math.isfinite(found) else math.nan
+
+
+STYLES = {
+    style.decimal + style.thousands: style
+    for style in (
+        Style(".", "", _PLAIN),
+        Style(".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),  # or lakhs
+        Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
+        Style(",", "", _COMMA, "with decimal commas"),
+        Style(",", ".", rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"),
+        Style(",", " ", rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, spaces between thousands"),
+    )
+}
+THOUSANDS = {"none": "", "": "", ",": ",", ".": ".", " ": " ", "space": " ", "'": " ", "’": " "}
+_OTHER = {".": ",", ",": "."}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a file writes numbers. None leaves a sign open."""
+
+    decimal: str | None = None
+    thousands: str | None = None
+    warnings: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()  # columns that are certainly written otherwise
+
+    def styles(self, column: str = "") -> list[Style]:
+        """Return the styles that a column may have."""
+        decimal = None if column in self.own else self.decimal
+        kept = [style for style in STYLES.values() if decimal in (None, style.decimal)]
+        return [style for style in kept if self.thousands is None or style.thousands in ("", self.thousands)]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, decimal: str | None = None, thousands: str | None = None) -> Convention:
+        """Return one convention for all columns, as the user says it. What can be read in one way only votes otherwise.
+
+        A column that fits both is read as the others are, and told about wherever the others are not plain.
+        """
+        if decimal not in (None, ".", ","):
+            raise TableError(f"--decimal must be . or , got {decimal!r}; leave it out to let the table decide")
+        if thousands is not None and thousands not in THOUSANDS:
+            raise TableError(f"--thousands must be a comma, a point, a quote, space or none, got {thousands!r}")
+        mark = None if thousands is None else THOUSANDS[thousands]
+        decimal = decimal or _OTHER.get(mark or "")
+        if decimal is not None and decimal == mark:
+            raise TableError(f"--decimal and --thousands must be different signs, got {mark!r} twice")
+        given = cls(decimal, mark)
+        if decimal is not None:
+            return given
+        votes = {str(name): _readings(frame[name], given.styles()) for name in frame.columns}
+        sure = {sign: [name for name, found in votes.items() if set(found) == {sign}] for sign in _OTHER}
+        decimal = "," if len(sure[","]) > len(sure["."]) else "."
+        other = _OTHER[decimal]
+        unlike = f"decimal {'commas' if decimal == '.' else 'points'}, unlike {len(sure[decimal])} other columns"
+        warned = [f"column {name!r} is written with {unlike}" for name in sure[other] if sure[decimal]]
+        plain = sure["."] and not sure[","]
+        for name, found in votes.items() if not plain else ():
+            if len(found) == 2:
+                (text, taken), (_, instead) = found[decimal], found[other]
+                why = "as in other columns" if sure[decimal] else "though nothing in the table tells"
+                warned.append(
+                    f"column {name!r} can be read in two ways: {text} is taken as {taken:,.12g}, {why}; "
+                    f"--decimal {other} takes it as {instead:,.12g}"
+                )
+        return cls(decimal, mark, tuple(warned), tuple(sure[other]))
+
+
+OPEN = Convention()
+
+
+def _readings(values: pd.Series, styles: Sequence[Style]) -> dict[str, tuple[str, float]]:
+    """Return by which decimal signs a column of text can be read, with a text that shows it and its number.
+
+    Nothing for a column without points and commas, and for one that is mostly no numbers.
+    """
+    if infer_dtype(values, skipna=True) != "string":
+        return {}
+    texts = [text for text in {_bare(text) for text in values.dropna()} if "." in text or "," in text]
+    fits = {style: sum(map(style.fits, texts)) for style in styles}
+    most = max(fits.values())
+    if most < MOSTLY * len(texts) or not most:
+        return {}
+    kept = {style.decimal: style for style in reversed(styles) if fits[style] == most}  # the first of each sign
+    different = [t for t in texts if len({style.number(t) for style in kept.values()}) == len(kept)]
+    text = min(different, default="", key=lambda t: (len(t), t))
+    return {sign: (text, style.number(text)) for sign, style in kept.items()} if text or len(kept) == 1 else {}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A column as floats or timestamps, NaN or NaT where a value is missing or infinite, and how it was written."""
+
+    values: Any
+    said: str = ""
+    words: tuple[str, ...] = ()  # that were no numbers or dates and are taken as missing
+    style: str = ""  # by which the same can be read again: the decimal sign and that of thousands, or a form of dates
+
+
+def as_numbers(values: pd.Series, convention: Convention = OPEN, *, mostly: bool = False) -> Reading | None:
+    """Return a column as numbers, None if it is not. `mostly` allows a few words among many different numbers."""
+    plain = _plain_numbers(values)
+    if plain is not None or infer_dtype(values, skipna=True) != "string":
+        return plain
+    stripped = values.dropna().astype(object).map(_stripped)
+    bare = stripped.map(_bare)
+    tried: list[tuple[Style, pd.Series]] = []
+    for style in convention.styles(str(values.name)):
+        tried.append((style, bare.map(style.fits).astype(bool)))
+        if tried[-1][1].all():
+            break
+    style, fits = max(tried, key=lambda one: int(one[1].sum()))  # the first of the best
+    words = Counter(stripped[~fits])
+    if words and not _mean_missing(words, stripped, mostly=mostly):
+        return None
+    bracketed = stripped.str.match(_IN_BRACKETS)
+    signs = "with signs of currency or percent" if (fits & ~bracketed & (bare != stripped)).any() else ""
+    brackets = "in brackets for minus" if bracketed.any() else ""
+    told = " and ".join(word for word in (style.said, signs, brackets) if word)
+    key = style.decimal + style.thousands
+    return Reading(numbers_again(values, key), told, tuple(word for word, _ in words.most_common()), key)
+
+
+def numbers_again(values: pd.Series, style: str) -> Array:
+    """Return a column as numbers in a style that is known; NaN for what is no number in it."""
+    plain = _plain_numbers(values)
+    if plain is not None:
+        return np.asarray(plain.values)
+    known = STYLES[style or "."]
+    found = values.astype(object).map(lambda v: known.number(_bare(v)) if isinstance(v, str) else np.nan)
+    return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _plain_numbers(values: pd.Series) -> Reading | None:
+    """Return a column that holds numbers or durations, not text."""
+    kind = infer_dtype(values, skipna=True)
+    if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
+        floats = values.astype(object).map(_float, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
+        return Reading(np.where(np.isfinite(floats), floats, np.nan))
+    if kind in ("timedelta", "timedelta64"):
+        return Reading(pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days")
+    return None
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
+
+
+def _stripped(text: str) -> str:
+    return text.strip().replace("\N{MINUS SIGN}", "-")
+
+
+def _bare(text: str) -> str:
+    """Return a text without signs of currency and percent; brackets become a minus."""
+    return _SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", _stripped(text)))
+
+
+def _mean_missing(words: Counter[str], values: pd.Series, *, mostly: bool = True) -> bool:
+    """Return whether words among numbers or dates mean "missing": they say so, or they are few among many values."""
+    different = values.nunique() - len(words)
+    if different and all(word.lower() in NO_VALUE for word in words):
+        return True
+    few = words.total() <= (1 - MOSTLY) * len(values) and len(words) <= FEW_WORDS
+    return mostly and few and different >= MANY_VALUES
+
+
+# Dates
+
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y")
+_NAMED = ("%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%b-%Y", "%b %Y", "%B %Y")
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
+DATES = ("ISO8601", *_DAYS, *_NAMED, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
+_LIKE_A_DATE = re.compile(r"\d[-/. ]\d.*[-/. ]\d|[A-Za-z]{3}.*\d{4}|\d.*[A-Za-z]{3}.*\d{2}|\d{4}-?\d\d")
+_NO_DATE = re.compile(r"9999\D|0000\D?00")  # what stands for "never" and for "unknown"
+
+
+def as_dates(values: pd.Series) -> Reading | None:
+    """Return a column as timestamps, None if it is not: plain numbers are not dates. Some words may be among them."""
+    kind = infer_dtype(values, skipna=True)
+    if kind in ("period", "date", "datetime", "datetime64"):
+        return Reading(dates_again(values, ""))
+    if kind != "string":
+        return None
+    text = values.dropna().astype(object).str.strip()
+    said = text[~(text.str.lower().isin(NO_VALUE) | text.str.match(_NO_DATE))]
+    different = said.drop_duplicates()
+    sample = different.iloc[:: len(different) // 200 + 1]  # days beyond the 12th tell days from months
+    # Most columns end here, before forty formats are tried.
+    if said.empty or sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY:
+        return None
+    fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
+    if max(fits.values()) < 0.5:
+        return None
+    best = {style: _parsed(said, style) for style in DATES if fits[style] == max(fits.values())}
+    style = min(best, key=lambda one: int(best[one].isna().sum()))  # the first of the best
+    found = best[style]
+    words = Counter(said[found.isna()])
+    if words and not _mean_missing(words, said):
+        return None
+    words += Counter(text[~text.index.isin(said.index)])
+    return Reading(found.reindex(values.index), words=tuple(word for word, _ in words.most_common()), style=style)
+
+
+def dates_again(values: pd.Series, style: str) -> pd.Series:
+    """Return a column as timestamps in a form that is known; NaT for what is no date in it, and for "never"."""
+    kind = infer_dtype(values, skipna=True)
+    text = kind == "string" or not len(values.dropna())
+    dates = _parsed(values.dt.to_timestamp() if kind == "period" else values, style if text and style else None)
+    return dates.mask(values.astype(str).str.match(_NO_DATE) | (dates.dt.year == 9999))
+
+
+def _parsed(values: pd.Series, style: str | None = None) -> pd.Series:
+    return pd.to_datetime(values, format=style, errors="coerce", utc=True).dt.tz_localize(None)
