@@ -17,7 +17,7 @@ from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare
 from rlploss.compare.answer import Answer, Reached, answer, gap, paired, reverse
 from rlploss.compare.columns import make_design
-from rlploss.compare.schedule import sample
+from rlploss.compare.comparison import sample
 from rlploss.compare.train import Trainer
 from rlploss.lab import stats
 from rlploss.lab.study import StoredCell, TrainedNetwork

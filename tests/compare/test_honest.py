@@ -12,8 +12,8 @@ from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
 from rlploss.compare.columns import make_design
+from rlploss.compare.comparison import without_dial
 from rlploss.compare.rows import TargetScale, class_measures
-from rlploss.compare.schedule import without_dial
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
 # One convention for a file
@@ -254,7 +254,7 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
         overlaps.append(overlap)
         return answer(*arguments, overlap=overlap, **others)
 
-    monkeypatch.setattr("rlploss.compare.comparison.answer", spied)
+    monkeypatch.setattr("rlploss.compare.answer.answer", spied)
     X, y = frame.drop(columns="y"), frame["y"]
     found = compare(X, y, time="when", arms=["ridge", "mean"])
     c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))

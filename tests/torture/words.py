@@ -98,7 +98,7 @@ def playground() -> Iterator[Path]:
     try:
         with (
             mock.patch.dict(os.environ, {"RLPLOSS_DATA": str(folder / "cache"), "COLUMNS": "100"}),
-            mock.patch("rlploss.compare.schedule.execute", stop),
+            mock.patch("rlploss.compare.comparison.execute", stop),
             mock.patch("rlploss.lab.run.execute", stop),
             mock.patch("rlploss.paper.reproduce.missing_data", return_value={}),
         ):

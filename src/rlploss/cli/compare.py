@@ -163,7 +163,7 @@ def inspect(
     """Say what each column would become, and which subset sizes RLP would try. Nothing is trained."""
     from rich.console import Console
 
-    from rlploss.compare.schedule import dial_said
+    from rlploss.compare.comparison import dial_said
     from rlploss.compare.train import Trainer
 
     console = Console()

@@ -28,7 +28,7 @@ from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
 if TYPE_CHECKING:
-    from rlploss.compare.comparison import Comparison
+    from rlploss.compare.answer import Comparison
 
 FILE, WEIGHTS, ESTIMATOR = "model.json", "weights.safetensors", "estimator.skops"
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

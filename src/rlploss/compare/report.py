@@ -17,12 +17,11 @@ from rlploss._files import write_text
 from rlploss._progress import duration
 from rlploss._scaling import Array
 from rlploss.compare import model
-from rlploss.compare.answer import reverse
+from rlploss.compare.answer import Comparison, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
 from rlploss.compare.columns import Column
-from rlploss.compare.comparison import Comparison
+from rlploss.compare.comparison import dial_said, sampled_said
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
-from rlploss.compare.schedule import dial_said, sampled_said
 from rlploss.estimators.dial import Index
 from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
