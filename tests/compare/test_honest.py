@@ -12,7 +12,7 @@ from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
 from rlploss.compare.columns import make_design
-from rlploss.compare.comparison import without_dial
+from rlploss.compare.comparison import of_use
 from rlploss.compare.rows import TargetScale, class_measures
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
@@ -276,10 +276,10 @@ def test_where_rlp_is_mse_it_is_not_trained():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(60, 50))
     one = Trainer(X, X[:, 0], "regression")
-    left, (why,) = without_dial(arms.REGRESSION, one)
+    left, (why,) = of_use(arms.REGRESSION, one, asked=True)
     assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
     assert why.startswith("RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows")
-    assert without_dial(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression")) == (arms.REGRESSION, ())
+    assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (arms.REGRESSION, [])
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")
     assert [a.name for a in found.contenders] == ["mse", "mean"]

@@ -9,7 +9,8 @@ import math
 import tempfile
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contend
 from rlploss.compare.columns import Design, make_design
 from rlploss.compare.read import TableError, as_frame
 from rlploss.compare.rows import MEASURES, TEST_SHARE, WINDOWS, filled, n_test_rows
-from rlploss.compare.train import ComparisonCell, Trainer, expected_seconds
+from rlploss.compare.train import Trainer
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, code_version
@@ -101,8 +102,9 @@ def compare(
         True
     """
     design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
-    names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
-    chosen = contenders_for(design.target.task, names, losses, session=out is None)
+    target = design.target
+    names = QUICK[target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
+    chosen = contenders_for(target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
@@ -110,20 +112,20 @@ def compare(
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     when = None if design.time is None else design.time[keep]
     groups = None if design.group is None else design.group[keep]
-    target = design.target
     rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
     check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
-    chosen, notes = without_dial(chosen, rows)
-    if names is None:
-        chosen, more = without_mixup(chosen, rows)
-        notes += more
-    console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
+    chosen, notes = of_use(chosen, rows, asked=names is not None)
     if stays_here(chosen) and workers not in ("auto", "inline"):
-        raise ValueError(
-            f'losses of this session are trained in this process: workers must be "inline", got {workers!r}'
-        )
+        here = "losses of this session are trained in this process"
+        raise ValueError(f'{here}: workers must be "inline", got {workers!r}')
+    console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
+
+    def found(cells: Cells) -> Comparison | None:
+        there = tuple(one for one in chosen if one.name in cells)
+        return Comparison(design, there, cells, rows, steps, seeds, tuple(notes)) if len(there) > 1 else None
+
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(ROOT)) as store:
@@ -133,25 +135,20 @@ def compare(
             if len(keep) < len(design.X):
                 say(console, sampled_said(len(keep), len(design.X)))
             say(console, dial_said(rows))
-
-            def so_far(cells: Mapping[str, StoredCell]) -> str:
-                there = tuple(one for one in chosen if one.name in cells)
-                return Comparison(design, there, cells, rows, steps, seeds).lines()[0] if there[1:] else ""
-
             run = Run(rows, chosen, seeds, steps, store, team, console, limit)
-            cells, left = run.all(so_far)
-    there = tuple(one for one in chosen if one.name in cells)
-    if len(there) < 2:
+            notes += run.all(found)
+    made = found(run.cells)
+    if made is None:
         raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
-    return Comparison(design, there, cells, rows, steps, seeds, (*notes, *left))
+    return made
 
 
 # When arms are trained
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """The arms of one comparison, and where and for how long they are trained."""
+    """The arms of one comparison, where and for how long they are trained, and what they have come to."""
 
     rows: Trainer
     contenders: tuple[Contender, ...]
@@ -161,42 +158,38 @@ class Run:
     workers: str | Workers  # "auto" decides by how much there is to do
     console: Console
     time_limit: float | None
+    cells: Cells = field(default_factory=dict)
 
-    def all(self, so_far: Callable[[Cells], str]) -> tuple[Cells, list[str]]:
-        """Train what is not stored, and return the cells, and sentences on what was left out.
-
-        `so_far` says what the arms without networks have come to.
-        """
+    def all(self, found: Callable[[Cells], Comparison | None]) -> list[str]:
+        """Train what is not stored, and return sentences on what was left out; `found` makes the answer so far."""
         deadline = math.inf if self.time_limit is None else clock.monotonic() + self.time_limit
+        train = partial(self._train, self._team(), deadline)
         models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
         networks = [one for one in self.contenders if one not in models]
-        some = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
-        team = self._team()
-        cells: Cells = {}
-        self._train(models, self.seeds, team, cells, deadline)
-        if networks and (told := so_far(cells)):
-            say(self.console, f"So far, without networks: {told}")
-        self._train(networks, some, team, cells, deadline)
+        first = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
+        train(models, self.seeds)
+        if networks and (provisional := found(self.cells)) is not None:
+            say(self.console, f"So far, without networks: {provisional.lines()[0]}")
+        train(networks, first)
         notes = []
-        if len(some) < len(self.seeds):
-            behind = self._behind(cells)
-            self._train([one for one in networks if one not in behind], self.seeds[FIRST:], team, cells, deadline)
-            if behind:
-                labels = ", ".join(one.label for one in behind)
-                notes.append(f"Ended after {FIRST} splits, clearly behind: {labels}.")
+        if len(first) < len(self.seeds):
+            behind = self._behind(networks)
+            train([one for one in networks if one not in behind], self.seeds[FIRST:])
+            labels = ", ".join(one.label for one in behind)
+            notes += [f"Ended after {FIRST} splits, clearly behind: {labels}."] if behind else []
         if clock.monotonic() > deadline:
-            missing = [one.label for one in self.contenders if one.name not in cells]
+            missing = [one.label for one in self.contenders if one.name not in self.cells]
             left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
             notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
-        return cells, notes
+        return notes
 
     def _team(self) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
         cells = [self.rows.cell(one, self.seeds, self.steps) for one in self.contenders]
-        todo = [cell for cell in cells if not self._stored(cell)]
-        work, stored = sum(expected_seconds(self.rows, cell) for cell in todo), len(cells) - len(todo)
-        team, cores = self.workers, torch.get_num_threads()
-        stays = stays_here(self.contenders)
+        parts = (self.seeds, self.seeds[:FIRST])  # a network's first splits are a cell of their own
+        todo = [cell for cell in cells if not any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)]
+        work, stored = sum(map(self.rows.expected_seconds, todo)), len(cells) - len(todo)
+        team, cores, stays = self.workers, torch.get_num_threads(), stays_here(self.contenders)
         if isinstance(team, str):
             team = parse_workers("inline" if work < WORTH_PROCESSES or stays else "local")
         elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or stays or cores < 2):
@@ -208,17 +201,11 @@ class Run:
         say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{kept}{about}.")
         return team
 
-    def _stored(self, cell: ComparisonCell) -> bool:
-        parts = (cell.seeds, cell.seeds[:FIRST])  # a network's first splits are a cell of their own
-        return any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)
-
-    def _train(
-        self, arms: Sequence[Contender], seeds: tuple[int, ...], team: Workers, cells: Cells, deadline: float
-    ) -> None:
-        """Train arms that are not stored on these splits, and add all of them to `cells`."""
+    def _train(self, team: Workers, deadline: float, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
+        """Train arms on these splits unless they are stored, and add them to what there is."""
         made = {one.name: self.rows.cell(one, seeds, self.steps) for one in arms}
         if clock.monotonic() < deadline:
-            todo = plan(made.values(), self.store, cost=lambda cell: expected_seconds(self.rows, cell), workers=team)
+            todo = plan(made.values(), self.store, cost=self.rows.expected_seconds, workers=team)
             done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
             if done.failed:
                 reason = next(iter(done.failed.values()))
@@ -226,30 +213,24 @@ class Run:
         for name, cell in made.items():
             if (found := self.store.read(cell)) is None:
                 continue
-            if (before := cells.get(name)) is not None:
+            if (before := self.cells.get(name)) is not None:
                 networks, seconds = before.networks + found.networks, before.seconds + found.seconds
                 found = replace(found, networks=networks, seconds=seconds)
-            cells[name] = found
+            self.cells[name] = found
 
-    def _behind(self, cells: Cells) -> list[Contender]:
+    def _behind(self, networks: Sequence[Contender]) -> list[Contender]:
         """Return networks that were clearly behind the best arm in each of the first splits.
 
         RLP, and the best network without it, go on: how they stand to each other is a question of its own.
         """
         measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
-        found = {name: cell.final(measure)[:FIRST] for name, cell in cells.items()}
-        sign = 1 if lower else -1
-        networks = [one for one in self.contenders if one.name in found and (not one.model or one.model == "rlp-cv")]
-        plain = [one.name for one in networks if not one.model and not one.is_rlp]
-        means = {name: sign * float(values.mean()) for name, values in found.items()}
-        kept = {"rlp", min(plain, key=means.__getitem__, default="")}
-        best = found[min(means, key=means.__getitem__)] if means else np.zeros(0)
-        return [
-            one
-            for one in networks
-            if one.name not in kept
-            and (found[one.name] > BEHIND * best if lower else found[one.name] < best - POINTS).all()
-        ]
+        found = {name: (1 if lower else -1) * cell.final(measure)[:FIRST] for name, cell in self.cells.items()}
+        there = [one for one in networks if one.name in found]
+        names = sorted(found, key=lambda name: float(found[name].mean()))  # the best first
+        plain = [one.name for one in there if not one.model and not one.is_rlp]
+        kept = {"rlp", *[name for name in names if name in plain][:1]}
+        most = [BEHIND * found[name] if lower else found[name] + POINTS for name in names[:1]]
+        return [one for one in there if one.name not in kept and (found[one.name] > most).all()]
 
 
 def stays_here(contenders: Sequence[Contender]) -> bool:
@@ -261,29 +242,28 @@ def stays_here(contenders: Sequence[Contender]) -> bool:
 # The rows before anything is trained
 
 
-def without_dial(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
-    """Return the arms without RLP, and why, where RLP is MSE: a fold has no more rows than the planes have columns."""
-    smallest, p = _smallest(rows), rows.X.shape[1] + 1
+def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tuple[tuple[Contender, ...], list[str]]:
+    """Return the arms that are of use on these rows, and why others are not.
+
+    RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked for, is left out on
+    few rows: every step draws anew, which takes ten times as long.
+    """
+    smallest, p, notes = _smallest(rows), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
-    if not rlp or smallest > p + 1:
-        return chosen, ()
-    why = (
-        f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more rows "
-        f"than columns. {', '.join(one.label for one in rlp)} not trained."
-    )
-    left = tuple(one for one in chosen if one not in rlp)
-    wanted = {"mse", *BASELINES} if len(left) < 2 else set()
-    return left + tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in left), (why,)
-
-
-def without_mixup(chosen: tuple[Contender, ...], rows: Trainer) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
-    """Return the arms without mixup, and why, on few rows, where every step draws anew: ten times as long."""
+    if rlp and smallest <= p + 1:
+        notes.append(
+            f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more "
+            f"rows than columns. {', '.join(one.label for one in rlp)} not trained."
+        )
+        chosen = tuple(one for one in chosen if one not in rlp)
+        wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
+        chosen += tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen)
     mixed = [one for one in chosen if one.own == "shape"]
-    if len(rows.X) >= MIXUP_ROWS or not mixed:
-        return chosen, ()
-    labels = ", ".join(one.label for one in mixed)
-    told = f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them."
-    return tuple(one for one in chosen if one not in mixed), (told,)
+    if mixed and not asked and len(rows.X) < MIXUP_ROWS:
+        labels = ", ".join(one.label for one in mixed)
+        notes.append(f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them.")
+        chosen = tuple(one for one in chosen if one not in mixed)
+    return chosen, notes
 
 
 def _smallest(rows: Trainer) -> int:
@@ -298,21 +278,15 @@ def dial_said(rows: Trainer) -> str:
     """Return where RLP's dial may stand on this table, and why."""
     n, d = round((1 - TEST_SHARE) * len(rows.X)), rows.X.shape[1]
     if _smallest(rows) <= d + 2:
-        return (
-            f"The dial: {d} columns and {n} training rows leave RLP no subset with more rows than columns: it is MSE."
-        )
-    sizes = [dial.subset_size(n, d + 1) for dial in DIALS[1:]]
-    Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
-    auto = auto_subset_size(filled(rows.X)[0], Y)
-    why = (
-        f"{auto} rows"
-        if auto
-        else "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
-    )
+        none = "leave RLP no subset with more rows than columns: it is MSE"
+        return f"The dial: {d} columns and {n} training rows {none}."
+    sizes = ", ".join(f"{dial.subset_size(n, d + 1):,}" for dial in DIALS[1:])
+    auto = auto_subset_size(filled(rows.X)[0], np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y)
+    curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     return (
         f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all {n:,} training rows are "
-        f"linear regression; tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows. "
-        f'subset_size="auto" of the estimators is {why}.'
+        f"linear regression; tried are MSE and {sizes} rows. "
+        f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
     )
 
 

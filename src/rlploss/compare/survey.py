@@ -274,7 +274,7 @@ def traits(one: SplitData) -> dict[str, float]:
 
     trees = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)
     models = RidgeCV(np.logspace(-3, 4, 8)), trees, KernelRidge(alpha=0.1, kernel="rbf")
-    Y = one.target(one.scale(False)).squeeze()
+    Y = one.scale().matrix(one.y).squeeze()
     left = [np.sum((Y - cross_val_predict(model, one.X, Y, cv=3)) ** 2) for model in models]
     plane, *curved = 1 - np.array(left) / np.sum((Y - Y.mean(axis=0)) ** 2)
     best = float(np.clip(max(plane, *curved), 0.01, 1.0))

@@ -24,7 +24,7 @@ from torch import nn
 from rlploss._progress import Progress
 from rlploss._scaling import Array
 from rlploss.compare.arms import BASELINES, GP_ROWS, HIDDEN, LARGE, N_SETTINGS, STAGES, Contender, Setting, tuned
-from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds
 from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import Replica, train_further
@@ -87,7 +87,7 @@ class Trainer(Rows):
         # The chosen setting on all training rows, and the test rows, which are used here only.
         chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
         refits = [
-            network_problem(setting, one.X, one.target(one.scale(log)), one.seed, Steps(stop))
+            network_problem(setting, one.X, one.scale(log).matrix(one.y), one.seed, Steps(stop))
             for one, ((setting, log), stop) in zip(data, chosen, strict=True)
         ]
         histories = self.fit(cell.arm, refits, lambda done: tell(0.9 + 0.1 * done))
@@ -97,8 +97,7 @@ class Trainer(Rows):
             assert history.model is not None
             with torch.no_grad():
                 out = history.model(torch.tensor(one.X_test, dtype=torch.float32)).double().numpy()
-            scale = one.scale(log)
-            predicted = probabilities(out, logits=logits) if scale is None else scale.original(out)
+            predicted = one.scale(log).original(out, logits=logits)
             sizes = [setting.subset_size(*one.X.shape) or 0 for setting, _ in tries]  # 0 is MSE
             values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting]), "log": float(log)}
             values["late"] = float(stop > LAST_PART * cell.budget.n)  # it might have gone on
@@ -115,7 +114,7 @@ class Trainer(Rows):
         """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
         made: dict[str, list[Runner]] = {}
         scales, found = {log: one.scale(log) for log in self.logs}, []
-        targets = {log: one.target(scale) for log, scale in scales.items()}
+        targets = {log: scale.matrix(one.y) for log, scale in scales.items()}
         for setting, log in tries:
             problems = [network_problem(setting, one.X[train], targets[log][train], one.seed) for train, _ in one.folds]
             same = repr((log, setting.optimizer, [problem.objective for problem in problems]))
@@ -167,7 +166,7 @@ class Trainer(Rows):
             if stages is not None and stages != STAGES[-1]:
                 continue  # measured with the longest of its kind
             scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
-            y = one.y if scale is None else scale.scaled(one.y)
+            y = scale.scaled(one.y)
             for fold, (inside, validation) in enumerate(one.folds):
                 measure = one.error(validation, scale)
                 fitted = fit_model(for_validation(model), one.X[inside], y[inside])
@@ -176,10 +175,9 @@ class Trainer(Rows):
         setting = choose(errors, one.fold_sizes).setting
         model, log, stages = tries[setting]
         scale = one.scale(log)
-        y = one.y if scale is None else scale.scaled(one.y)
-        fitted = fit_model(with_stages(model, stages), one.X, y)
+        fitted = fit_model(with_stages(model, stages), one.X, scale.scaled(one.y))
         (out,) = staged(fitted, one.X_test, False, self.n_classes)
-        predicted = out if scale is None else scale.original(out)
+        predicted = scale.original(out)
         values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
         seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
         return TrainedNetwork(one.seed, 0, {}, seconds, values, kept)
@@ -190,6 +188,32 @@ class Trainer(Rows):
         logs = (False,) if arm.model in BASELINES else self.logs
         made = tuned(arm.model, self.task, n_rows, seed)
         return [(model, log, stages) for log in logs for model in made for stages in n_stages]
+
+    def expected_seconds(self, cell: ComparisonCell) -> float:
+        """Return a rough cost on one core, for the time left; stored cells correct it."""
+        n, d, arm = len(self.X), int(self.X.shape[1]), cell.arm
+        n_train = round((1 - TEST_SHARE) * n)
+        folds, logs, splits = n_folds(n_train), len(self.logs), len(cell.seeds)
+        if arm.model in BASELINES:
+            return 0.1
+        if arm.model in ("ridge", "logistic", "lasso"):
+            return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
+        if arm.model == "gp":
+            return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
+        if arm.model == "rlp-cv":
+            return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+        if arm.model == "trees":
+            return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+        if arm.model == "boosting":
+            one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
+            return splits * one * (1 + tried * logs * folds)
+        taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
+        if isinstance(arm.objective, Pointwise | BatchLoss):
+            taken *= 20.0
+        rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
+        one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
+        one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
+        return splits * (N_SETTINGS * folds * logs + 1) * one
 
 
 @dataclass(eq=False, kw_only=True)
@@ -328,30 +352,3 @@ def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
             shaped.append(np.zeros((len(X), n_classes)))
             shaped[-1][:, fitted.classes_] = one
     return [shaped[stage - 1] for stage in STAGES] if stages else shaped
-
-
-def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
-    """Return a rough cost on one core, for the time left; stored cells correct it."""
-    n, d, arm = len(trainer.X), int(trainer.X.shape[1]), cell.arm
-    n_train = round((1 - TEST_SHARE) * n)
-    folds, logs, splits = n_folds(n_train), len(trainer.logs), len(cell.seeds)
-    if arm.model in BASELINES:
-        return 0.1
-    if arm.model in ("ridge", "logistic", "lasso"):
-        return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
-    if arm.model == "gp":
-        return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
-    if arm.model == "rlp-cv":
-        return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
-    if arm.model == "trees":
-        return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
-    if arm.model == "boosting":
-        one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
-        return splits * one * (1 + tried * logs * folds)
-    taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
-    if isinstance(arm.objective, Pointwise | BatchLoss):
-        taken *= 20.0
-    rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
-    one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
-    one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
-    return splits * (N_SETTINGS * folds * logs + 1) * one
