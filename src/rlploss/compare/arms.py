@@ -160,7 +160,10 @@ def contenders_for(
     """
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
-    own = tuple(_own_loss(name, loss, taken, session) for name, loss in (losses or {}).items())
+    own = tuple(
+        Contender(name, name, "ochre", as_loss(name, loss, taken), "batch", session=f"{name} of this session" * session)
+        for name, loss in (losses or {}).items()
+    )
     if names is None:
         return known + own
     for name in names:
@@ -169,12 +172,6 @@ def contenders_for(
     if len(chosen) < 2:
         raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}")
     return chosen
-
-
-def _own_loss(name: str, loss: Any, known: Sequence[str], session: bool) -> Contender:
-    """Return the contender of a reader's loss."""
-    only_here = f"{name} of this session" if session else ""
-    return Contender(name, name, "ochre", as_loss(name, loss, known), "batch", session=only_here)
 
 
 def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:

@@ -126,7 +126,10 @@ class Kept(Made):
         return np.array([int(label) if whole else label for label in self.classes])
 
     def predict_proba(self, X: Array) -> Array:
-        """Return probabilities [n, C] of the classes; for a target of numbers, these [n, 1]."""
+        """Return probabilities [n, C] of the classes."""
+        return self._predicted(X)
+
+    def _predicted(self, X: Array) -> Array:
         if isinstance(self.model, tuple):
             out = np.asarray(sum(chain.share * chain(X) for chain in self.model))
         else:
@@ -135,7 +138,7 @@ class Kept(Made):
 
     def predict(self, X: Array) -> NDArray[Any]:
         """Return numbers in the target's own units, or classes."""
-        found = self.predict_proba(X)
+        found = self._predicted(X)
         return np.asarray(self.classes_[found.argmax(axis=1)]) if len(self.classes) else found[:, 0]
 
 
@@ -153,8 +156,8 @@ def train_model(found: Comparison) -> Pipeline:
         kept = fit_model(with_stages(model, stages), X, target.scaled(design.target.y))
         kept = _members(kept) if one.model == "rlp-cv" else kept
     else:
-        log, tried = divmod(setting, len(one.settings))
-        target = TargetScale.of(design.target.y, log=bool(log), n_classes=len(classes))
+        in_logs, tried = divmod(setting, len(one.settings))
+        target = TargetScale.of(design.target.y, log=bool(in_logs), n_classes=len(classes))
         steps = sorted(found.values(one.name, "best_step")[chosen == setting])
         budget = Steps(int(steps[len(steps) // 2]))
         problem = network_problem(one.settings[tried], X, target.matrix(design.target.y), 0, budget)
