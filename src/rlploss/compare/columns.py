@@ -101,6 +101,21 @@ class Design:
         return tuple(name for column in self.columns for name in column.names)
 
 
+def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
+    if isinstance(X, pd.DataFrame):
+        return X.rename(columns=str)
+    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
+        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
+    if hasattr(X, "toarray"):
+        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
+    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    return pd.DataFrame(array, columns=given)
+
+
 def make_design(
     frame: pd.DataFrame,
     target: str,

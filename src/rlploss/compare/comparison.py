@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from rich.console import Console
 
@@ -23,8 +24,8 @@ from rlploss._progress import duration, say
 from rlploss._values import loaded_by_path
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contender, contenders_for
-from rlploss.compare.columns import Design, make_design
-from rlploss.compare.read import TableError, as_frame
+from rlploss.compare.columns import Design, frame_of, make_design
+from rlploss.compare.read import TableError, check_frame
 from rlploss.compare.rows import MEASURES, TEST_SHARE, WINDOWS, filled, n_test_rows
 from rlploss.compare.train import Trainer
 from rlploss.estimators.dial import DIALS, Index, auto_subset_size
@@ -141,6 +142,23 @@ def compare(
     if made is None:
         raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
     return made
+
+
+def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
+    """Return X and y in one pandas frame, and the name of the target in it."""
+    frame = frame_of(X)
+    target = np.asarray(y) if not hasattr(y, "to_list") else np.asarray(y.to_list(), dtype=object)
+    if target.ndim == 2 and target.shape[1] == 1:
+        target = target[:, 0]
+    if target.ndim != 1 or len(target) != len(frame):
+        raise TableError(f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows")
+    frame = check_frame(frame.reset_index(drop=True), "X")
+    given = getattr(y, "name", None)
+    name = "target" if given in (None, "") else str(given)
+    while name in frame.columns:
+        name += " (target)"
+    frame[name] = pd.Series(list(target), dtype=object).infer_objects()
+    return frame, name
 
 
 # When arms are trained

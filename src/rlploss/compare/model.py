@@ -20,8 +20,8 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.columns import Column
-from rlploss.compare.read import TableError, frame_of
+from rlploss.compare.columns import Column, frame_of
+from rlploss.compare.read import TableError
 from rlploss.compare.rows import TargetScale, filled
 from rlploss.compare.train import fit_model, network_problem, staged, with_stages
 from rlploss.models import Skip, WeightedMean

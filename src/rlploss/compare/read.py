@@ -1,7 +1,4 @@
-"""Reading a table that somebody else wrote: files to frames of text, and the text in them to numbers and dates.
-
-A whole file has one convention for numbers, and what is read once can be read in the same way again later.
-"""
+"""A table that somebody else wrote: files to frames of text, and the text in them to numbers and dates."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     if not path.exists():
         raise TableError(f"there is no file {path}; check the path")
     if suffix not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
-        raise TableError(f"a table must end in one of {known}, got {path.name!r}; convert or rename it")
-    if path.stat().st_size == 0:
-        raise TableError(f"{path} is empty; give a table with a header and rows")
+        raise TableError(f"a table must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; convert or rename it")
     if suffix in (".parquet", ".pq"):
         return check_frame(_read_parquet(path), str(path))
     text = _decoded(path, encoding)
@@ -62,7 +56,9 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
         raise TableError(f"{path} is empty; give a table with a header and rows")
     if re.match(r"\s*([<{]|\[\s*([\[{]|$))", first):
         raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet")
-    return check_frame(_parse(text, declared[1] if declared else _delimiter(first, SUFFIXES[suffix]), path), str(path))
+    bare = re.sub(r'"[^"]*"', "", first)
+    usual = SUFFIXES[suffix] if SUFFIXES[suffix] == "\t" and "\t" in bare else max(DELIMITERS, key=bare.count)
+    return check_frame(_parse(text, declared[1] if declared else usual, path), str(path))
 
 
 def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -76,45 +72,12 @@ def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame
 
 
-def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
-    if isinstance(X, pd.DataFrame):
-        return X.rename(columns=str)
-    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
-        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
-    if hasattr(X, "toarray"):
-        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
-    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
-    return pd.DataFrame(array, columns=given)
-
-
-def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
-    """Return X and y in one pandas frame, and the name of the target in it."""
-    frame = frame_of(X)
-    target = np.asarray(y) if not hasattr(y, "to_list") else np.asarray(y.to_list(), dtype=object)
-    if target.ndim == 2 and target.shape[1] == 1:
-        target = target[:, 0]
-    if target.ndim != 1 or len(target) != len(frame):
-        raise TableError(f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows")
-    frame = check_frame(frame.reset_index(drop=True), "X")
-    given = getattr(y, "name", None)
-    name = "target" if given in (None, "") else str(given)
-    while name in frame.columns:
-        name += " (target)"
-    frame[name] = pd.Series(list(target), dtype=object).infer_objects()
-    return frame, name
-
-
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         import pyarrow  # noqa: F401 - only whether it is there
     except ImportError:
-        raise TableError(
-            f"reading {path.name} needs pyarrow; install it (pip install pyarrow) or save the table as CSV"
-        ) from None
+        remedy = "install it (pip install pyarrow) or save the table as CSV"
+        raise TableError(f"reading {path.name} needs pyarrow; {remedy}") from None
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
     except Exception as error:  # pyarrow has a class for each way of being broken
@@ -135,10 +98,9 @@ def _decoded(path: Path, encoding: str) -> str:
     try:
         text = data.decode("utf-8-sig" if kind == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        raise TableError(
-            f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position {error.start}); "
-            "pass its encoding, for instance --encoding latin-1"
-        ) from error
+        wrong = f"byte 0x{data[error.start]:02x} at position {error.start}"
+        remedy = "pass its encoding, for instance --encoding latin-1"
+        raise TableError(f"{path} is not {encoding} text ({wrong}); {remedy}") from error
     except (LookupError, ValueError):  # codecs for other things than text raise what they like
         raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
     if re.search("[\ud800-\udfff]", text):  # halves of characters, which some codecs let through
@@ -146,56 +108,44 @@ def _decoded(path: Path, encoding: str) -> str:
     return text
 
 
-def _delimiter(header: str, usual: str) -> str:
-    """Return what separates the columns: the tab that the file's name promises, if it is there, or what occurs most."""
-    bare = re.sub(r'"[^"]*"', "", header)
-    if usual == "\t" and usual in bare:
-        return usual
-    return max(DELIMITERS, key=bare.count)  # the first of the most frequent
-
-
 def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
     """Return the frame; spaces between delimiter and quote are skipped only where the file is no table otherwise."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
-        return _rows(text, delimiter, path, skip_spaces=False)
-    except TableError:
-        with suppress(TableError):
-            return _rows(text, delimiter, path, skip_spaces=True)
-        raise
+        rows = _rows(text, delimiter, path, skip_spaces=False)
+    except TableError as error:
+        try:
+            rows = _rows(text, delimiter, path, skip_spaces=True)
+        except TableError:
+            raise error from None
+    names = [name or f"column {i + 1}" for header in rows[:1] for i, name in enumerate(header)]
+    frame = pd.DataFrame(rows[1:], columns=pd.Index(names, dtype=object), dtype=object)
+    return frame.map(lambda cell: None if cell.lower() in MISSING else cell)
 
 
-def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> pd.DataFrame:
+def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> list[list[str]]:
     """Return rows as long as the header. Blank lines are skipped, and a delimiter at the end of a row.
 
     pandas would fill short rows in silence; they mean that a quote or a delimiter is wrong.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=skip_spaces)
     rows: list[list[str]] = []
-    header: list[str] | None = None
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
             if len(cells) <= 1 and not any(cells):
                 continue
-            if header is None:
-                header = cells
-                continue
-            if len(cells) == len(header) + 1 and not cells[-1]:
-                cells.pop()
-            if len(cells) != len(header):
-                raise TableError(
-                    f"{path} is not a table: line {reader.line_num} has {len(cells)} fields and the header has "
-                    f"{len(header)}; check quotes and delimiters there"
-                )
             rows.append(cells)
+            n = len(rows[0])
+            if len(cells) == n + 1 and not cells[-1]:
+                cells.pop()
+            if len(cells) != n:
+                found = f"line {reader.line_num} has {len(cells)} fields and the header has {n}"
+                raise TableError(f"{path} is not a table: {found}; check quotes and delimiters there")
     except csv.Error as error:
-        raise TableError(
-            f"{path} is not a table (line {reader.line_num}: {_first_line(error)}); check quotes there"
-        ) from error
-    names = [name or f"column {i + 1}" for i, name in enumerate(header or [])]
-    frame = pd.DataFrame(rows, columns=pd.Index(names, dtype=object), dtype=object)
-    return frame.map(lambda cell: None if cell.lower() in MISSING else cell)
+        found = f"line {reader.line_num}: {_first_line(error)}"
+        raise TableError(f"{path} is not a table ({found}); check quotes there") from error
+    return rows
 
 
 def _first_line(error: BaseException) -> str:
@@ -238,17 +188,14 @@ class Style:
         return found if math.isfinite(found) else math.nan
 
 
-STYLES = {
-    style.decimal + style.thousands: style
-    for style in (
-        Style(".", "", _PLAIN),
-        Style(".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),  # or lakhs
-        Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
-        Style(",", "", _COMMA, "with decimal commas"),
-        Style(",", ".", rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"),
-        Style(",", " ", rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, spaces between thousands"),
-    )
-}
+STYLES = (
+    Style(".", "", _PLAIN),
+    Style(".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"),  # or lakhs
+    Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
+    Style(",", "", _COMMA, "with decimal commas"),
+    Style(",", ".", rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, points between thousands"),
+    Style(",", " ", rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}", "with decimal commas, spaces between thousands"),
+)
 THOUSANDS = {"none": "", "": "", ",": ",", ".": ".", " ": " ", "space": " ", "'": " ", "’": " "}
 _OTHER = {".": ",", ",": "."}
 
@@ -265,7 +212,7 @@ class Convention:
     def styles(self, column: str = "") -> list[Style]:
         """Return the styles that a column may have."""
         decimal = None if column in self.own else self.decimal
-        kept = [style for style in STYLES.values() if decimal in (None, style.decimal)]
+        kept = [style for style in STYLES if decimal in (None, style.decimal)]
         return [style for style in kept if self.thousands is None or style.thousands in ("", self.thousands)]
 
     @classmethod
@@ -352,10 +299,9 @@ def as_numbers(values: pd.Series, convention: Convention = OPEN, *, mostly: bool
         return None
     bracketed = stripped.str.match(_IN_BRACKETS)
     signs = "with signs of currency or percent" if (fits & ~bracketed & (bare != stripped)).any() else ""
-    brackets = "in brackets for minus" if bracketed.any() else ""
-    told = " and ".join(word for word in (style.said, signs, brackets) if word)
+    told = " and ".join(filter(None, (style.said, signs, "in brackets for minus" if bracketed.any() else "")))
     key = style.decimal + style.thousands
-    return Reading(numbers_again(values, key), told, tuple(word for word, _ in words.most_common()), key)
+    return Reading(numbers_again(values, key), told, tuple(dict(words.most_common())), key)
 
 
 def numbers_again(values: pd.Series, style: str) -> Array:
@@ -363,7 +309,7 @@ def numbers_again(values: pd.Series, style: str) -> Array:
     plain = _plain_numbers(values)
     if plain is not None:
         return np.asarray(plain.values)
-    known = STYLES[style or "."]
+    known = next(one for one in STYLES if one.decimal + one.thousands == (style or "."))
     found = values.astype(object).map(lambda v: known.number(_bare(v)) if isinstance(v, str) else np.nan)
     return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
 
@@ -438,16 +384,16 @@ def as_dates(values: pd.Series) -> Reading | None:
     if words and not _mean_missing(words, said):
         return None
     words += Counter(text[~text.index.isin(said.index)])
-    return Reading(found.reindex(values.index), words=tuple(word for word, _ in words.most_common()), style=style)
+    return Reading(found.reindex(values.index), words=tuple(dict(words.most_common())), style=style)
 
 
 def dates_again(values: pd.Series, style: str) -> pd.Series:
     """Return a column as timestamps in a form that is known; NaT for what is no date in it, and for "never"."""
     kind = infer_dtype(values, skipna=True)
     text = kind == "string" or not len(values.dropna())
-    dates = _parsed(values.dt.to_timestamp() if kind == "period" else values, style if text and style else None)
+    dates = _parsed(values.dt.to_timestamp() if kind == "period" else values, style if text else "")
     return dates.mask(values.astype(str).str.match(_NO_DATE) | (dates.dt.year == 9999))
 
 
-def _parsed(values: pd.Series, style: str | None = None) -> pd.Series:
-    return pd.to_datetime(values, format=style, errors="coerce", utc=True).dt.tz_localize(None)
+def _parsed(values: pd.Series, style: str) -> pd.Series:
+    return pd.to_datetime(values, format=style or None, errors="coerce", utc=True).dt.tz_localize(None)

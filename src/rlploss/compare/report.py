@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from sklearn.metrics import confusion_matrix
 
 from rlploss import __version__
 from rlploss._files import write_text
@@ -41,12 +42,9 @@ def result_rows(found: Comparison) -> list[dict[str, Any]]:
         for measure in found.measures:
             mean, low, high = found.spread(one, measure)
             row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
-        row |= {"against": verdict.ours.label, **UNTESTED}
-        if one.name in verdict.against:
-            c = reverse(verdict.against[one.name])
-            low, high = c.told
-            row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
-            row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
+        c = reverse(verdict.against[one.name]) if one.name in verdict.against else None
+        tested = () if c is None else (c.scale, c.effect, *c.told, c.p, c.p_holm, c.word)
+        row |= {"against": verdict.ours.label, **UNTESTED, **dict(zip(UNTESTED, tested, strict=False))}
         networks = found.cells[one.name].networks
         rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
     return rows
@@ -54,50 +52,38 @@ def result_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def result_table(found: Comparison, *, short: bool = False) -> Table:
     """Return the results as they are shown, the best first; `short` fits a terminal."""
-    ours = found.answer().ours.label
-    words = found.measures
+    ours, words, lower = found.answer().ours.label, found.measures, found.lower_is_better
     first, *others = words
-    rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not found.lower_is_better)
+    comma, to = (", ", "–") if short else (",\u00a0", " to ")
+    rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not lower)
     shown: list[tuple[str, ...]] = []
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
-            ends = (", " if short else ",\u00a0").join(number(row[f"effect_{end}"]) for end in ("low", "high"))
-            effect = f"{number(row['effect'])} [{ends}]"
+            effect = f"{number(row['effect'])} [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
-        interval = ("–" if short else " to ").join(number(row[f"{first}_{end}"]) for end in ("low", "high"))
-        if short:
-            shown.append((row["arm"], number(row[first]), interval, effect, word, number(row["seconds"])))
-            continue
-        rest = (number(row[name]) for name in others)
-        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) else ""
-        shown.append(
-            (f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest, number(row["seconds"]))
-        )
+        interval = f"{number(row[f'{first}_low'])}{to}{number(row[f'{first}_high'])}"
+        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) and not short else ""
+        rest = (number(row[name]) for name in (*others, "seconds"))
+        shown.append((f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest))
+    head = ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
+            *(words[name] for name in others), "seconds")  # fmt: skip
     if short:
-        measure = "error" if found.lower_is_better else "accuracy"
-        head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
-        return Table("results", "", head, tuple(shown))
-    how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
+        few_columns = [(row[0], row[1], row[2], row[3], row[5], row[-1]) for row in (head, *shown)]
+        few_columns[0] = ("arm", "error" if lower else "accuracy", *few_columns[0][2:])
+        return Table("results", "", few_columns[0], tuple(few_columns[1:]))
+    how = "ratio of errors, below 1 is better" if lower else "difference of accuracies"
     own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
     if found.design.time is not None:
         own = "windows of time do not overlap"
-    return Table(
-        "results",
-        f"Test rows, mean over {len(found.seeds)} splits",
-        ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
-         *(words[name] for name in others), "seconds"),
-        tuple(shown),
-        data_header=tuple(rows[0]),
-        data_rows=tuple(tuple(row.values()) for row in rows),
-        notes=(
-            f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can "
-            "tell, and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or "
-            "±1 point, of no difference; undecided is neither better, worse nor level. All speak of other splits of "
-            "this table, not of other tables. Seconds are for all splits and settings.",
-        ),
-        text_columns=frozenset({5}),
-    )  # fmt: skip
+    note = (
+        f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can tell, "
+        "and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or ±1 point, "
+        "of no difference; undecided is neither better, worse nor level. All speak of other splits of this table, not "
+        "of other tables. Seconds are for all splits and settings."
+    )
+    title, exact = f"Test rows, mean over {len(found.seeds)} splits", tuple(tuple(row.values()) for row in rows)
+    return Table("results", title, head, tuple(shown), tuple(rows[0]), exact, (note,), text_columns=frozenset({5}))
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
@@ -344,8 +330,7 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
 
 
 def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, label: str) -> Drawing:
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, (truth, predicted), 1)
+    counts = confusion_matrix(truth, predicted, labels=range(len(classes)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
     def draw(axes: Axes) -> None:
