@@ -39,7 +39,7 @@ def test_compare_from_file_to_report(capsys, tmp_path):
     assert run(["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK]) == 0
     said, progress = capsys.readouterr()
     for words in (
-        "houses.csv: 40 rows, target 'price': recognised as regression",
+        "houses.csv: 40 rows; target 'price': recognised as regression",
         "| house | identifier | left out: a different text in every row",
         "3 columns taken as they stand.",
         "3 arms × 2 splits: about",

@@ -42,22 +42,25 @@ def reverse(c: Paired) -> Paired:
 
 def by(c: Paired) -> str:
     """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
-    low, high = c.told
+    value, low, high = _percent(c)
     if c.scale == "ratio":
-        value, least, most = (_round(100 * (1 - end)) for end in (c.effect, high, low))
-        return f"{value} % [{least}, {most}]"
-    value, least, most = (_round(100 * end) for end in (c.effect, low, high))
-    return f"{value} points [{least}, {most}]"
+        return f"{_round(-value)} % [{_round(-high)}, {_round(-low)}]"
+    return f"{_round(value)} points [{_round(low)}, {_round(high)}]"
 
 
 def gap(c: Paired) -> str:
     """Return a difference that may as well be none, with its interval."""
-    low, high = c.told
-    if c.scale == "ratio" and high > WIDE:
+    if c.scale == "ratio" and c.told[1] > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
-    word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
-    value, least, most = (round(100 * (end - none), 6) + 0.0 for end in (c.effect, low, high))  # no -0, no 1e-15
-    return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
+    value, low, high = _percent(c)
+    told = f"error {value:+.2g} %" if c.scale == "ratio" else f"{value:+.2g} points"
+    return f"{told} [{_round(low)}, {_round(high)}]"
+
+
+def _percent(c: Paired) -> list[float]:
+    """Return the difference and the ends of its interval, in percent of the error or points; no -0, no 1e-15."""
+    none = 1.0 if c.scale == "ratio" else 0.0
+    return [round(100 * (end - none), 6) + 0.0 for end in (c.effect, *c.told)]
 
 
 def _round(value: float) -> str:
@@ -251,10 +254,8 @@ class Comparison:
             reached[one.name] = Reached(self.values(one.name), rows, tie)
         stays, of = self.dial_stays()
         overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
-        lower, n_rows = self.lower_is_better, len(self.rows.X)
-        return answer(
-            self.contenders, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of
-        )
+        lower, n = self.lower_is_better, len(self.rows.X)
+        return answer(self.contenders, reached, lower_is_better=lower, overlap=overlap, n_rows=n, stays=stays, of=of)
 
     def dial_stays(self, contender: str = "rlp") -> tuple[int, int]:
         """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
@@ -271,21 +272,22 @@ class Comparison:
     def lines(self) -> list[str]:
         """Return what to use, whether RLP adds anything, how sure that is."""
         a = self.answer()
-        best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
+        best, n = self.called(a.best), len(self.values(a.best.name))
+        seconds = float(np.mean([network.seconds for network in self.cells[a.best.name].networks]))
         trivial = next((one for one in self.contenders if one.name in BASELINES), None)
         value = float(self.values(a.best.name).mean())
         how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
-        against = ""
+        against, at_mse = "", best != a.best.label
         if trivial is not None and trivial is not a.best:
             base = float(self.values(trivial.name).mean())
             against = f", against {base:.1%} for the most frequent class"
             if self.lower_is_better:
                 against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
-        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
-        use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
+        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)" * at_mse
+        use = f"Use {best}{renamed}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        word = a.verdict(at_mse=best != a.best.label)
+        word = a.verdict(at_mse=at_mse)
         told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
         told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
         second = self.called(a.second)
@@ -303,10 +305,6 @@ class Comparison:
         heed = "; the warnings may change this" if self.design.warnings else ""
         told.append(f"{sure}{heed}.")
         return told
-
-    def seconds(self, one: Contender) -> float:
-        """Return how long it takes to tune and train an arm once."""
-        return float(np.mean([network.seconds for network in self.cells[one.name].networks]))
 
     def summary(self) -> str:
         """Return what to use, whether RLP adds anything and how sure that is, a line each."""

@@ -23,7 +23,7 @@ from rlploss._scaling import Array, Scaling
 from rlploss.compare.columns import Column, frame_of
 from rlploss.compare.read import TableError
 from rlploss.compare.rows import TargetScale, filled
-from rlploss.compare.train import fit_model, network_problem, staged, with_stages
+from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
@@ -133,7 +133,7 @@ class Kept(Made):
         if isinstance(self.model, tuple):
             out = np.asarray(sum(chain.share * chain(X) for chain in self.model))
         else:
-            (out,) = staged(self.model, X, False, len(self.classes))
+            (out,) = outputs(self.model, X, len(self.classes))
         return self.target.original(out, logits=self.logits)
 
     def predict(self, X: Array) -> NDArray[Any]:
@@ -143,24 +143,27 @@ class Kept(Made):
 
 
 def train_model(found: Comparison) -> Pipeline:
-    """Return the winner, trained on all rows of the table with the setting that it chose most often."""
+    """Return the winner, trained on all rows of the table with the setting that it chose most often.
+
+    Steps, or trees of boosting, are the median of those chosen with it.
+    """
     design, one = found.design, found.answer().best
     (X,) = filled(design.X)
-    scaling, classes = Scaling.of(X), design.target.classes
+    scaling, y, classes = Scaling.of(X), design.target.y, design.target.classes
     X = scaling.inputs(X)
     chosen = found.values(one.name, "setting")
     setting = int(Counter(chosen).most_common(1)[0][0])
+    steps = sorted(found.values(one.name, "best_step")[chosen == setting])
+    middle = int(steps[len(steps) // 2])
+    in_logs = bool(found.values(one.name, "log")[chosen == setting][0])
+    target = TargetScale.of(y, log=in_logs, n_classes=len(classes))
     if one.model:
-        model, log, stages = found.rows.tries(one, int(found.values(one.name, "n_train")[0]), 0)[setting]
-        target = TargetScale.of(design.target.y, log=log, n_classes=len(classes))
-        kept = fit_model(with_stages(model, stages), X, target.scaled(design.target.y))
+        model, _ = found.rows.tries(one, int(found.values(one.name, "n_train")[0]), 0)[setting]
+        kept = fit_model(with_trees(model, middle), X, target.scaled(y))
         kept = _members(kept) if one.model == "rlp-cv" else kept
     else:
-        in_logs, tried = divmod(setting, len(one.settings))
-        target = TargetScale.of(design.target.y, log=bool(in_logs), n_classes=len(classes))
-        steps = sorted(found.values(one.name, "best_step")[chosen == setting])
-        budget = Steps(int(steps[len(steps) // 2]))
-        problem = network_problem(one.settings[tried], X, target.matrix(design.target.y), 0, budget)
+        tried = one.settings[setting % len(one.settings)]
+        problem = network_problem(tried, X, target.matrix(y), 0, Steps(middle))
         (history,) = found.rows.fit(one, [problem], lambda _: None)
         assert history.model is not None
         kept = (Chain.of(history.model),)

@@ -215,14 +215,14 @@ class SurveyRows(Trainer):
             far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
         )
 
-    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
         """Return the models that an arm tries."""
         if arm.model not in ("rlp-cv", "mse-cv"):
             return super().tries(arm, n_rows, seed)
         from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
 
         made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
-        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False, None)]
+        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
 
 
 # Training

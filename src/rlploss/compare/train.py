@@ -37,7 +37,7 @@ from rlploss.training.objectives import BatchLoss, Pointwise
 
 EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
 LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
-VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, and then
+VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, which ranks them as well, and then
 
 
 @dataclass(frozen=True)
@@ -160,34 +160,30 @@ class Trainer(Rows):
     def _model(self, arm: Contender, one: SplitData, first: bool) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
         started = time.perf_counter()
-        tries = self.tries(arm, len(one.X), one.seed)
-        errors = np.zeros((len(tries), len(one.folds), 1))
-        for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
-            if stages is not None and stages != STAGES[-1]:
-                continue  # measured with the longest of its kind
-            scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
+        tries, stages = self.tries(arm, len(one.X), one.seed), STAGES if arm.model == "boosting" else ()
+        errors = np.zeros((len(tries), len(one.folds), len(stages) or 1))
+        for at, (model, log) in enumerate(tries if errors[:, 0].size > 1 else ()):
+            scale = one.scale(log)
             y = scale.scaled(one.y)
+            tried = with_trees(model, STAGES[-1] if stages else VALIDATION_TREES)
             for fold, (inside, validation) in enumerate(one.folds):
-                measure = one.error(validation, scale)
-                fitted = fit_model(for_validation(model), one.X[inside], y[inside])
-                outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
-                errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
-        setting = choose(errors, one.fold_sizes).setting
-        model, log, stages = tries[setting]
+                fitted = fit_model(tried, one.X[inside], y[inside])
+                found = outputs(fitted, one.X[validation], self.n_classes, stages)
+                errors[at, fold] = list(map(one.error(validation, scale), found))
+        choice = choose(errors, one.fold_sizes)
+        model, log = tries[choice.setting]
+        trees = stages[choice.evaluations[choice.setting]] if stages else TREES
         scale = one.scale(log)
-        fitted = fit_model(with_stages(model, stages), one.X, scale.scaled(one.y))
-        (out,) = staged(fitted, one.X_test, False, self.n_classes)
-        predicted = scale.original(out)
-        values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
+        fitted = fit_model(with_trees(model, trees), one.X, scale.scaled(one.y))
+        predicted = scale.original(outputs(fitted, one.X_test, self.n_classes)[0])
+        values = {"setting": float(choice.setting), "best_step": float(trees), "log": float(log), "late": 0.0}
         seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
-        return TrainedNetwork(one.seed, 0, {}, seconds, values, kept)
+        return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
 
-    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
-        """Return the models that an arm tries, on which target, with how many trees of boosting (None: no choice)."""
-        n_stages: tuple[int | None, ...] = STAGES if arm.model == "boosting" else (None,)
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
+        """Return the models that an arm tries, each with whether it predicts logarithms."""
         logs = (False,) if arm.model in BASELINES else self.logs
-        made = tuned(arm.model, self.task, n_rows, seed)
-        return [(model, log, stages) for log in logs for model in made for stages in n_stages]
+        return [(model, log) for log in logs for model in tuned(arm.model, self.task, n_rows, seed)]
 
     def expected_seconds(self, cell: ComparisonCell) -> float:
         """Return a rough cost on one core, for the time left; stored cells correct it."""
@@ -301,19 +297,12 @@ def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Ste
     return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
 
 
-def for_validation(model: Any) -> Any:
-    """Return the model as it is tried: extra trees with fewer of them, which rank settings as well."""
-    trees = type(model).__name__.startswith("ExtraTrees")
-    return model.set_params(n_estimators=VALIDATION_TREES) if trees else model
-
-
-def with_stages(model: Any, stages: int | None) -> Any:
-    """Return the model as it is kept: boosting with the number of trees chosen, extra trees with all of theirs."""
-    if type(model).__name__.startswith("ExtraTrees"):
-        return model.set_params(n_estimators=TREES)
-    if stages is None:
+def with_trees(model: Any, n: int) -> Any:
+    """Return a model of trees with so many of them, and any other as it is."""
+    name = type(model).__name__
+    if not name.startswith(("ExtraTrees", "GradientBoosting", "HistGradientBoosting")):
         return model
-    return model.set_params(**{"max_iter" if hasattr(model, "max_iter") else "n_estimators": stages})
+    return model.set_params(**{"max_iter" if name.startswith("Hist") else "n_estimators": n})
 
 
 def _few_steps(objective: Any, start: Array, bounds: Any) -> tuple[Array, float]:
@@ -337,18 +326,13 @@ def fit_model(model: Any, X: Array, y: NDArray[Any]) -> Any:
     return model.fit(X, y)
 
 
-def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
-    """Return predictions [n, C], of boosting one for every stage: numbers, or probabilities of all classes."""
-    if not n_classes:
-        found = list(fitted.staged_predict(X)) if stages else [fitted.predict(X)]
-        shaped = [np.asarray(one, dtype=np.float64).reshape(-1, 1) for one in found]
+def outputs(fitted: Any, X: Array, n_classes: int, stages: Sequence[int] = ()) -> list[Array]:
+    """Return predictions [n, C], of boosting for each of these numbers of trees: numbers, or chances of all classes."""
+    name = "predict_proba" if n_classes else "predict"
+    if stages and hasattr(fitted, f"staged_{name}"):
+        found = [out for n, out in enumerate(getattr(fitted, f"staged_{name}")(X), start=1) if n in stages]
     else:
-        many = stages and hasattr(fitted, "staged_predict_proba")
-        found = (
-            list(fitted.staged_predict_proba(X)) if many else [fitted.predict_proba(X)] * (STAGES[-1] if stages else 1)
-        )
-        shaped = []
-        for one in found:
-            shaped.append(np.zeros((len(X), n_classes)))
-            shaped[-1][:, fitted.classes_] = one
-    return [shaped[stage - 1] for stage in STAGES] if stages else shaped
+        found = [getattr(fitted, name)(X)] * (len(stages) or 1)
+    shaped = np.zeros((len(found), len(X), n_classes or 1))
+    shaped[:, :, fitted.classes_ if n_classes else [0]] = np.reshape(found, (len(found), len(X), -1))
+    return list(shaped)
