@@ -120,7 +120,7 @@ def test_the_twin_tries_as_many_settings():
     X, y = fake("a")
     counts = []
     for arm in ("rlp-cv", "mse-cv"):
-        ((model, _, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
+        ((model, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
         model.set_params(max_iter=1, max_doublings=0, cv=2).fit(X[:30], y[:30])
         counts.append(len(model.cv_results_["params"]))
         sizes = set(model.cv_results_["param_subset_size"].tolist())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -98,18 +98,15 @@ class Contender(Part):
     @property
     def settings(self) -> list[Setting]:
         """What a network tries."""
-        made = []
-        for i in range(len(DIALS)):
+        made, objective = [], cast(Any, self.objective)
+        for i, dial in enumerate(DIALS):
             for j, rate in enumerate(RATES):
                 k = (i + j) % len(DIALS) if self.is_rlp else i  # the third choice of RLP goes round
-                objective: Any = self.objective
-                optimizer = Adam(rate)
-                if self.own == "decay":
-                    optimizer = Adam(rate, DECAYS[k])
                 changed: dict[str, Any] = {"mixup": SHAPES[k]} if self.own == "shape" else {}
                 if not self.is_rlp:
                     changed["batch_size"] = BATCHES[i] if self.own == "batch" else BATCH
-                made.append(Setting(replace(objective, **changed), DIALS[i] if self.is_rlp else None, optimizer))
+                optimizer = Adam(rate, DECAYS[k]) if self.own == "decay" else Adam(rate)
+                made.append(Setting(replace(objective, **changed), dial if self.is_rlp else None, optimizer))
         return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.text import number
 
 TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
+ERRORS = "Mean and 95 % interval over splits of the error on validation rows"
+NOT_PLAIN = ("MAE", "Huber", "Pointwise", "BatchLoss")
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
@@ -95,52 +98,42 @@ def columns_table(columns: Sequence[Column]) -> Table:
 
 def build(found: Comparison) -> Report:
     """Return the whole report, what to use first."""
-    verdict = found.answer()
+    verdict, design = found.answer(), found.design
     told = f"Mean and 95 % interval over {len(found.seeds)} splits."
-    errors = "Mean and 95 % interval over splits of the error on validation rows"
     drawn = [Figure("arms", "", told, (contenders_drawing(found),), 1)]
-    dial = dial_panel(found)
-    if dial is not None:
+    if (dial := dial_panel(found)) is not None:
         stays, of = found.dial_stays()
-        told = f"{errors}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
+        told = f"{ERRORS}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
         drawn.append(Figure("dial", "", told, (dial,), 1))
-    sections = [
-        Section(
-            "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found),),
-            figures=tuple(drawn), facts=facts(found), command=found.command,
-        )
-    ]  # fmt: skip
-    curves = tuple(  # a legend each: they share colours
-        Figure(name, "", f"{errors}, at the chosen setting.", (panel,), 1)
-        for name, panel in zip(("curves", "curves-more"), curve_panels(found), strict=False)
-    )
-    if curves:
-        sections.append(Section("curves", "Curves", figures=curves))
+    notes = (*found.notes, *late_said(found))
+    results = Section("results", "Results", lead=notes, tables=(result_table(found),), figures=tuple(drawn),
+                      facts=facts(found), command=found.command)  # fmt: skip
+    curves = curve_figures(found)
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
     shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
-    names, told = ("predictions", "predictions-1"), "Test rows of the first split."
     predictions = tuple(
-        Figure(name, "", told, (scatter_drawing(found, one),), 1) for name, one in zip(names, shown, strict=False)
+        Figure(name, "", "Test rows of the first split.", (scatter_drawing(found, one),), 1)
+        for name, one in zip(("predictions", "predictions-1"), shown, strict=False)
     )
-    marked = [column for column in found.design.columns if column.remark]
-    rest = [column.name for column in found.design.columns if not column.remark and column.names]
+    marked, whole = [column for column in design.columns if column.remark], columns_table(design.columns)
+    rest = [column.name for column in design.columns if not column.remark and column.names]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}." if rest else ""
+    some = replace(whole, rows=columns_table(marked).rows, data_header=whole.header, data_rows=whole.rows)
     kept = (
         f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",
         "rlploss predict DIR new.csv uses it (DIR is this directory), and so does rlploss.compare.load(DIR) in Python.",
     )
-    whole = columns_table(found.design.columns)
-    some = Table(whole.name, whole.title, whole.header, columns_table(marked).rows, whole.header, whole.rows,
-                 text_columns=whole.text_columns)  # fmt: skip
-    sections += [
+    sections = (
+        results,
+        *((Section("curves", "Curves", figures=curves),) if curves else ()),
         Section("predictions", what, figures=predictions),
         Section("columns", "The columns", lead=(plain,) if plain else (), tables=(some,) if marked else ()),
         Section("model", "The model", lead=kept),
-    ]
+    )
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
-    summary = (*found.lines(), *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
+    summary = (*found.lines(), *(f"Warning: {text}." for text in design.warnings), rows_said(found))
     files = () if marked else (whole,)
-    return Report(f"What to use on {found.source}", summary, tuple(sections), footer=(origin,), tables=files)
+    return Report(f"What to use on {found.source}", summary, sections, footer=(origin,), tables=files)
 
 
 def rows_said(found: Comparison) -> str:
@@ -287,22 +280,24 @@ def dial_panel(found: Comparison) -> Panel | None:
     )
 
 
-def curve_panels(found: Comparison) -> list[Panel]:
-    """Return the validation error of the chosen settings against the steps; each panel has colours of its own."""
-    groups: dict[str, list[Line]] = {"Plain, and with L2": [], "Robust losses, mixup and your own": []}
+def curve_figures(found: Comparison) -> tuple[Figure, ...]:
+    """Return the validation error of the chosen settings against the steps; each figure has colours of its own."""
+    plain: list[Line] = []
+    others: list[Line] = []
     for one in found.contenders:
         if not one.model:
             cell = found.cells[one.name]
-            second = one.name in ("mae", "huber") or one.own == "shape" or one.family in ("Pointwise", "BatchLoss")
             x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
             last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
-            lines = groups["Robust losses, mixup and your own" if second else "Plain, and with L2"]
+            lines = others if one.own == "shape" or one.family in NOT_PLAIN else plain
             lines.append(Line(one.label, one.style, x[:last], mean[:last], low[:last], high[:last]))
-    return [
-        Panel(title, "optimiser steps", "validation error", tuple(lines), y_log=True)
-        for title, lines in groups.items()
-        if lines
-    ]
+    titled = (("Plain, and with L2", plain), ("Robust losses, mixup and your own", others))
+    words = "optimiser steps", "validation error"
+    panels = [Panel(title, *words, tuple(lines), y_log=True) for title, lines in titled if lines]
+    told = f"{ERRORS}, at the chosen setting."
+    return tuple(
+        Figure(name, "", told, (panel,), 1) for name, panel in zip(("curves", "curves-more"), panels, strict=False)
+    )
 
 
 def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
