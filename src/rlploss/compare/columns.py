@@ -95,11 +95,6 @@ class Design:
     warnings: tuple[str, ...] = ()
     said: str = ""  # how numbers are written, where that is not plain
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns of X."""
-        return tuple(name for column in self.columns for name in column.names)
-
 
 def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
     """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""

@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -158,6 +159,7 @@ NO_VALUE = MISSING | {"-", "--", "none", "missing", "unknown"}  # among numbers 
 MOSTLY = 0.9  # if so many values are numbers or dates, a few words among them stand for missing values
 FEW_WORDS, MANY_VALUES = 5, 20
 
+_MOST = sys.float_info.max
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?"
 _COMMA = r"[+-]?\d+(,\d+)?(e[+-]?\d+)?"
 _HEAD = r"[+-]?[1-9]\d{0,2}"  # groups of thousands do not begin with 0: 0,373 is a decimal
@@ -318,18 +320,11 @@ def _plain_numbers(values: pd.Series) -> Reading | None:
     """Return a column that holds numbers or durations, not text."""
     kind = infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
-        floats = values.astype(object).map(_float, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
-        return Reading(np.where(np.isfinite(floats), floats, np.nan))
+        finite = values.astype(object).map(lambda v: float(v) if abs(v) <= _MOST else None, na_action="ignore")
+        return Reading(finite.to_numpy(dtype=np.float64, na_value=np.nan))
     if kind in ("timedelta", "timedelta64"):
         return Reading(pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days")
     return None
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
 
 
 def _stripped(text: str) -> str:

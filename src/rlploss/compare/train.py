@@ -150,14 +150,14 @@ class Trainer(Rows):
 
     def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         # For so few rows more threads wait for each other; networks of an estimator have threads of their own.
+        networks = []
         with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
-            networks = []
             for one in data:
-                networks.append(self._model(cell.arm, one, one is data[0]))
+                networks.append(self._model(cell.arm, one, whole=one is data[0]))
                 tell(len(networks) / len(data))
         return "none", networks
 
-    def _model(self, arm: Contender, one: SplitData, first: bool) -> TrainedNetwork:
+    def _model(self, arm: Contender, one: SplitData, *, whole: bool) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
         started = time.perf_counter()
         tries, stages = self.tries(arm, len(one.X), one.seed), STAGES if arm.model == "boosting" else ()
@@ -177,7 +177,7 @@ class Trainer(Rows):
         fitted = fit_model(with_trees(model, trees), one.X, scale.scaled(one.y))
         predicted = scale.original(outputs(fitted, one.X_test, self.n_classes)[0])
         values = {"setting": float(choice.setting), "best_step": float(trees), "log": float(log), "late": 0.0}
-        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
+        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=whole)
         return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
