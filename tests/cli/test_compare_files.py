@@ -60,7 +60,7 @@ def test_parquet_from_file_to_answer(capsys):
     table.assign(sold=pd.to_datetime(table["sold"], format="%d.%m.%Y")).to_parquet("t.parquet")
     assert run(["compare", "t.parquet", "--target", "price", *QUICK]) == 0
     said = capsys.readouterr().err
-    for words in ("t.parquet: 40 rows, target 'price'", *SAID[:2], *SAID[3:4], *SAID[5:]):
+    for words in ("t.parquet: 40 rows; target 'price'", *SAID[:2], *SAID[3:4], *SAID[5:]):
         assert words in said
     data = json.loads(Path("out/comparison.json").read_text())
     assert {c["name"]: len(c["gives"]) for c in data["columns"]} == {

@@ -11,11 +11,10 @@ from tests.seeds import SEED
 from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
-from rlploss.compare.arms import PLAIN
 from rlploss.compare.columns import make_design
+from rlploss.compare.comparison import of_use
 from rlploss.compare.rows import TargetScale, class_measures
-from rlploss.compare.schedule import without_dial
-from rlploss.compare.train import Runner, Trainer, heats, make_cell, worth_another
+from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
 # One convention for a file
 
@@ -23,6 +22,11 @@ from rlploss.compare.train import Runner, Trainer, heats, make_cell, worth_anoth
 def table(n=30, **columns):
     rng = np.random.default_rng(0)
     return pd.DataFrame({"y": rng.normal(size=n), **columns}, index=range(n))
+
+
+def names(design):
+    """Names of the columns of X."""
+    return [name for column in design.columns for name in column.names]
 
 
 def german(n=30):
@@ -33,7 +37,7 @@ def german(n=30):
 
 def test_one_convention_for_all_columns():
     design = make_design(german(), "y")
-    km = design.X[:, design.names.index("km")]
+    km = design.X[:, names(design).index("km")]
     assert sorted(set(km)) == [900, 12_000, 95_418]
     assert design.said == "Numbers are read with decimal commas (7,8 is 7.8)."
     (told,) = design.warnings
@@ -46,7 +50,7 @@ def test_the_decimal_sign_can_be_given():
     assert sorted(set(design.X[:, 0])) == [12, 95.418, 900]
     assert design.warnings == ()
     design = make_design(german(), "y", thousands=".")
-    assert design.X[:, design.names.index("km")].max() == 95_418
+    assert design.X[:, names(design).index("km")].max() == 95_418
 
 
 def test_plain_tables_are_read_without_a_word():
@@ -219,9 +223,9 @@ def test_windows_train_on_the_past_and_test_on_the_future():
     design = make_design(days().sample(frac=1, random_state=SEED), "y", time="when")
     one, tested = rows_of(design), []
     for window in range(5):
-        train, test = one.split(PLAIN, window)
+        train, test = one.split(window)
         assert design.time[train].max() < design.time[test].min()
-        for inside, validation in one.data(PLAIN, window).folds:
+        for inside, validation in one.data(window).folds:
             assert design.time[train][inside].max() < design.time[train][validation].min()
         tested += list(test)
     assert len(tested) == len(set(tested)) == 60
@@ -232,19 +236,19 @@ def test_a_moment_is_never_cut():
     frame = days().assign(when=np.repeat(np.arange(12), 10))
     one = rows_of(make_design(frame, "y", time="when"))
     for window in range(5):
-        train, test = one.split(PLAIN, window)
+        train, test = one.split(window)
         assert not set(one.time[train]) & set(one.time[test])
 
 
 def test_groups_stay_together():
     design = make_design(days(), "y", group="patient_id")
-    assert "patient_id" not in design.names
+    assert "patient_id" not in names(design)
     one = rows_of(design)
     for seed in range(5):
-        train, test = one.split(PLAIN, seed)
+        train, test = one.split(seed)
         assert not set(design.group[train]) & set(design.group[test])
         assert 20 <= len(test) <= 40
-        for inside, validation in one.data(PLAIN, seed).folds:
+        for inside, validation in one.data(seed).folds:
             assert not set(design.group[train][inside]) & set(design.group[train][validation])
 
 
@@ -255,7 +259,7 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
         overlaps.append(overlap)
         return answer(*arguments, overlap=overlap, **others)
 
-    monkeypatch.setattr("rlploss.compare.comparison.answer", spied)
+    monkeypatch.setattr("rlploss.compare.answer.answer", spied)
     X, y = frame.drop(columns="y"), frame["y"]
     found = compare(X, y, time="when", arms=["ridge", "mean"])
     c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))
@@ -265,8 +269,9 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     assert "in 5 windows of time" in found.summary()
     compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
     assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
-    with pytest.raises(TableError, match="shift makes splits of its own"):
-        compare(X, y, time="when", arms=["ridge", "mean"], shift=0.9)
+    few = frame.assign(when=np.repeat([0, 1, 2], 40))
+    with pytest.raises(TableError, match="--time must leave 15 training rows and 5 test rows in every split"):
+        compare(few.drop(columns="y"), y, time="when", arms=["ridge", "mean"])
 
 
 # More columns than rows
@@ -276,10 +281,10 @@ def test_where_rlp_is_mse_it_is_not_trained():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(60, 50))
     one = Trainer(X, X[:, 0], "regression")
-    left, (why,) = without_dial(arms.REGRESSION, one)
+    left, (why,) = of_use(arms.REGRESSION, one, asked=True)
     assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
     assert why.startswith("RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows")
-    assert without_dial(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression")) == (arms.REGRESSION, ())
+    assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (arms.REGRESSION, [])
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")
     assert [a.name for a in found.contenders] == ["mse", "mean"]
@@ -294,7 +299,7 @@ def runner(errors):
 
 def cell_of(steps):
     one = Trainer(np.zeros((40, 1)), np.zeros(40), "regression")
-    return make_cell(one, arms.REGRESSION[-2], PLAIN, (0,), steps)
+    return one.cell(arms.REGRESSION[-2], (0,), steps)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 40, 250, 900, 4000])
@@ -337,8 +342,8 @@ def test_settings_that_come_to_the_same_are_trained_once():
     X = rng.normal(size=(4000, 2))
     one = Trainer(X, X[:, 0], "regression")
     rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
-    cell = make_cell(one, rlp, PLAIN, (0,), 10)
-    made = one._runners(cell, one.data(PLAIN, 0), [(setting, False) for setting in rlp.settings])
+    cell = one.cell(rlp, (0,), 10)
+    made = one._runners(cell, one.data(0), [(setting, False) for setting in rlp.settings])
     assert len(made) == arms.N_SETTINGS
     assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)  # both ends of 2,000 rows
 
@@ -364,7 +369,7 @@ def test_a_skewed_positive_target_is_tried_as_a_logarithm():
     one = Trainer(X, y, "regression")
     assert one.logs == (False, True)
     assert Trainer(X, X[:, 0], "regression").logs == (False,)
-    cell = make_cell(one, next(a for a in arms.REGRESSION if a.name == "ridge"), PLAIN, (0, 1), 10)
+    cell = one.cell(next(a for a in arms.REGRESSION if a.name == "ridge"), (0, 1), 10)
     assert [network.values["log"] for network in one(cell, lambda _: None).networks] == [1.0, 1.0]
     scale = TargetScale.of(y, log=True)
     np.testing.assert_allclose(scale.original(scale.scaled(y)), y)

@@ -12,7 +12,7 @@ from tests.seeds import SEED
 from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
-from rlploss.compare import arms, compare, schedule
+from rlploss.compare import arms, compare, comparison
 from rlploss.lab.text import LabError
 from rlploss.lab.workers import LocalProcesses
 
@@ -92,8 +92,8 @@ def test_losses_from_a_file(capsys):
 
 @pytest.mark.usefixtures("_here")
 def test_a_loss_from_a_file_is_trained_in_the_other_process_too(capsys, monkeypatch):
-    monkeypatch.setattr(schedule, "WORTH_A_PAIR", 0.0)
-    monkeypatch.setattr(schedule.torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(comparison, "WORTH_A_PAIR", 0.0)
+    monkeypatch.setattr(comparison.torch, "get_num_threads", lambda: 2)
     trained, run_cells = [], LocalProcesses.run
     monkeypatch.setattr(LocalProcesses, "run", lambda self, *a, **k: trained.append(self) or run_cells(self, *a, **k))
     losses = ["--loss", "mine.py:quartic", "--loss", "mine.py:Cubed"]
@@ -190,7 +190,7 @@ def test_a_table_fits_a_terminal(capsys):
 
     X, y = line()
     found = compare(X, y, arms=["ridge", "mean"], n_splits=2)
-    show(Console(force_terminal=True, width=80), result_table(found, arms.PLAIN, short=True))
+    show(Console(force_terminal=True, width=80), result_table(found, short=True))
     said = capsys.readouterr().out
     assert "ridge regression" in said
     assert "|" not in said

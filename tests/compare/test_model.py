@@ -44,7 +44,7 @@ def test_every_arm_is_kept_to_the_bit(task, name, tmp_path, monkeypatch):
     chosen = [name, other if name != other else "ridge" if task == "regression" else "logistic"]
     monkeypatch.setattr("rlploss.compare.arms.RATES", (3e-3,))
     found = compare(X, y, arms=chosen, n_splits=2, steps=20, random_state=SEED)
-    monkeypatch.setattr(type(found), "answer", lambda self, c="plain": _forced(self, name))
+    monkeypatch.setattr(type(found), "answer", lambda self: _forced(self, name))
     model = found.best_model()
     assert isinstance(model, Pipeline)
     save(model, tmp_path / "model", {})
@@ -128,3 +128,11 @@ def test_a_kept_model_is_not_trained_again():
     found = compare(frame().drop(columns="price"), frame()["price"], arms=["mean", "ridge"], n_splits=2)
     with pytest.raises(TypeError, match="this model is trained already"):
         found.best_model().fit(frame(), frame()["price"])
+
+
+def test_what_is_missing_only_in_new_rows_is_the_median():
+    X, y = frame().drop(columns="price"), frame()["price"]
+    model = compare(X, y, arms=["mean", "ridge"], n_splits=2).best_model()
+    size = X["size"].str.replace(",", ".").astype(float)
+    middle = X.assign(size=f"{size.median():.6f}".replace(".", ","))
+    np.testing.assert_allclose(model.predict(X.drop(columns="size")), model.predict(middle), rtol=1e-4)

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from rlploss import cli
 from rlploss.compare import survey
-from rlploss.compare.survey import TRAITS, Request, SurveyArm, load_rows, train
+from rlploss.compare.survey import TRAITS, Request, SurveyArm, drawn_rows, load_rows, train
 from rlploss.compare.survey_report import answers, build
 from rlploss.compare.surveyed import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
@@ -35,9 +35,11 @@ def tables(monkeypatch):
     made = {name: SurveyTable(name, f"{name}.txt", name * 64, 1, ",", classes=name == "k") for name in [*NAMES, "k"]}
     monkeypatch.setattr(survey, "survey_tables", lambda: made)
     monkeypatch.setattr(survey, "load_table", lambda name, progress: fake(name))
-    load_rows.cache_clear()
+    for cached in (load_rows, drawn_rows):
+        cached.cache_clear()
     yield made
-    load_rows.cache_clear()
+    for cached in (load_rows, drawn_rows):
+        cached.cache_clear()
 
 
 # Splits and cells
@@ -46,14 +48,14 @@ def tables(monkeypatch):
 def test_random_splits_and_splits_inside_and_outside():
     rows = load_rows("a")
     for outside in (False, True):
-        parts = [rows.split(survey._condition(50, outside), seed) for seed in (0, 1)]
+        parts = [drawn_rows("a", 50, outside).split(seed) for seed in (0, 1)]
         for fit, test in parts:
             assert len(fit) == 50
             assert not set(fit) & set(test)
             assert not outside or (rows.inside[fit].all() and not rows.inside[test].any())
         assert set(parts[0][0]) != set(parts[1][0])
         assert set(parts[0][1]) != set(parts[1][1])
-    whole = rows.split(survey._condition(1000, True), 0)
+    whole = drawn_rows("a", 1000, True).split(0)
     assert [len(part) for part in whole] == [112, 112]  # three quarters of each half: another seed has others
 
 
@@ -118,7 +120,7 @@ def test_the_twin_tries_as_many_settings():
     X, y = fake("a")
     counts = []
     for arm in ("rlp-cv", "mse-cv"):
-        ((model, _, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
+        ((model, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
         model.set_params(max_iter=1, max_doublings=0, cv=2).fit(X[:30], y[:30])
         counts.append(len(model.cv_results_["params"]))
         sizes = set(model.cv_results_["param_subset_size"].tolist())

@@ -150,7 +150,10 @@ def _design(path: Path, encoding: str = "utf-8") -> bool:
                 continue
             accepted = True
             n, d = design.X.shape
-            demand(n == len(design.target.y) and d == len(design.names) > 0, f"shapes {design.X.shape}")
+            demand(
+                n == len(design.target.y) and d == sum(len(c.names) for c in design.columns) > 0,
+                f"shapes {design.X.shape}",
+            )
             demand(not np.isinf(design.X).any(), "an infinite feature")
             demand(bool(np.isfinite(design.target.y.astype(np.float64)).all()), "a target that is not finite")
             demand(not np.isnan(design.X).all(axis=0).any(), "a column without values")

@@ -30,10 +30,9 @@ VALUES = (
     "0,1", "15",
 )  # fmt: skip
 OPTIONS = {
-    "compare": ("--target", "--out", "--task", "--arms", "--drop", "--train-size", "--noise", "--shift", "--splits",
-                "--steps",
-                "--max-rows", "--seed", "--workers", "--encoding", "--time", "--group", "--decimal", "--thousands",
-                "--loss", "--time-limit", "--quick", "--json", "--quiet"),
+    "compare": ("--target", "--out", "--task", "--arms", "--drop", "--splits", "--steps", "--max-rows", "--seed",
+                "--workers", "--encoding", "--time", "--group", "--decimal", "--thousands", "--loss",
+                "--time-limit", "--quick", "--json", "--quiet"),
     "inspect": ("--target", "--task", "--drop", "--encoding", "--time", "--group", "--decimal", "--thousands"),
     "reproduce": ("--scale", "--budget", "--out", "--seeds", "--datasets", "--arms", "--workers", "--list"),
     "report": (),
@@ -99,7 +98,7 @@ def playground() -> Iterator[Path]:
     try:
         with (
             mock.patch.dict(os.environ, {"RLPLOSS_DATA": str(folder / "cache"), "COLUMNS": "100"}),
-            mock.patch("rlploss.compare.schedule.execute", stop),
+            mock.patch("rlploss.compare.comparison.execute", stop),
             mock.patch("rlploss.lab.run.execute", stop),
             mock.patch("rlploss.paper.reproduce.missing_data", return_value={}),
         ):

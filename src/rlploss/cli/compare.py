@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,9 +19,8 @@ from rlploss._progress import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.columns import Design
+    from rlploss.compare.columns import Column, Design
 
-N = TypeVar("N", int, float)
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
     "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
@@ -73,13 +72,6 @@ def compare(
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
-    train_size: Annotated[str | None, typer.Option(help="Repeat with so many training rows, e.g. 50,100.")] = None,
-    noise: Annotated[
-        str | None, typer.Option(help="Repeat with noise on the training features, in standard deviations, e.g. 0.5.")
-    ] = None,
-    shift: Annotated[
-        str | None, typer.Option(help="Repeat with training rows near the mean and test rows far from it, e.g. 0.9.")
-    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")] = False,
     time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
     splits: Annotated[
@@ -118,12 +110,8 @@ def compare(
         from rlploss.lab.workers import LocalProcesses
 
         shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-        sizes, noises = _numbers("train-size", train_size, int), _numbers("noise", noise, float)
-        shifts = _numbers("shift", shift, float)
-        losses = dict(map(_own_loss, loss or ()))
-        design = _read(
-            table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands
-        )
+        losses, numbers = dict(map(_own_loss, loss or ())), {"decimal": decimal, "thousands": thousands}
+        design = _read(table, target, task, drop, encoding, time=time, group=group, **numbers)
         place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
         _check_place(place, design, table.name)
         pair = LocalProcesses(2, here=True, begun=begun)
@@ -132,9 +120,6 @@ def compare(
             design,
             arms=_names(arms),
             losses=losses,
-            train_size=sizes,
-            noise=noises,
-            shift=shifts,
             n_splits=splits,
             steps=steps,
             max_rows=max_rows,
@@ -144,23 +129,18 @@ def compare(
             workers=pair if workers == "auto" else workers,
             out=place,
             progress=progress,
-            on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark], ","),
+            on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark]),
         )
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
     found = replace(found, source=table.name, command=command)
     page = found.write(place)  # before anything is printed: the reader may go away
-    if as_json:
-        say(shown, json.dumps(report.as_json(found), ensure_ascii=False))
-        return
-    lines = found.lines()
-    say(shown, "\n".join(lines if not quiet else lines[:3]))
-    if quiet:
+    say(shown, json.dumps(report.as_json(found), ensure_ascii=False) if as_json else found.summary())
+    if as_json or quiet:
         return
     for text in (*found.notes, *report.late_said(found)):
         say(shown, text)
-    for condition in found.conditions:
-        say(shown, f"\n{condition.label[0].upper()}{condition.label[1:]}, {len(found.seeds)} splits\n")
-        show(shown, report.result_table(found, condition, short=True))
+    say(shown, f"\nTest rows, {len(found.seeds)} splits\n")
+    show(shown, report.result_table(found, short=True))
     say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
 
 
@@ -178,12 +158,12 @@ def inspect(
     """Say what each column would become, and which subset sizes RLP would try. Nothing is trained."""
     from rich.console import Console
 
-    from rlploss.compare.schedule import dial_said
+    from rlploss.compare.comparison import dial_said
     from rlploss.compare.train import Trainer
 
     console = Console()
     design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
-    _tell_table(console, table, design, design.columns, ";")
+    _tell_table(console, table, design, design.columns)
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         say(console, f"Classes: {', '.join(counts)}.")
@@ -197,18 +177,17 @@ def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, 
     return make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or (), **options)
 
 
-def _tell_table(console: Console, table: Path, design: Design, columns: Any, between: str) -> None:
+def _tell_table(console: Console, table: Path, design: Design, columns: Sequence[Column]) -> None:
     """Say what a table is and what becomes of these columns of it."""
     from rlploss.compare.report import columns_table
     from rlploss.lab.report import show
 
     gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
-    said = f"{between} target {design.target.name!r}: {design.target.said}."
-    say(console, f"{table.name}: {design.n_rows:,} rows{gone}{said}{' ' * bool(design.said)}{design.said}")
+    target = f"target {design.target.name!r}: {design.target.said}."
+    say(console, f"{table.name}: {design.n_rows:,} rows{gone}; {target} {design.said}".rstrip())
     if columns:
         show(console, columns_table(columns))
-    plain = len([c for c in design.columns if c not in columns])
-    if plain:
+    if plain := len(design.columns) - len(columns):
         say(console, f"{plain} column{'s' * (plain > 1)} taken as {'they stand' if plain > 1 else 'it stands'}.")
     for text in design.warnings:
         say(console, f"Warning: {text}.")
@@ -253,19 +232,7 @@ def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[st
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
+    found = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if found == ():
         raise ValueError(f"give names separated by commas, got {text!r}")
     return found
-
-
-def _numbers(option: str, text: str | None, kind: type[N]) -> list[N] | None:
-    if text is None:
-        return None
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"--{option} takes {what} separated by commas, got {text!r}") from None

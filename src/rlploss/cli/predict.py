@@ -34,10 +34,9 @@ def predict(
         many = f"columns {', '.join(absent)} are" if len(absent) > 1 else f"column {absent[0]} is"
         say(told, f"Warning: the {many} not in {table.name}; every row counts as missing there.")
     header, columns = ["prediction"], [model.predict(frame).tolist()]
-    if model[-1].target is None:
-        chances = model.predict_proba(frame)
+    if model[-1].classes:
         header += [f"probability of {label}" for label in model[-1].classes]
-        columns += chances.T.tolist()
+        columns += model.predict_proba(frame).T.tolist()
     text = csv_text(header, list(zip(*columns, strict=True)))
     if out is None:
         print(text, end="")

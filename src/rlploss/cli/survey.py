@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import Track, _names, _numbers, _own_losses
+from rlploss.cli.compare import Track, _names, _own_losses
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def survey(
     chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
     request = study.Request(
         tuple(chosen),
-        tuple(_numbers("rows", rows, int) or ((100,) if quick else (100, 1000))),
+        _numbers(rows) or ((100,) if quick else (100, 1000)),
         (3 if quick else 10) if splits is None else splits,
         1000 if quick else study.STEPS,
         _own_losses(loss, study.ARMS[kind]),
@@ -67,6 +67,13 @@ def survey(
         what = f"{len(request.tables)} tables"
         run_study(what, cells, store, cost=cost, train=study.train, workers=team, console=console, in_turn=True)
         render(store, out, console)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise ValueError(f"--rows takes whole numbers separated by commas, got {text!r}") from None
 
 
 def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> None:

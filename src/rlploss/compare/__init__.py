@@ -5,7 +5,8 @@ from rlploss._extras import need
 need("lab", "rlploss.compare", "pandas", "sklearn", "scipy", "rich", "matplotlib", "jinja2", "safetensors", "skops")
 
 # The guard above comes before every import that needs these packages.
-from rlploss.compare.comparison import Comparison, compare  # noqa: E402 - after the guard
+from rlploss.compare.answer import Comparison  # noqa: E402 - after the guard
+from rlploss.compare.comparison import compare  # noqa: E402 - after the guard
 from rlploss.compare.model import load  # noqa: E402 - after the guard
 from rlploss.compare.read import TableError  # noqa: E402 - after the guard
 

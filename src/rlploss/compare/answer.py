@@ -1,19 +1,30 @@
-"""The answer: paired tests that know how many rows they rest on, and what to use, in three lines."""
+"""What a comparison found: paired tests that know how many rows they rest on, and what to use, in three lines."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
 from rlploss._scaling import Array
 from rlploss.compare.arms import BASELINES, Contender
+from rlploss.compare.columns import Design
+from rlploss.compare.rows import MEASURES
+from rlploss.compare.train import Trainer
 from rlploss.lab import stats
 from rlploss.lab.stats import ALPHA
+from rlploss.lab.study import StoredCell
+from rlploss.lab.text import number
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 Paired = stats.Comparison  # is one arm better than another? Over splits: logarithms of errors, or scores
 WIDE = 10.0  # an interval of a ratio up to this is no longer told in percent
@@ -31,22 +42,25 @@ def reverse(c: Paired) -> Paired:
 
 def by(c: Paired) -> str:
     """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
-    low, high = c.told
+    value, low, high = _percent(c)
     if c.scale == "ratio":
-        value, least, most = (_round(100 * (1 - end)) for end in (c.effect, high, low))
-        return f"{value} % [{least}, {most}]"
-    value, least, most = (_round(100 * end) for end in (c.effect, low, high))
-    return f"{value} points [{least}, {most}]"
+        return f"{_round(-value)} % [{_round(-high)}, {_round(-low)}]"
+    return f"{_round(value)} points [{_round(low)}, {_round(high)}]"
 
 
 def gap(c: Paired) -> str:
     """Return a difference that may as well be none, with its interval."""
-    low, high = c.told
-    if c.scale == "ratio" and high > WIDE:
+    if c.scale == "ratio" and c.told[1] > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
-    word, unit, none = ("error ", "%", 1.0) if c.scale == "ratio" else ("", "points", 0.0)
-    value, least, most = (round(100 * (end - none), 6) + 0.0 for end in (c.effect, low, high))  # no -0, no 1e-15
-    return f"{word}{value:+.2g} {unit} [{_round(least)}, {_round(most)}]"
+    value, low, high = _percent(c)
+    told = f"error {value:+.2g} %" if c.scale == "ratio" else f"{value:+.2g} points"
+    return f"{told} [{_round(low)}, {_round(high)}]"
+
+
+def _percent(c: Paired) -> list[float]:
+    """Return the difference and the ends of its interval, in percent of the error or points; no -0, no 1e-15."""
+    none = 1.0 if c.scale == "ratio" else 0.0
+    return [round(100 * (end - none), 6) + 0.0 for end in (c.effect, *c.told)]
 
 
 def _round(value: float) -> str:
@@ -189,3 +203,131 @@ def answer(
     if ours in (best, second):  # the same test in every line
         lead = against[second.name] if best is ours else reverse(against[best.name])
     return Answer(ours, against, rivals, best, second, lead, stays, of, any(lost[0]), any(lost[1]))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`."""
+
+    design: Design
+    contenders: tuple[Contender, ...]
+    cells: Mapping[str, StoredCell]  # by contender
+    rows: Trainer  # after sampling
+    steps: int
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # what was not done, and why
+    source: str = "the table"
+    command: str = ""  # what made it
+
+    @property
+    def task(self) -> str:
+        """The task, regression or classification."""
+        return self.design.target.task
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """What is measured on the test rows, in words by name; the first decides."""
+        return MEASURES[self.task]
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether lower values of the measure that decides are better."""
+        return self.task == "regression"
+
+    def values(self, contender: str, measure: str = "") -> Array:
+        """Return a measure of one contender [splits], or another number that is kept of every split."""
+        return self.cells[contender].final(measure or next(iter(self.measures)))
+
+    def spread(self, one: Contender, measure: str = "") -> tuple[float, float, float]:
+        """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
+        measure = measure or next(iter(self.measures))
+        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure)[:, None]))
+        return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
+
+    def answer(self) -> Answer:
+        """Return the verdicts."""
+        n_test, n_train = (self.values(self.contenders[0].name, name) for name in ("n_test", "n_train"))
+        reached = {}
+        for one in self.contenders:
+            rows = [network.artifacts["rows"] for network in self.cells[one.name].of_variant()]
+            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss").mean())
+            reached[one.name] = Reached(self.values(one.name), rows, tie)
+        stays, of = self.dial_stays()
+        overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
+        lower, n = self.lower_is_better, len(self.rows.X)
+        return answer(self.contenders, reached, lower_is_better=lower, overlap=overlap, n_rows=n, stays=stays, of=of)
+
+    def dial_stays(self, contender: str = "rlp") -> tuple[int, int]:
+        """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
+        if contender not in self.cells or not self.cells[contender].has("subset_size"):
+            return 0, 0
+        sizes = self.values(contender, "subset_size")
+        return int((sizes == 0).sum()), len(sizes)
+
+    def called(self, one: Contender) -> str:
+        """Return the name of an arm by what it was: RLP whose dial stands at its MSE end is MSE."""
+        stays, of = self.dial_stays(one.name) if one.is_rlp else (0, 0)
+        return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
+
+    def lines(self) -> list[str]:
+        """Return what to use, whether RLP adds anything, how sure that is."""
+        a = self.answer()
+        best, n = self.called(a.best), len(self.values(a.best.name))
+        seconds = float(np.mean([network.seconds for network in self.cells[a.best.name].networks]))
+        trivial = next((one for one in self.contenders if one.name in BASELINES), None)
+        value = float(self.values(a.best.name).mean())
+        how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
+        against, at_mse = "", best != a.best.label
+        if trivial is not None and trivial is not a.best:
+            base = float(self.values(trivial.name).mean())
+            against = f", against {base:.1%} for the most frequent class"
+            if self.lower_is_better:
+                against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
+        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)" * at_mse
+        use = f"Use {best}{renamed}: {how}{against}; {seconds:.1f} s to tune and train."
+        if trivial is not None and a.useless:
+            use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
+        word = a.verdict(at_mse=at_mse)
+        told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
+        told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
+        second = self.called(a.second)
+        if second == best:  # one of them is RLP at its MSE end
+            best, second = a.best.label, a.second.label
+        many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
+        useful = "Not sure that any is of use" if trivial is not None and a.useless else ""
+        if a.lead.word == "better":
+            sure = f"{useful or 'Sure'}: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
+        else:
+            level = f"{second} is not distinguishable from {best} ({gap(reverse(a.lead))})"
+            if a.lead.word == "worse":  # an average that a few splits have made
+                level = f"{second} is better than {best} in most splits, not on average ({gap(reverse(a.lead))})"
+            sure = f"{useful or 'Not sure'}: {level} in {many}"
+        heed = "; the warnings may change this" if self.design.warnings else ""
+        told.append(f"{sure}{heed}.")
+        return told
+
+    def summary(self) -> str:
+        """Return what to use, whether RLP adds anything and how sure that is, a line each."""
+        return "\n".join(self.lines())
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per contender: means, intervals, the paired test against RLP, seconds."""
+        from rlploss.compare.report import result_rows
+
+        return pd.DataFrame(result_rows(self))
+
+    def best_model(self) -> Pipeline:
+        """Return the winner, trained on all rows: a scikit-learn Pipeline that predicts from raw frames."""
+        from rlploss.compare.model import train_model
+
+        return train_model(self)
+
+    def write(self, directory: str | Path) -> Path:
+        """Write report.html, its tables and figures, comparison.json and the model; returns the path of the page."""
+        from rlploss.compare.report import write
+
+        return write(self, Path(directory))
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)} splits\n{self.summary()}"

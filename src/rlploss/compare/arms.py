@@ -1,4 +1,4 @@
-"""What is compared: contenders with the settings that each of them tries, and conditions of the table.
+"""What is compared: contenders with the settings that each of them tries.
 
 Every network arm tries twelve settings: three learning rates times four values of what is its own: the batch size of a
 plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP (both ends of the dial among them). Where
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,6 @@ GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, 
 FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
 STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
-Levels = float | Sequence[float] | None  # of an ablation: one or several
 
 RATES = (1e-3, 3e-3, 1e-2)
 DECAYS = (1e-3, 1e-2, 3e-2, 1e-1)
@@ -57,22 +56,14 @@ class Setting:
         return made.subset_size if isinstance(made, RLP) else None
 
 
-class Labelled(Part):
-    """A part of a cell that has a label for people beside its name."""
-
-    label: str
-    labels = frozenset({"name", "label", "style", "protocol"})
-
-    def __str__(self) -> str:
-        return self.label
-
-
 @dataclass(frozen=True)
-class Contender(Labelled):
+class Contender(Part):
     """One way to predict: a network with a loss, or a model of scikit-learn.
 
     `own` is what a network varies beside the learning rate: "batch", "decay", "shape" or nothing.
     """
+
+    labels = frozenset({"name", "label", "style"})
 
     name: str
     label: str = ""
@@ -81,6 +72,9 @@ class Contender(Labelled):
     own: str = ""
     model: str = ""  # what is no network
     session: str = ""  # names a loss that nobody could find again in another session
+
+    def __str__(self) -> str:
+        return self.label
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields that decide a result as plain data."""
@@ -104,18 +98,15 @@ class Contender(Labelled):
     @property
     def settings(self) -> list[Setting]:
         """What a network tries."""
-        made = []
-        for i in range(len(DIALS)):
+        made, objective = [], cast(Any, self.objective)
+        for i, dial in enumerate(DIALS):
             for j, rate in enumerate(RATES):
                 k = (i + j) % len(DIALS) if self.is_rlp else i  # the third choice of RLP goes round
-                objective: Any = self.objective
-                optimizer = Adam(rate)
-                if self.own == "decay":
-                    optimizer = Adam(rate, DECAYS[k])
                 changed: dict[str, Any] = {"mixup": SHAPES[k]} if self.own == "shape" else {}
                 if not self.is_rlp:
                     changed["batch_size"] = BATCHES[i] if self.own == "batch" else BATCH
-                made.append(Setting(replace(objective, **changed), DIALS[i] if self.is_rlp else None, optimizer))
+                optimizer = Adam(rate, DECAYS[k]) if self.own == "decay" else Adam(rate)
+                made.append(Setting(replace(objective, **changed), dial if self.is_rlp else None, optimizer))
         return made
 
 
@@ -166,7 +157,10 @@ def contenders_for(
     """
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
-    own = tuple(_own_loss(name, loss, taken, session) for name, loss in (losses or {}).items())
+    own = tuple(
+        Contender(name, name, "ochre", as_loss(name, loss, taken), "batch", session=f"{name} of this session" * session)
+        for name, loss in (losses or {}).items()
+    )
     if names is None:
         return known + own
     for name in names:
@@ -175,12 +169,6 @@ def contenders_for(
     if len(chosen) < 2:
         raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}")
     return chosen
-
-
-def _own_loss(name: str, loss: Any, known: Sequence[str], session: bool) -> Contender:
-    """Return the contender of a reader's loss."""
-    only_here = f"{name} of this session" if session else ""
-    return Contender(name, name, "ochre", as_loss(name, loss, known), "batch", session=only_here)
 
 
 def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
@@ -219,39 +207,3 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
     grid = ParameterGrid({"learning_rate": [0.15], "max_depth": [2, 4]})
     made = getattr(ensemble, f"GradientBoosting{kind}")
     return [made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting) for setting in grid]
-
-
-@dataclass(frozen=True)
-class Condition(Labelled):
-    """The table as it is, or one of the paper's ablations of it."""
-
-    name: str
-    label: str = ""
-    train_size: int | None = None
-    noise: float | None = None
-    shift: float | None = None
-    table: str = ""  # the digest of the rows
-
-
-PLAIN = Condition("plain", "the table as it is")
-
-
-def ablations(train_size: Levels, noise: Levels, shift: Levels) -> list[Condition]:
-    """Return the conditions asked for beside the plain one."""
-    made = []
-    for level in _listed(train_size):
-        n = _checks.count("train_size", level, minimum=FEWEST_TRAINING_ROWS)
-        made.append(Condition(f"train-size-{n}", f"{n} training rows", train_size=n))
-    for level in _listed(noise):
-        beta = _checks.number("noise", level, 0.0, 1e6)
-        made.append(Condition(f"noise-{beta:g}", f"noise of {beta:g} standard deviations", noise=beta))
-    for level in _listed(shift):
-        gamma = _checks.number("shift", level, 0.0, 1.0)
-        made.append(Condition(f"shift-{gamma:g}", f"a shift of γ = {gamma:g}", shift=gamma))
-    return list(dict.fromkeys(made))
-
-
-def _listed(levels: Any) -> Sequence[Any]:
-    if isinstance(levels, Sequence) and not isinstance(levels, str):
-        return levels
-    return () if levels is None else (levels,)

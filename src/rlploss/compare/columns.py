@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.read import TableError
-from rlploss.compare.values import Convention, Reading, as_dates, as_numbers, dates_again, numbers_again
+from rlploss.compare.read import OPEN, Convention, Reading, TableError, as_dates, as_numbers, dates_again, numbers_again
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
 MOST_CLASSES = 20
@@ -54,21 +53,21 @@ class Column:
         """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
         if not self.names:
             return np.empty((len(values), 0))
+        parts: list[Any] = []
         if self.kind == "number":
-            parts = [numbers_again(values, self.style)]
+            parts.append(numbers_again(values, self.style))
         elif self.kind == "date":
             dates = dates_again(values, self.style)
-            parts = [(dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400]
+            parts.append((dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
             if self.season:
                 turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
                 parts += [np.sin(turn), np.cos(turn)]
         else:
             texts = _texts(values)
-            parts = [(texts == level).to_numpy(dtype=np.float64) for level in self.levels]
-            if self.other:
-                parts.append((texts.notna() & ~texts.isin(self.levels)).to_numpy(dtype=np.float64))
-            return np.column_stack([*parts, texts.isna()] if self.flag else parts).astype(np.float64)
-        return np.column_stack([*parts, np.isnan(parts[0])] if self.flag else parts)
+            parts += [texts == level for level in self.levels]
+            parts += [texts.notna() & ~texts.isin(self.levels)] * self.other
+        gaps = [texts.isna() if self.levels else np.isnan(parts[0])] if self.flag else []
+        return np.column_stack([*parts, *gaps]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,20 @@ class Design:
     warnings: tuple[str, ...] = ()
     said: str = ""  # how numbers are written, where that is not plain
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns of X."""
-        return tuple(name for column in self.columns for name in column.names)
+
+def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
+    if isinstance(X, pd.DataFrame):
+        return X.rename(columns=str)
+    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
+        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
+    if hasattr(X, "toarray"):
+        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
+    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    return pd.DataFrame(array, columns=given)
 
 
 def make_design(
@@ -118,7 +127,6 @@ def make_design(
     `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on.
     """
     one_of("task", task, TASKS)
-    convention = Convention.given(decimal, thousands)
     asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
     for option, name in asked:
         if name is not None and name not in frame.columns:
@@ -128,11 +136,11 @@ def make_design(
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
     frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
-    convention = convention.decided(frame.drop(columns=list(drop)))
+    convention = Convention.of(frame.drop(columns=list(drop)), decimal, thousands)
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    found = as_numbers(raw, convention=convention)
+    found = as_numbers(raw, convention)
     if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
         raw = raw.where(~np.isnan(found.values))
     known = raw.notna().to_numpy()
@@ -153,24 +161,24 @@ def make_design(
     columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
-        raise TableError(
-            f"no column but the target {target!r} can be used; add columns with numbers, categories or dates"
-        )
+        wanted = "add columns with numbers, categories or dates"
+        raise TableError(f"no column but the target {target!r} can be used; {wanted}")
     when = None if time is None else _times(frame[time][known].reset_index(drop=True), convention)
     keys = None if group is None else pd.factorize(_texts(frame[group][known]))[0].astype(np.int64)
     if keys is not None and keys.max() + 1 < FEWEST_GROUPS:
         raise TableError(f"--group needs at least {FEWEST_GROUPS} groups, got {keys.max() + 1} in {group!r}")
+    said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
     counts = len(frame), int((~known).sum())
-    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), convention.said)
+    return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), said)
 
 
 def _times(values: pd.Series, convention: Convention) -> Array:
     """Return a column of dates or numbers as numbers that order the rows."""
-    dates = as_dates(values)
-    found = as_numbers(values, convention=convention) if dates is None else None
-    days: Array = np.full(len(values), np.nan) if found is None else found.values
-    if dates is not None:
+    days: Array = np.full(len(values), np.nan)
+    if (dates := as_dates(values)) is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
+    elif (found := as_numbers(values, convention)) is not None:
+        days = found.values
     if np.isnan(days).any():
         shown = values.iloc[int(np.isnan(days).argmax())]
         raise TableError(f"--time needs dates or numbers without gaps, but in {values.name!r} {shown!r} is none")
@@ -234,12 +242,12 @@ def _no_such_column(name: str, names: list[str], option: str) -> str:
 # One column
 
 
-def read_column(values: pd.Series, convention: Convention = Convention()) -> Column:  # noqa: B008 - a frozen value
+def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
     """Return what one column is, and how it becomes numbers."""
     name, missing = str(values.name), int(values.isna().sum())
     if missing == len(values):
         return _left_out(name, "empty", "no values", missing)
-    if (found := as_numbers(values, mostly=True, convention=convention)) is not None:
+    if (found := as_numbers(values, convention, mostly=True)) is not None:
         return _number_column(name, found)
     if (dates := as_dates(values)) is not None:
         return _date_column(name, dates)
@@ -264,10 +272,7 @@ def _number_column(name: str, found: Reading) -> Column:
     if len(different) == 1 and n_missing == 0:
         return _left_out(name, "constant", f"always {different[0]:g}", 0)
     if np.abs(different).max() > LARGEST:
-        raise TableError(
-            f"column {name!r} must be within ±{LARGEST:g}, got {different[np.abs(different).argmax()]:g}; rescale it, "
-            "or leave it out with --drop"
-        )
+        raise TableError(f"column {name!r} {_too_large(different)}, or leave it out with --drop")
     if len(different) > 10 and np.equal(different, np.round(different)).all():
         years = YEARS[0] <= different[0] and different[-1] <= YEARS[1]
         counts = len(different) == n == different[-1] - different[0] + 1 and not years
@@ -280,34 +285,38 @@ def _number_column(name: str, found: Reading) -> Column:
     return _with_missing(made)
 
 
+def _too_large(numbers: Array) -> str:
+    return f"must be within ±{LARGEST:g}, got {numbers[np.abs(numbers).argmax()]:g}; rescale it"
+
+
 def _taken_as_missing(words: tuple[str, ...]) -> str:
     shown = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
     return f"; {shown} taken as missing" if words else ""
 
 
-def _with_missing(made: Column) -> Column:
-    """Add a column that says where values are missing; they are filled in later, from the training rows."""
+def _with_missing(made: Column, does: str = "filled with the median, and a column that says where") -> Column:
+    """Add a column that says where values are missing; numbers are filled in later, from the training rows."""
     if not made.n_missing:
         return made
-    does = f"{made.does}; {made.n_missing} missing filled with the median, and a column that says where"
-    return replace(made, does=does, names=(*made.names, f"{made.name} is missing"), flag=True, remark=True)
+    names = (*made.names, f"{made.name} is missing")
+    return replace(made, does=f"{made.does}; {made.n_missing} missing {does}", names=names, flag=True, remark=True)
 
 
 def _date_column(name: str, found: Reading) -> Column:
     dates: pd.Series = found.values
-    if dates.isna().all():
-        return _left_out(name, "empty", "no values", len(dates))
+    n_missing = int(dates.isna().sum())
+    if n_missing == len(dates):
+        return _left_out(name, "empty", "no values", n_missing)
     first, last = dates.min(), dates.max()
-    if first == last and not dates.isna().any():
+    if first == last and not n_missing:
         return _left_out(name, "constant", f"always {first:%Y-%m-%d}", 0)
-    names: tuple[str, ...] = (f"{name} days",)
-    does = "days since the first date"
+    names, does = [f"{name} days"], "days since the first date"
     if season := (last - first).days > 366:
-        names += (f"{name} season sin", f"{name} season cos")
+        names += [f"{name} season sin", f"{name} season cos"]
         does += ", and the season as a sine and a cosine"
     does += _taken_as_missing(found.words)
-    made = Column(name, "date", does, int(dates.isna().sum()), names, found.style, first=first.isoformat())
-    return _with_missing(replace(made, season=season, remark=bool(found.words)))
+    made = Column(name, "date", does, n_missing, tuple(names), found.style, first=first.isoformat(), season=season)
+    return _with_missing(replace(made, remark=bool(found.words)))
 
 
 def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
@@ -319,24 +328,17 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
         return _left_out(name, "identifier", "a different text in every row", n_missing)
     if len(levels) > max(MOST_LEVELS, 0.5 * len(known)):
         return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing)
-    two = len(levels) == 2 and n_missing == 0  # the second says the same as the first
+    kind, kept, does = "category", levels, f"one column for each of {len(levels)} categories"
     other = len(levels) > MOST_LEVELS + 1
-    kept = levels[1:] if two else levels
-    if other:
-        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
-    names = [f"{name} = {level}" for level in kept]
-    kind, does = "category", f"one column for each of {len(kept)} categories"
-    flag = n_missing > 0
-    if two:
+    if len(levels) == 2 and n_missing == 0:  # the second says the same as the first
         kind = "yes/no" if {level.lower() for level in levels} in _YES_NO else kind
-        does = f"1 for {levels[1]!r}" + (f", 0 for {levels[0]!r}" if kind == "category" else "")
+        kept, does = levels[1:], f"1 for {levels[1]!r}" + (f", 0 for {levels[0]!r}" if kind == "category" else "")
     elif other:
-        names.append(f"{name} = other")
+        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
         does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
-    if flag:
-        names.append(f"{name} is missing")
-        does += f"; {n_missing} missing are a category of their own"
-    return Column(name, kind, does, n_missing, tuple(names), "", tuple(kept), other, flag, remark=other or flag)
+    names = tuple(f"{name} = {level}" for level in [*kept, *["other"] * other])
+    made = Column(name, kind, does, n_missing, names, levels=tuple(kept), other=other, remark=other)
+    return _with_missing(made, "are a category of their own")
 
 
 # The target
@@ -345,27 +347,26 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
 def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
-    found = as_numbers(values, convention=convention)
+
+    def refused(why: str) -> TableError:
+        return TableError(f"the target {name!r} {why}")
+
+    found = as_numbers(values, convention)
     numbers: Array | None = None if found is None else found.values
     if numbers is not None and np.isnan(numbers).any():
-        raise TableError(f"the target {name!r} must be finite, got {int(np.isnan(numbers).sum())} infinite values")
-    words_are_few = numbers is None and task != "classification"
-    almost = as_numbers(values, mostly=True, convention=convention) if words_are_few else None
-    if almost is not None:
-        raise TableError(
-            f"the target {name!r} is numbers but for {', '.join(map(repr, almost.words))}; correct these or leave them "
-            "empty, or pass --task classification"
-        )
+        raise refused(f"must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     if numbers is not None and np.abs(numbers).max() > LARGEST:
-        raise TableError(
-            f"the target {name!r} must be within ±{LARGEST:g}, got {numbers[np.abs(numbers).argmax()]:g}; rescale it"
-        )
+        raise refused(_too_large(numbers))
+    almost = as_numbers(values, convention, mostly=True) if numbers is None and task != "classification" else None
+    if almost is not None:
+        remedy = "correct these or leave them empty, or pass --task classification"
+        raise refused(f"is numbers but for {', '.join(map(repr, almost.words))}; {remedy}")
     whole = numbers is not None and bool(np.equal(numbers, np.round(numbers)).all())
     labels = values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: str(int(v)))
     n_different = labels.nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
-        raise TableError(f"the target {name!r} is {word}, always {values.iloc[0]!s}; choose another column")
+        raise refused(f"is {word}, always {values.iloc[0]!s}; choose another column")
     said = f"{task}, as asked"
     if task == "auto":
         few = numbers is None or (whole and n_different <= FEW_INTEGERS)
@@ -375,17 +376,13 @@ def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
     if task == "regression":
         if numbers is None:
             wrong = next((v for v in values if as_numbers(pd.Series([v])) is None), values.iloc[0])
-            raise TableError(
-                f"the target {name!r} must be numbers for regression, got {wrong!r}; pass --task classification or "
-                "choose another column"
-            )
+            remedy = "pass --task classification or choose another column"
+            raise refused(f"must be numbers for regression, got {wrong!r}; {remedy}")
         return Target(name, task, numbers, said=said)
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:
-        raise TableError(
-            f"the target {name!r} has {len(classes)} classes, more than {MOST_CLASSES}; choose another column, or "
-            "--task regression if it is numbers"
-        )
+        remedy = "choose another column, or --task regression if it is numbers"
+        raise refused(f"has {len(classes)} classes, more than {MOST_CLASSES}; {remedy}")
     y = pd.Categorical(labels, categories=classes).codes.astype(np.int64)
     return Target(name, task, y, tuple(classes), said)
 

@@ -1,178 +1,51 @@
-"""`compare`: what to use on this table, and does RLP help? Every contender on a user's own data."""
+"""`compare`: what to use on this table, and does RLP help? Every contender on a user's own data.
+
+Other models are trained first, networks after, those clearly behind only on the first splits.
+"""
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from rich.console import Console
 
 from rlploss import _checks
 from rlploss._progress import duration, say
-from rlploss._scaling import Array
-from rlploss.compare import schedule
-from rlploss.compare.answer import Answer, Reached, answer, by, gap, reverse
-from rlploss.compare.arms import BASELINES, PLAIN, QUICK, Condition, Contender, Levels, ablations, contenders_for
-from rlploss.compare.columns import Design, make_design
-from rlploss.compare.read import as_frame
-from rlploss.compare.rows import MEASURES, WINDOWS
+from rlploss._values import loaded_by_path
+from rlploss.compare.answer import Comparison
+from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contender, contenders_for
+from rlploss.compare.columns import Design, frame_of, make_design
+from rlploss.compare.read import TableError, check_frame
+from rlploss.compare.rows import MEASURES, TEST_SHARE, WINDOWS, filled, n_test_rows
 from rlploss.compare.train import Trainer
-from rlploss.lab import stats
+from rlploss.estimators.dial import DIALS, Index, auto_subset_size
+from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
-from rlploss.lab.text import LabError, number
-from rlploss.lab.workers import Workers, parse_workers
-
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
+from rlploss.lab.text import LabError
+from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
+FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
+FIRST = 3  # splits after which arms that are clearly behind are stopped
+BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
+WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
+BEGINNING, ENDING = 2.0, 4.0  # seconds to start processes, and to write a report
+INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
+MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`."""
-
-    design: Design
-    contenders: tuple[Contender, ...]
-    conditions: tuple[Condition, ...]
-    cells: Mapping[tuple[str, str], StoredCell]  # by condition and contender
-    rows: Trainer  # after sampling
-    steps: int
-    seeds: tuple[int, ...]
-    notes: tuple[str, ...] = ()  # what was not done, and why
-    source: str = "the table"
-    command: str = ""  # what made it
-
-    @property
-    def task(self) -> str:
-        """The task, regression or classification."""
-        return self.design.target.task
-
-    @property
-    def measures(self) -> dict[str, str]:
-        """What is measured on the test rows, in words by name; the first decides."""
-        return MEASURES[self.task]
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether lower values of the measure that decides are better."""
-        return self.task == "regression"
-
-    def values(self, contender: str, measure: str | None = None, condition: str = "plain") -> Array:
-        """Return a measure of one contender [splits], or another number that is kept of every split."""
-        return self.cells[condition, contender].final(measure or next(iter(self.measures)))
-
-    def spread(self, one: Contender, measure: str = "", condition: str = "plain") -> tuple[float, float, float]:
-        """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
-        measure = measure or next(iter(self.measures))
-        mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure, condition)[:, None]))
-        return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
-
-    def arms(self, condition: str = "plain") -> list[Contender]:
-        """Return the contenders that have results under a condition."""
-        return [one for one in self.contenders if (condition, one.name) in self.cells]
-
-    def answer(self, condition: str = "plain") -> Answer:
-        """Return the verdicts of one condition."""
-        arms = self.arms(condition)
-        n_test, n_train = (self.values(arms[0].name, name, condition) for name in ("n_test", "n_train"))
-        reached = {}
-        for one in arms:
-            rows = [network.artifacts["rows"] for network in self.cells[condition, one.name].of_variant()]
-            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss", condition).mean())
-            reached[one.name] = Reached(self.values(one.name, condition=condition), rows, tie)
-        stays, of = self.dial_stays(condition=condition)
-        overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
-        lower, n_rows = self.lower_is_better, len(self.rows.X)
-        return answer(arms, reached, lower_is_better=lower, overlap=overlap, n_rows=n_rows, stays=stays, of=of)
-
-    def dial_stays(self, contender: str = "rlp", condition: str = "plain") -> tuple[int, int]:
-        """Return in how many splits RLP chose the MSE end of its dial, and how many splits there are."""
-        cell = self.cells.get((condition, contender))
-        if cell is None or not cell.has("subset_size"):
-            return 0, 0
-        sizes = self.values(contender, "subset_size", condition)
-        return int((sizes == 0).sum()), len(sizes)
-
-    def called(self, one: Contender) -> str:
-        """Return the name of an arm by what it was: RLP whose dial stands at its MSE end is MSE."""
-        stays, of = self.dial_stays(one.name) if one.is_rlp else (0, 0)
-        return one.label.replace("RLP", "MSE", 1) if of and 2 * stays > of else one.label
-
-    def lines(self) -> list[str]:
-        """Return what to use, whether RLP adds anything, how sure that is, and one line for every ablation."""
-        a = self.answer()
-        best, n, seconds = self.called(a.best), len(self.values(a.best.name)), self.seconds(a.best)
-        trivial = next((one for one in self.arms() if one.name in BASELINES), None)
-        value = float(self.values(a.best.name).mean())
-        how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
-        against = ""
-        if trivial is not None and trivial is not a.best:
-            base = float(self.values(trivial.name).mean())
-            against = f", against {base:.1%} for the most frequent class"
-            if self.lower_is_better:
-                against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
-        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
-        use = f"Use {best}{renamed if best != a.best.label else ''}: {how}{against}; {seconds:.1f} s to tune and train."
-        if trivial is not None and a.useless:
-            use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
-        word = a.verdict(at_mse=best != a.best.label)
-        told = [use, (f"{word}: " if word else "") + a.sentence("on this table")]
-        told[1:1] = [note for note in self.notes if note.startswith("RLP is MSE")]
-        second = self.called(a.second)
-        if second == best:  # one of them is RLP at its MSE end
-            best, second = a.best.label, a.second.label
-        many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
-        useful = "Not sure that any is of use" if trivial is not None and a.useless else ""
-        if a.lead.word == "better":
-            sure = f"{useful or 'Sure'}: {best} is better than the next, {second}, by {by(a.lead)} in {many}"
-        else:
-            level = f"{second} is not distinguishable from {best} ({gap(reverse(a.lead))})"
-            if a.lead.word == "worse":  # an average that a few splits have made
-                level = f"{second} is better than {best} in most splits, not on average ({gap(reverse(a.lead))})"
-            sure = f"{useful or 'Not sure'}: {level} in {many}"
-        heed = "; the warnings may change this" if self.design.warnings else ""
-        told.append(f"{sure}{heed}.")
-        for condition in self.conditions[1:]:
-            told.append(self.answer(condition.name).sentence(f"with {condition.label}"))
-        return told
-
-    def seconds(self, one: Contender) -> float:
-        """Return how long it takes to tune and train an arm once."""
-        return float(np.mean([network.seconds for network in self.cells["plain", one.name].networks]))
-
-    def summary(self) -> str:
-        """Return what to use, whether RLP adds anything and how sure that is, a line each."""
-        return "\n".join(self.lines())
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per contender and condition: means, intervals, the paired test against RLP, seconds."""
-        from rlploss.compare.report import result_rows
-
-        return pd.DataFrame([row for condition in self.conditions for row in result_rows(self, condition)])
-
-    def best_model(self) -> Pipeline:
-        """Return the winner, trained on all rows: a scikit-learn Pipeline that predicts from raw frames."""
-        from rlploss.compare.model import train_model
-
-        return train_model(self)
-
-    def write(self, directory: str | Path) -> Path:
-        """Write report.html, its tables and figures, comparison.json and the model; returns the path of the page."""
-        from rlploss.compare.report import write
-
-        return write(self, Path(directory))
-
-    def __repr__(self) -> str:
-        return f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)} splits\n{self.summary()}"
+Cells = dict[str, StoredCell]  # by contender
 
 
 def compare(
@@ -184,9 +57,6 @@ def compare(
     losses: Mapping[str, Any] | None = None,
     time: str | None = None,
     group: str | None = None,
-    train_size: Levels = None,
-    noise: Levels = None,
-    shift: Levels = None,
     n_splits: int | None = None,
     steps: int = 4000,
     max_rows: int = 10_000,
@@ -214,9 +84,6 @@ def compare(
             (pred, target, features) of a batch. Each is an arm beside the others.
         time: a column of X: train on the past, test on the future, in five windows.
         group: a column of X: rows that share its value are all in training or all in test.
-        train_size, noise, shift: repeat it with so many training rows, with noise on the training features (in units
-            of their standard deviations), with training rows near the mean and test rows far from it (γ). Numbers or
-            lists of numbers.
         n_splits: splits into training and test rows; 10, or 5 if it is to be quick.
         steps: the most optimiser steps of a network.
         max_rows: larger tables are sampled down to this, and the answer says so.
@@ -236,30 +103,30 @@ def compare(
         True
     """
     design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
-    names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
-    chosen = contenders_for(design.target.task, names, losses, session=out is None)
+    target = design.target
+    names = QUICK[target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
+    chosen = contenders_for(target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
-    keep = schedule.sample(design, _checks.count("max_rows", max_rows, minimum=schedule.FEWEST_ROWS), first)
-    conditions = (PLAIN, *ablations(train_size, noise, shift))
+    keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     when = None if design.time is None else design.time[keep]
     groups = None if design.group is None else design.group[keep]
-    target = design.target
     rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
-    schedule.check_rows(rows, conditions, seeds)
+    check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
-    chosen, notes = schedule.without_dial(chosen, rows)
-    if names is None:
-        chosen, more = schedule.without_mixup(chosen, rows)
-        notes += more
+    chosen, notes = of_use(chosen, rows, asked=names is not None)
+    if stays_here(chosen) and workers not in ("auto", "inline"):
+        here = "losses of this session are trained in this process"
+        raise ValueError(f'{here}: workers must be "inline", got {workers!r}')
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
-    if schedule.stays_here(chosen) and workers not in ("auto", "inline"):
-        raise ValueError(
-            f'losses of this session are trained in this process: workers must be "inline", got {workers!r}'
-        )
+
+    def found(cells: Cells) -> Comparison | None:
+        there = tuple(one for one in chosen if one.name in cells)
+        return Comparison(design, there, cells, rows, steps, seeds, tuple(notes)) if len(there) > 1 else None
+
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(ROOT)) as store:
@@ -267,16 +134,218 @@ def compare(
             if on_start is not None:
                 on_start()
             if len(keep) < len(design.X):
-                say(console, schedule.sampled_said(len(keep), len(design.X)))
-            say(console, schedule.dial_said(rows))
-
-            def so_far(cells: Mapping[tuple[str, str], StoredCell]) -> str:
-                there = tuple(one for one in chosen if ("plain", one.name) in cells)
-                return Comparison(design, there, (PLAIN,), cells, rows, steps, seeds).lines()[0] if there[1:] else ""
-
-            run = schedule.Run(rows, chosen, conditions, seeds, steps, store, team, console, limit)
-            cells, left = run.all(so_far)
-    there = tuple(one for one in chosen if ("plain", one.name) in cells)
-    if len(there) < 2:
+                say(console, sampled_said(len(keep), len(design.X)))
+            say(console, dial_said(rows))
+            run = Run(rows, chosen, seeds, steps, store, team, console, limit)
+            notes += run.all(found)
+    made = found(run.cells)
+    if made is None:
         raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
-    return Comparison(design, there, conditions, cells, rows, steps, seeds, (*notes, *left))
+    return made
+
+
+def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
+    """Return X and y in one pandas frame, and the name of the target in it."""
+    frame = frame_of(X)
+    target = np.asarray(y) if not hasattr(y, "to_list") else np.asarray(y.to_list(), dtype=object)
+    if target.ndim == 2 and target.shape[1] == 1:
+        target = target[:, 0]
+    if target.ndim != 1 or len(target) != len(frame):
+        raise TableError(f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows")
+    frame = check_frame(frame.reset_index(drop=True), "X")
+    given = getattr(y, "name", None)
+    name = "target" if given in (None, "") else str(given)
+    while name in frame.columns:
+        name += " (target)"
+    frame[name] = pd.Series(list(target), dtype=object).infer_objects()
+    return frame, name
+
+
+# When arms are trained
+
+
+@dataclass
+class Run:
+    """The arms of one comparison, where and for how long they are trained, and what they have come to."""
+
+    rows: Trainer
+    contenders: tuple[Contender, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    store: Store
+    workers: str | Workers  # "auto" decides by how much there is to do
+    console: Console
+    time_limit: float | None
+    cells: Cells = field(default_factory=dict)
+
+    def all(self, found: Callable[[Cells], Comparison | None]) -> list[str]:
+        """Train what is not stored, and return sentences on what was left out; `found` makes the answer so far."""
+        deadline = math.inf if self.time_limit is None else clock.monotonic() + self.time_limit
+        train = partial(self._train, self._team(), deadline)
+        models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
+        networks = [one for one in self.contenders if one not in models]
+        first = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
+        train(models, self.seeds)
+        if networks and (provisional := found(self.cells)) is not None:
+            say(self.console, f"So far, without networks: {provisional.lines()[0]}")
+        train(networks, first)
+        notes = []
+        if len(first) < len(self.seeds):
+            behind = self._behind(networks)
+            train([one for one in networks if one not in behind], self.seeds[FIRST:])
+            labels = ", ".join(one.label for one in behind)
+            notes += [f"Ended after {FIRST} splits, clearly behind: {labels}."] if behind else []
+        if clock.monotonic() > deadline:
+            missing = [one.label for one in self.contenders if one.name not in self.cells]
+            left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
+            notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
+        return notes
+
+    def _team(self) -> Workers:
+        """Say what will be done and how long it takes, and return who does it."""
+        cells = [self.rows.cell(one, self.seeds, self.steps) for one in self.contenders]
+        parts = (self.seeds, self.seeds[:FIRST])  # a network's first splits are a cell of their own
+        todo = [cell for cell in cells if not any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)]
+        work, stored = sum(map(self.rows.expected_seconds, todo)), len(cells) - len(todo)
+        team, cores, stays = self.workers, torch.get_num_threads(), stays_here(self.contenders)
+        if isinstance(team, str):
+            team = parse_workers("inline" if work < WORTH_PROCESSES or stays else "local")
+        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or stays or cores < 2):
+            team = Inline()
+        threads = cores if isinstance(team, Inline) else team.count
+        left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
+        kept = f", {stored} trained already" if stored else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
+        say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{kept}{about}.")
+        return team
+
+    def _train(self, team: Workers, deadline: float, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
+        """Train arms on these splits unless they are stored, and add them to what there is."""
+        made = {one.name: self.rows.cell(one, seeds, self.steps) for one in arms}
+        if clock.monotonic() < deadline:
+            todo = plan(made.values(), self.store, cost=self.rows.expected_seconds, workers=team)
+            done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
+            if done.failed:
+                reason = next(iter(done.failed.values()))
+                raise LabError(f"{len(done.failed)} of {len(self.contenders)} arms could not be trained: {reason}")
+        for name, cell in made.items():
+            if (found := self.store.read(cell)) is None:
+                continue
+            if (before := self.cells.get(name)) is not None:
+                networks, seconds = before.networks + found.networks, before.seconds + found.seconds
+                found = replace(found, networks=networks, seconds=seconds)
+            self.cells[name] = found
+
+    def _behind(self, networks: Sequence[Contender]) -> list[Contender]:
+        """Return networks that were clearly behind the best arm in each of the first splits.
+
+        RLP, and the best network without it, go on: how they stand to each other is a question of its own.
+        """
+        measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
+        found = {name: (1 if lower else -1) * cell.final(measure)[:FIRST] for name, cell in self.cells.items()}
+        there = [one for one in networks if one.name in found]
+        names = sorted(found, key=lambda name: float(found[name].mean()))  # the best first
+        plain = [one.name for one in there if not one.model and not one.is_rlp]
+        kept = {"rlp", *[name for name in names if name in plain][:1]}
+        most = [BEHIND * found[name] if lower else found[name] + POINTS for name in names[:1]]
+        return [one for one in there if one.name not in kept and (found[one.name] > most).all()]
+
+
+def stays_here(contenders: Sequence[Contender]) -> bool:
+    """Whether a loss among them is a function that cannot be sent to another process: it is in no file of its own."""
+    functions = [getattr(one.objective, "function", None) for one in contenders]
+    return not all(function is None or loaded_by_path(function) for function in functions)
+
+
+# The rows before anything is trained
+
+
+def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tuple[tuple[Contender, ...], list[str]]:
+    """Return the arms that are of use on these rows, and why others are not.
+
+    RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked for, is left out on
+    few rows: every step draws anew, which takes ten times as long.
+    """
+    smallest, p, notes = _smallest(rows), rows.X.shape[1] + 1, []
+    rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
+    if rlp and smallest <= p + 1:
+        notes.append(
+            f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more "
+            f"rows than columns. {', '.join(one.label for one in rlp)} not trained."
+        )
+        chosen = tuple(one for one in chosen if one not in rlp)
+        wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
+        chosen += tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen)
+    mixed = [one for one in chosen if one.own == "shape"]
+    if mixed and not asked and len(rows.X) < MIXUP_ROWS:
+        labels = ", ".join(one.label for one in mixed)
+        notes.append(f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them.")
+        chosen = tuple(one for one in chosen if one not in mixed)
+    return chosen, notes
+
+
+def _smallest(rows: Trainer) -> int:
+    """Return the fewest rows that a network trains on."""
+    n = len(rows.X) - n_test_rows(len(rows.X)) if rows.time is None else rows.windows()[1][0]
+    if n < FEWEST_TRAINING_ROWS:
+        return n
+    return min(len(train) for train, _ in rows.folds(np.arange(n), np.random.default_rng(0)))
+
+
+def dial_said(rows: Trainer) -> str:
+    """Return where RLP's dial may stand on this table, and why."""
+    n, d = round((1 - TEST_SHARE) * len(rows.X)), rows.X.shape[1]
+    if _smallest(rows) <= d + 2:
+        none = "leave RLP no subset with more rows than columns: it is MSE"
+        return f"The dial: {d} columns and {n} training rows {none}."
+    sizes = ", ".join(f"{dial.subset_size(n, d + 1):,}" for dial in DIALS[1:])
+    auto = auto_subset_size(filled(rows.X)[0], np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y)
+    curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
+    return (
+        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all {n:,} training rows are "
+        f"linear regression; tried are MSE and {sizes} rows. "
+        f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
+    )
+
+
+def sample(design: Design, max_rows: int, seed: int) -> Index:
+    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
+    n = len(design.X)
+    if n < FEWEST_ROWS:
+        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
+        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+    y, classes = design.target.y, design.target.classes
+    for number, label in enumerate(classes):
+        rows = int((y == number).sum())
+        if rows < FEWEST_OF_A_CLASS:
+            raise TableError(
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
+                "merge rare classes or drop their rows"
+            )
+    if n <= max_rows:
+        return np.arange(n)
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    if not classes:
+        return np.sort(order[:max_rows])
+    kept = []  # every class keeps its share, and the rows it needs
+    for number in range(len(classes)):
+        mine = order[y[order] == number]
+        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
+    return np.sort(np.concatenate(kept))
+
+
+def check_rows(rows: Trainer, seeds: Sequence[int]) -> None:
+    """Refuse times and groups that leave too few rows, before anything is trained."""
+    for seed in seeds if rows.time is not None or rows.group is not None else ():
+        train, test = rows.split(seed)
+        classes = rows.task == "regression" or len(np.unique(rows.y[train])) > 1
+        if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
+            raise TableError(
+                f"--{'group' if rows.time is None else 'time'} must leave {FEWEST_TRAINING_ROWS} training rows and 5 "
+                f"test rows in every split, got {len(train)} and {len(test)}; the column has too few different values"
+            )
+
+
+def sampled_said(n_used: int, n: int) -> str:
+    """Return what is told about a sample, on the terminal and in the report."""
+    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."

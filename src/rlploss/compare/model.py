@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.pipeline import Pipeline
 from torch import nn
@@ -19,24 +20,23 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.arms import Contender
-from rlploss.compare.columns import Column
-from rlploss.compare.read import TableError, frame_of
-from rlploss.compare.rows import Rows, TargetScale, filled, probabilities
-from rlploss.compare.train import fit_model, network_problem, staged, with_stages
+from rlploss.compare.columns import Column, frame_of
+from rlploss.compare.read import TableError
+from rlploss.compare.rows import TargetScale, filled
+from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
 
 if TYPE_CHECKING:
-    from rlploss.compare.comparison import Comparison
+    from rlploss.compare.answer import Comparison
 
 FILE, WEIGHTS, ESTIMATOR = "model.json", "weights.safetensors", "estimator.skops"
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda z: np.maximum(z, 0),
     "tanh": np.tanh,
-    "sigmoid": lambda z: 1 / (1 + np.exp(-np.clip(z, -500, 500))),
+    "sigmoid": expit,
     "identity": lambda z: z,
-    "softmax": lambda z: probabilities(z, logits=True),
+    "softmax": lambda z: softmax(z, axis=1),
 }
 
 
@@ -62,17 +62,13 @@ class ReadColumns(TransformerMixin, Made):
 
     def transform(self, X: Any) -> Array:
         """Return the columns of numbers [n, d], NaN where a value is missing."""
-        frame = frame_of(X, [column.name for column in self.columns])
+        frame = frame_of(X, [column.name for column in self.columns]).reset_index(drop=True)
         nothing = pd.Series([None] * len(frame), dtype=object)
-        parts = [
-            column.numbers(frame[column.name].reset_index(drop=True) if column.name in frame else nothing)
-            for column in self.columns
-        ]
-        return np.concatenate(parts, axis=1)
+        return np.hstack([column.numbers(frame.get(column.name, nothing)) for column in self.columns])
 
     def absent(self, frame: pd.DataFrame) -> list[str]:
         """Return the columns that a frame should have and has not."""
-        return [column.name for column in self.columns if column.names and column.name not in frame.columns]
+        return [column.name for column in self.columns if column.name not in frame.columns]
 
 
 class FillAndScale(TransformerMixin, Made):
@@ -90,25 +86,25 @@ class FillAndScale(TransformerMixin, Made):
 class Chain:
     """A network as arrays: layers of weights [out, in] and offsets [out], each with what follows it."""
 
-    weights: tuple[tuple[Array, Array], ...]
+    layers: tuple[tuple[Array, Array], ...]
     activations: tuple[str, ...]
     share: float = 1.0  # in a mean of networks
 
     @classmethod
     def of(cls, network: nn.Module, share: float = 1.0) -> Chain:
         """Return a sequence of linear layers and activations as arrays."""
-        weights, names = [], []
+        layers, names = [], []
         for layer in network.modules():
             if isinstance(layer, nn.Linear):
-                weights.append((layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()))
+                layers.append((layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()))
                 names.append("identity")
             elif type(layer).__name__.lower() in ACTIVATIONS:
                 names[-1] = type(layer).__name__.lower()
-        return cls(tuple(weights), tuple(names), share)
+        return cls(tuple(layers), tuple(names), share)
 
     def __call__(self, X: Array) -> Array:
         """Return the outputs [n, C]."""
-        for (weight, offset), name in zip(self.weights, self.activations, strict=True):
+        for (weight, offset), name in zip(self.layers, self.activations, strict=True):
             X = ACTIVATIONS[name](X @ weight.T + offset)
         return X
 
@@ -116,17 +112,12 @@ class Chain:
 class Kept(Made):
     """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
 
-    def __init__(self, model: Any, target: TargetScale | None, classes: Sequence[str], logits: bool = False) -> None:
+    def __init__(self, model: Any, target: TargetScale, classes: Sequence[str], logits: bool = False) -> None:
         self.model, self.target, self.classes, self.logits = model, target, classes, logits
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Refuse: this model is trained; a new comparison trains another."""
         raise TypeError("this model is trained already; run compare on the new table to train another")
-
-    def _outputs(self, X: Array) -> Array:
-        if isinstance(self.model, tuple):
-            return np.asarray(sum(chain.share * chain(X) for chain in self.model))
-        return staged(self.model, X, False, len(self.classes))[0]
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -136,48 +127,50 @@ class Kept(Made):
 
     def predict_proba(self, X: Array) -> Array:
         """Return probabilities [n, C] of the classes."""
-        return probabilities(self._outputs(X), logits=self.logits)
+        return self._predicted(X)
+
+    def _predicted(self, X: Array) -> Array:
+        if isinstance(self.model, tuple):
+            out = np.asarray(sum(chain.share * chain(X) for chain in self.model))
+        else:
+            (out,) = outputs(self.model, X, len(self.classes))
+        return self.target.original(out, logits=self.logits)
 
     def predict(self, X: Array) -> NDArray[Any]:
         """Return numbers in the target's own units, or classes."""
-        if self.target is None:
-            return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-        return self.target.original(self._outputs(X)[:, 0])
+        found = self._predicted(X)
+        return np.asarray(self.classes_[found.argmax(axis=1)]) if len(self.classes) else found[:, 0]
 
 
 def train_model(found: Comparison) -> Pipeline:
-    """Return the winner, trained on all rows of the table with the setting that it chose most often."""
+    """Return the winner, trained on all rows of the table with the setting that it chose most often.
+
+    Steps, or trees of boosting, are the median of those chosen with it.
+    """
     design, one = found.design, found.answer().best
-    everything = replace(found.rows, X=design.X, y=design.target.y, time=None, group=None)
     (X,) = filled(design.X)
-    median = np.nan_to_num(np.nanmedian(design.X, axis=0)) if np.isnan(design.X).any() else np.zeros(X.shape[1])
-    scaling = Scaling.of(X)
+    scaling, y, classes = Scaling.of(X), design.target.y, design.target.classes
+    X = scaling.inputs(X)
     chosen = found.values(one.name, "setting")
     setting = int(Counter(chosen).most_common(1)[0][0])
-    model, log, logits = _fitted(found, everything, one, setting, scaling.inputs(X))
-    target = None if everything.n_classes else TargetScale.of(everything.y, log=log)
-    last = Kept(model, target, design.target.classes, logits)
-    numbers = FillAndScale(median, scaling.x_mean, scaling.x_scale)
-    columns = ReadColumns([column for column in design.columns if column.names])
-    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
-
-
-def _fitted(found: Comparison, rows: Rows, one: Contender, setting: int, X: Array) -> tuple[Any, bool, bool]:
-    """Return networks or a model, whether it predicts logarithms, and whether it gives logits."""
-    n_train = int(found.values(one.name, "n_train")[0])
+    steps = sorted(found.values(one.name, "best_step")[chosen == setting])
+    middle = int(steps[len(steps) // 2])
+    in_logs = bool(found.values(one.name, "log")[chosen == setting][0])
+    target = TargetScale.of(y, log=in_logs, n_classes=len(classes))
     if one.model:
-        model, log, stages = found.rows.tries(one, n_train, 0)[setting]
-        y = rows.y if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)
-        fitted = fit_model(with_stages(model, stages), X, y)
-        return (_members(fitted) if one.model == "rlp-cv" else fitted), log, False
-    settings = one.settings
-    log, tried = setting >= len(settings), settings[setting % len(settings)]
-    steps = sorted(found.values(one.name, "best_step")[found.values(one.name, "setting") == setting])
-    y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else TargetScale.of(rows.y, log=log).scaled(rows.y)[:, None]
-    problem = network_problem(tried, X, y, 0, Steps(int(steps[len(steps) // 2])))
-    (history,) = found.rows.fit(one, [problem], lambda _: None)
-    assert history.model is not None
-    return (Chain.of(history.model),), log, one.gives_logits
+        model, _ = found.rows.tries(one, int(found.values(one.name, "n_train")[0]), 0)[setting]
+        kept = fit_model(with_trees(model, middle), X, target.scaled(y))
+        kept = _members(kept) if one.model == "rlp-cv" else kept
+    else:
+        tried = one.settings[setting % len(one.settings)]
+        problem = network_problem(tried, X, target.matrix(y), 0, Steps(middle))
+        (history,) = found.rows.fit(one, [problem], lambda _: None)
+        assert history.model is not None
+        kept = (Chain.of(history.model),)
+    columns = ReadColumns([column for column in design.columns if column.names])
+    numbers = FillAndScale(np.nanmedian(design.X, axis=0), scaling.x_mean, scaling.x_scale)
+    last = Kept(kept, target, classes, one.gives_logits)
+    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
 
 
 def _members(fitted: Any) -> tuple[Chain, ...]:
@@ -191,10 +184,12 @@ def _members(fitted: Any) -> tuple[Chain, ...]:
         parts = [member.plane, member.network] if isinstance(member, Skip) else [member]
         for part, mean in zip(parts, (s.y_mean, 0 * s.y_mean), strict=False):  # the offset counts once
             chain = Chain.of(part, share)
-            layers = [list(layer) for layer in chain.weights]
-            layers[0] = [layers[0][0] / s.x_scale, layers[0][1] - layers[0][0] @ (s.x_mean / s.x_scale)]
-            layers[-1] = [layers[-1][0] * s.y_scale[:, None], layers[-1][1] * s.y_scale + mean]
-            found.append(replace(chain, weights=tuple((w, b) for w, b in layers)))
+            layers = list(chain.layers)
+            weight, offset = layers[0]
+            layers[0] = weight / s.x_scale, offset - weight @ (s.x_mean / s.x_scale)
+            weight, offset = layers[-1]
+            layers[-1] = weight * s.y_scale[:, None], offset * s.y_scale + mean
+            found.append(replace(chain, layers=tuple(layers)))
     return tuple(found)
 
 
@@ -204,24 +199,24 @@ def _members(fitted: Any) -> tuple[Chain, ...]:
 def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
     """Write a model: JSON for columns and scaling, safetensors for networks, skops for scikit-learn's own."""
     columns, numbers, last = (step for _, step in model.steps)
+    networks = last.model if isinstance(last.model, tuple) else ()
     kept: dict[str, Any] = {
         "rlploss": __version__,
         **about,
         "columns": [asdict(column) for column in columns.columns],
         "numbers": {name: getattr(numbers, name).tolist() for name in ("median", "mean", "scale")},
-        "target": None if last.target is None else asdict(last.target),
+        "target": asdict(last.target),
         "classes": list(last.classes),
         "logits": last.logits,
-        "networks": [],
+        "networks": [{"activations": chain.activations, "share": chain.share} for chain in networks],
     }
-    if isinstance(last.model, tuple):
+    if networks:
         from safetensors.numpy import save as to_bytes
 
-        kept["networks"] = [{"activations": chain.activations, "share": chain.share} for chain in last.model]
         arrays = {
             f"{i}.{j}.{name}": np.ascontiguousarray(array)
-            for i, chain in enumerate(last.model)
-            for j, layer in enumerate(chain.weights)
+            for i, chain in enumerate(networks)
+            for j, layer in enumerate(chain.layers)
             for name, array in zip(("weight", "offset"), layer, strict=True)
         }
         write_bytes(directory / WEIGHTS, to_bytes(arrays))
@@ -246,32 +241,27 @@ def load(directory: str | Path) -> Pipeline:
         told: list[dict[str, Any]] = [
             {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]
         ]
-        columns = [Column(**one) for one in told]
+        columns = ReadColumns([Column(**one) for one in told])
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
-        target = None if kept["target"] is None else TargetScale(**kept["target"])
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
-        last = Kept(model, target, tuple(kept["classes"]), kept["logits"])
+        last = Kept(model, TargetScale(**kept["target"]), tuple(kept["classes"]), kept["logits"])
+    except TableError:
+        raise
     except (OSError, ValueError, TypeError, LookupError) as error:
-        if isinstance(error, TableError):
-            raise
-        raise TableError(
-            f"the model in {place} cannot be read ({type(error).__name__}: {error}); make it anew"
-        ) from error
-    return Pipeline([("columns", ReadColumns(columns)), ("numbers", numbers), ("model", last)])
+        why = f"{type(error).__name__}: {error}"
+        raise TableError(f"the model in {place} cannot be read ({why}); make it anew") from error
+    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:
     from safetensors.numpy import load_file
 
-    arrays = load_file(place / WEIGHTS)
-    return tuple(
-        Chain(
-            tuple((arrays[f"{i}.{j}.weight"], arrays[f"{i}.{j}.offset"]) for j in range(len(one["activations"]))),
-            tuple(one["activations"]),
-            one["share"],
-        )
-        for i, one in enumerate(described)
-    )
+    arrays, found = load_file(place / WEIGHTS), []
+    for i, one in enumerate(described):
+        names = tuple(one["activations"])
+        layers = tuple((arrays[f"{i}.{j}.weight"], arrays[f"{i}.{j}.offset"]) for j in range(len(names)))
+        found.append(Chain(layers, names, one["share"]))
+    return tuple(found)
 
 
 def _estimator(place: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from sklearn.metrics import confusion_matrix
 
 from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
 from rlploss._scaling import Array
 from rlploss.compare import model
-from rlploss.compare.answer import reverse
-from rlploss.compare.arms import BASELINES, N_SETTINGS, PLAIN, Condition, Contender
+from rlploss.compare.answer import Comparison, reverse
+from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
 from rlploss.compare.columns import Column
-from rlploss.compare.comparison import Comparison
+from rlploss.compare.comparison import dial_said, sampled_said
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
-from rlploss.compare.schedule import dial_said, sampled_said
 from rlploss.estimators.dial import Index
 from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
@@ -30,76 +31,62 @@ from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.text import number
 
 TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
+ERRORS = "Mean and 95 % interval over splits of the error on validation rows"
+NOT_PLAIN = ("MAE", "Huber", "Pointwise", "BatchLoss")
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
-def result_rows(found: Comparison, condition: Condition) -> list[dict[str, Any]]:
+def result_rows(found: Comparison) -> list[dict[str, Any]]:
     """Return one row per contender: every measure with its interval, the paired test against RLP, seconds."""
-    verdict = found.answer(condition.name)
+    verdict = found.answer()
     rows = []
-    for one in found.arms(condition.name):
-        row: dict[str, Any] = {"condition": condition.label, "arm": one.label}
+    for one in found.contenders:
+        row: dict[str, Any] = {"arm": one.label}
         for measure in found.measures:
-            mean, low, high = found.spread(one, measure, condition.name)
+            mean, low, high = found.spread(one, measure)
             row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
-        row |= {"against": verdict.ours.label, **UNTESTED}
-        if one.name in verdict.against:
-            c = reverse(verdict.against[one.name])
-            low, high = c.told
-            row |= {"scale": c.scale, "effect": c.effect, "effect_low": low}
-            row |= {"effect_high": high, "p": c.p, "p_holm": c.p_holm, "verdict": c.word}
-        networks = found.cells[condition.name, one.name].networks
+        c = reverse(verdict.against[one.name]) if one.name in verdict.against else None
+        tested = () if c is None else (c.scale, c.effect, *c.told, c.p, c.p_holm, c.word)
+        row |= {"against": verdict.ours.label, **UNTESTED, **dict(zip(UNTESTED, tested, strict=False))}
+        networks = found.cells[one.name].networks
         rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
     return rows
 
 
-def result_table(found: Comparison, condition: Condition, *, short: bool = False) -> Table:
+def result_table(found: Comparison, *, short: bool = False) -> Table:
     """Return the results as they are shown, the best first; `short` fits a terminal."""
-    ours = found.answer(condition.name).ours.label
-    words = found.measures
+    ours, words, lower = found.answer().ours.label, found.measures, found.lower_is_better
     first, *others = words
-    rows = sorted(result_rows(found, condition), key=lambda row: row[first], reverse=not found.lower_is_better)
+    comma, to = (", ", "–") if short else (",\u00a0", " to ")
+    rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not lower)
     shown: list[tuple[str, ...]] = []
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
-            ends = (", " if short else ",\u00a0").join(number(row[f"effect_{end}"]) for end in ("low", "high"))
-            effect = f"{number(row['effect'])} [{ends}]"
+            effect = f"{number(row['effect'])} [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
-        interval = ("–" if short else " to ").join(number(row[f"{first}_{end}"]) for end in ("low", "high"))
-        if short:
-            shown.append((row["arm"], number(row[first]), interval, effect, word, number(row["seconds"])))
-            continue
-        rest = (number(row[name]) for name in others)
-        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) else ""
-        shown.append(
-            (f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest, number(row["seconds"]))
-        )
-    name = "results" if condition == PLAIN else f"results-{condition.name}"
+        interval = f"{number(row[f'{first}_low'])}{to}{number(row[f'{first}_high'])}"
+        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) and not short else ""
+        rest = (number(row[name]) for name in (*others, "seconds"))
+        shown.append((f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest))
+    head = ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
+            *(words[name] for name in others), "seconds")  # fmt: skip
     if short:
-        measure = "error" if found.lower_is_better else "accuracy"
-        head = ("arm", measure, "95 % interval", f"against {ours}", "verdict", "seconds")
-        return Table(name, "", head, tuple(shown))
-    how = "ratio of errors, below 1 is better" if found.lower_is_better else "difference of accuracies"
+        few_columns = [(row[0], row[1], row[2], row[3], row[5], row[-1]) for row in (head, *shown)]
+        few_columns[0] = ("arm", "error" if lower else "accuracy", *few_columns[0][2:])
+        return Table("results", "", few_columns[0], tuple(few_columns[1:]))
+    how = "ratio of errors, below 1 is better" if lower else "difference of accuracies"
     own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
     if found.design.time is not None:
         own = "windows of time do not overlap"
-    return Table(
-        name,
-        f"Test rows, mean over {len(found.seeds)} splits",
-        ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
-         *(words[name] for name in others), "seconds"),
-        tuple(shown),
-        data_header=tuple(rows[0]),
-        data_rows=tuple(tuple(row.values()) for row in rows),
-        notes=(
-            f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can "
-            "tell, and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or "
-            "±1 point, of no difference; undecided is neither better, worse nor level. All speak of other splits of "
-            "this table, not of other tables. Seconds are for all splits and settings.",
-        ),
-        text_columns=frozenset({5}),
-    )  # fmt: skip
+    note = (
+        f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the test rows can tell, "
+        "and intervals and p-values are Holm-corrected over the arms. Level is within ±5 % of the error, or ±1 point, "
+        "of no difference; undecided is neither better, worse nor level. All speak of other splits of this table, not "
+        "of other tables. Seconds are for all splits and settings."
+    )
+    title, exact = f"Test rows, mean over {len(found.seeds)} splits", tuple(tuple(row.values()) for row in rows)
+    return Table("results", title, head, tuple(shown), tuple(rows[0]), exact, (note,), text_columns=frozenset({5}))
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
@@ -111,56 +98,42 @@ def columns_table(columns: Sequence[Column]) -> Table:
 
 def build(found: Comparison) -> Report:
     """Return the whole report, what to use first."""
-    verdict = found.answer()
+    verdict, design = found.answer(), found.design
     told = f"Mean and 95 % interval over {len(found.seeds)} splits."
-    errors = "Mean and 95 % interval over splits of the error on validation rows"
     drawn = [Figure("arms", "", told, (contenders_drawing(found),), 1)]
-    dial = dial_panel(found)
-    if dial is not None:
+    if (dial := dial_panel(found)) is not None:
         stays, of = found.dial_stays()
-        told = f"{errors}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
+        told = f"{ERRORS}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
         drawn.append(Figure("dial", "", told, (dial,), 1))
-    sections = [
-        Section(
-            "results", "Results", lead=(*found.notes, *late_said(found)), tables=(result_table(found, PLAIN),),
-            figures=tuple(drawn), facts=facts(found), command=found.command,
-        )
-    ]  # fmt: skip
-    for condition in found.conditions[1:]:
-        lead = (found.answer(condition.name).sentence(f"with {condition.label}"),)
-        tables = (result_table(found, condition),)
-        sections.append(Section(condition.name, f"With {condition.label}", lead=lead, tables=tables))
-    curves = tuple(  # a legend each: they share colours
-        Figure(name, "", f"{errors}, at the chosen setting.", (panel,), 1)
-        for name, panel in zip(("curves", "curves-more"), curve_panels(found), strict=False)
-    )
-    if curves:
-        sections.append(Section("curves", "Curves", figures=curves))
+    notes = (*found.notes, *late_said(found))
+    results = Section("results", "Results", lead=notes, tables=(result_table(found),), figures=tuple(drawn),
+                      facts=facts(found), command=found.command)  # fmt: skip
+    curves = curve_figures(found)
     what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
     shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
-    names, told = ("predictions", "predictions-1"), "Test rows of the first split."
     predictions = tuple(
-        Figure(name, "", told, (scatter_drawing(found, one),), 1) for name, one in zip(names, shown, strict=False)
+        Figure(name, "", "Test rows of the first split.", (scatter_drawing(found, one),), 1)
+        for name, one in zip(("predictions", "predictions-1"), shown, strict=False)
     )
-    marked = [column for column in found.design.columns if column.remark]
-    rest = [column.name for column in found.design.columns if not column.remark and column.names]
+    marked, whole = [column for column in design.columns if column.remark], columns_table(design.columns)
+    rest = [column.name for column in design.columns if not column.remark and column.names]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}." if rest else ""
+    some = replace(whole, rows=columns_table(marked).rows, data_header=whole.header, data_rows=whole.rows)
     kept = (
         f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in, predictions out.",
         "rlploss predict DIR new.csv uses it (DIR is this directory), and so does rlploss.compare.load(DIR) in Python.",
     )
-    whole = columns_table(found.design.columns)
-    some = Table(whole.name, whole.title, whole.header, columns_table(marked).rows, whole.header, whole.rows,
-                 text_columns=whole.text_columns)  # fmt: skip
-    sections += [
+    sections = (
+        results,
+        *((Section("curves", "Curves", figures=curves),) if curves else ()),
         Section("predictions", what, figures=predictions),
         Section("columns", "The columns", lead=(plain,) if plain else (), tables=(some,) if marked else ()),
         Section("model", "The model", lead=kept),
-    ]
+    )
     origin = f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session that made it."
-    summary = (*found.lines()[:3], *(f"Warning: {text}." for text in found.design.warnings), rows_said(found))
+    summary = (*found.lines(), *(f"Warning: {text}." for text in design.warnings), rows_said(found))
     files = () if marked else (whole,)
-    return Report(f"What to use on {found.source}", summary, tuple(sections), footer=(origin,), tables=files)
+    return Report(f"What to use on {found.source}", summary, sections, footer=(origin,), tables=files)
 
 
 def rows_said(found: Comparison) -> str:
@@ -176,7 +149,7 @@ def rows_said(found: Comparison) -> str:
 
 def late_said(found: Comparison) -> tuple[str, ...]:
     """Return which networks had not converged within their steps."""
-    late = {one: int(found.values(one.name, "late").sum()) for one in found.arms() if not one.model}
+    late = {one: int(found.values(one.name, "late").sum()) for one in found.contenders if not one.model}
     words = [f"{one.label} in {n} of {len(found.values(one.name))} splits" for one, n in late.items() if n]
     told = f"Not converged within {found.steps:,} steps: {', '.join(words)}; --steps gives them more."
     return (told,) if words else ()
@@ -184,7 +157,7 @@ def late_said(found: Comparison) -> tuple[str, ...]:
 
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     """Return how the comparison was made fair, and what it took."""
-    first = found.arms()[0].name
+    first = found.contenders[0].name
     n_train, n_test = (int(found.values(first, name)[-1]) for name in ("n_train", "n_test"))
     folds = n_folds(n_train)
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
@@ -193,7 +166,7 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     kind = "" if found.design.group is None else ", whole groups"
     kind = kind if found.design.time is None else ", windows of time"
     seconds = sum(cell.seconds for cell in found.cells.values())
-    origin = found.cells["plain", first].provenance
+    origin = found.cells[first].provenance
     target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
         ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows{kind}"),
@@ -255,8 +228,8 @@ def _ticks(axis: Axis, *, share: bool = False) -> None:
 def contenders_drawing(found: Comparison) -> Drawing:
     """Draw every contender's mean and interval on one axis; the mean, or the class frequencies, as a line."""
     measure = next(iter(found.measures.values()))
-    spread = {one.name: found.spread(one) for one in found.arms()}
-    order = sorted(found.arms(), key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
+    spread = {one.name: found.spread(one) for one in found.contenders}
+    order = sorted(found.contenders, key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
     arms = [one for one in order if one.name not in BASELINES]
     trivial = next((one for one in order if one.name in BASELINES), None)
 
@@ -287,9 +260,9 @@ def contenders_drawing(found: Comparison) -> Drawing:
 
 def dial_panel(found: Comparison) -> Panel | None:
     """Return RLP's validation error against its subset size, from the MSE end to all rows; None without RLP."""
-    if ("plain", "rlp") not in found.cells:
+    if "rlp" not in found.cells:
         return None
-    kept = [network.artifacts for network in found.cells["plain", "rlp"].of_variant()]
+    kept = [network.artifacts for network in found.cells["rlp"].of_variant()]
     sizes, errors = (np.array([one[name] for one in kept], dtype=np.float64) for name in ("sizes", "errors"))
     places = np.median(sizes, axis=0)  # of the settings [splits, settings]; 0 is MSE
     best: list[Array] = [errors[:, places == place].min(axis=1) for place in np.unique(places)]  # the best rate
@@ -307,27 +280,29 @@ def dial_panel(found: Comparison) -> Panel | None:
     )
 
 
-def curve_panels(found: Comparison) -> list[Panel]:
-    """Return the validation error of the chosen settings against the steps; each panel has colours of its own."""
-    groups: dict[str, list[Line]] = {"Plain, and with L2": [], "Robust losses, mixup and your own": []}
-    for one in found.arms():
+def curve_figures(found: Comparison) -> tuple[Figure, ...]:
+    """Return the validation error of the chosen settings against the steps; each figure has colours of its own."""
+    plain: list[Line] = []
+    others: list[Line] = []
+    for one in found.contenders:
         if not one.model:
-            cell = found.cells["plain", one.name]
-            second = one.name in ("mae", "huber") or one.own == "shape" or one.family in ("Pointwise", "BatchLoss")
+            cell = found.cells[one.name]
             x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
             last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
-            lines = groups["Robust losses, mixup and your own" if second else "Plain, and with L2"]
+            lines = others if one.own == "shape" or one.family in NOT_PLAIN else plain
             lines.append(Line(one.label, one.style, x[:last], mean[:last], low[:last], high[:last]))
-    return [
-        Panel(title, "optimiser steps", "validation error", tuple(lines), y_log=True)
-        for title, lines in groups.items()
-        if lines
-    ]
+    titled = (("Plain, and with L2", plain), ("Robust losses, mixup and your own", others))
+    words = "optimiser steps", "validation error"
+    panels = [Panel(title, *words, tuple(lines), y_log=True) for title, lines in titled if lines]
+    told = f"{ERRORS}, at the chosen setting."
+    return tuple(
+        Figure(name, "", told, (panel,), 1) for name, panel in zip(("curves", "curves-more"), panels, strict=False)
+    )
 
 
 def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
     """Draw predictions against truth on the first split; for classes, how often each is taken for each."""
-    kept = found.cells["plain", one.name].of_variant()[0].artifacts
+    kept = found.cells[one.name].of_variant()[0].artifacts
     truth, predicted = kept["truth"], kept["predicted"]
     label = found.called(one)
     if found.task == "classification":
@@ -350,8 +325,7 @@ def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
 
 
 def _classes_drawing(classes: tuple[str, ...], truth: Index, predicted: Index, label: str) -> Drawing:
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, (truth, predicted), 1)
+    counts = confusion_matrix(truth, predicted, labels=range(len(classes)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
     def draw(axes: Axes) -> None:

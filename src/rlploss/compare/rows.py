@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.arms import Condition
-from rlploss.datasets.splits import mahalanobis_region
 from rlploss.estimators.dial import Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
@@ -34,30 +32,42 @@ SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm 
 
 @dataclass(frozen=True)
 class TargetScale:
-    """A target of numbers as models see it: standardised, after its logarithm if asked, and the way back."""
+    """A target as models see it, and the way back: numbers are standardised, after their logarithm if asked.
 
-    log: bool
-    mean: float
-    scale: float
-    low: float  # what comes back lies no further outside the training rows than they are wide
-    high: float
+    Classes are one-hot rows for networks, and come back as probabilities.
+    """
+
+    log: bool = False
+    mean: float = 0.0
+    scale: float = 1.0
+    low: float = 0.0  # what comes back lies no further outside the training rows than they are wide
+    high: float = 0.0
+    n_classes: int = 0
 
     @classmethod
-    def of(cls, y: Array, *, log: bool = False) -> TargetScale:
+    def of(cls, y: NDArray[Any], *, log: bool = False, n_classes: int = 0) -> TargetScale:
         """Return the scale of training rows."""
+        if n_classes:
+            return cls(n_classes=n_classes)
         z = np.log(y) if log else np.asarray(y, dtype=np.float64)
         scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
         low, high = float(z.min()), float(z.max())
         ends = low - (high - low), high + (high - low)
         return cls(log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), *ends)
 
-    def scaled(self, y: Array) -> Array:
-        """Return targets (n,) as models see them."""
-        return ((np.log(y) if self.log else y) - self.mean) / self.scale
+    def scaled(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return targets (n,) as models see them: scaled numbers, or class numbers."""
+        return y if self.n_classes else ((np.log(y) if self.log else y) - self.mean) / self.scale
 
-    def original(self, z: Array) -> Array:
-        """Return predictions in the units of the table."""
-        found = z * self.scale + self.mean
+    def matrix(self, y: NDArray[Any]) -> Array:
+        """Return targets (n,) as networks see them [n, C]."""
+        return np.eye(self.n_classes)[y] if self.n_classes else self.scaled(y)[:, None]
+
+    def original(self, out: Array, *, logits: bool = False) -> Array:
+        """Return outputs in the units of the table, or as probabilities."""
+        if self.n_classes:
+            return np.asarray(softmax(out, axis=1)) if logits else out
+        found = out * self.scale + self.mean
         return np.exp(np.clip(found, self.low, self.high)) if self.log else found
 
 
@@ -78,21 +88,15 @@ class SplitData:
         """How many validation rows each fold has."""
         return [len(validation) for _, validation in self.folds]
 
-    def scale(self, log: bool) -> TargetScale | None:
-        """Return how a target of numbers is scaled; None for classes."""
-        return None if self.n_classes else TargetScale.of(self.y, log=log)
+    def scale(self, log: bool = False) -> TargetScale:
+        """Return how the target is scaled by the training rows."""
+        return TargetScale.of(self.y, log=log, n_classes=self.n_classes)
 
-    def target(self, scale: TargetScale | None) -> Array:
-        """Return what networks are trained on [n, C]: scaled numbers, or one-hot classes."""
-        return np.eye(self.n_classes)[self.y] if scale is None else scale.scaled(self.y)[:, None]
-
-    def error(self, rows: NDArray[Any], scale: TargetScale | None, *, logits: bool = False) -> Callable[[Array], float]:
+    def error(self, rows: NDArray[Any], scale: TargetScale, *, logits: bool = False) -> Callable[[Array], float]:
         """Return what measures predictions of training rows: the squared error, in units of the target's variance."""
-        if scale is None:
-            wanted = np.eye(self.n_classes)[self.y[rows]]
-            return lambda out: float(np.mean((probabilities(out, logits=logits) - wanted) ** 2))
-        truth, unit = self.y[rows], TargetScale.of(self.y).scale
-        return lambda out: float(np.mean(((scale.original(out[:, 0]) - truth) / unit) ** 2))
+        plain = self.scale()
+        truth = plain.matrix(self.y[rows]) if self.n_classes else self.y[rows][:, None]
+        return lambda out: float(np.mean(((scale.original(out, logits=logits) - truth) / plain.scale) ** 2))
 
     def measures(self, predicted: Array) -> dict[str, float]:
         """Return errors of predictions of the test rows in the units of the table, and how many rows there are."""
@@ -106,10 +110,8 @@ class SplitData:
 
     def kept(self, predicted: Array, *, whole: bool) -> dict[str, NDArray[np.float32]]:
         """Return the error of every test row; of the `whole` also at most 500 predictions and truths."""
-        if self.n_classes:
-            rows = (predicted.argmax(1) != self.truth).astype(np.float32)
-        else:
-            rows = (((predicted[:, 0] - self.truth) / TargetScale.of(self.y).scale) ** 2).astype(np.float32)
+        wrong = predicted.argmax(1) != self.truth if self.n_classes else predicted[:, 0] - self.truth
+        rows = ((wrong / self.scale().scale) ** 2).astype(np.float32)
         shown = {"predicted": predicted[:500].astype(np.float32), "truth": self.truth[:500].astype(np.float32)}
         return {"rows": rows} | (shown if whole else {})
 
@@ -141,20 +143,17 @@ class Rows:
         z = (self.y - self.y.mean()) / max(float(self.y.std()), 1e-300)
         return (False, True) if float(np.mean(z**3)) > SKEWED else (False,)
 
-    def data(self, condition: Condition, seed: int) -> SplitData:
-        """Return the rows of a seed: they depend on the condition and the seed, never on the contender."""
-        noise, inside = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        train, test = self.split(condition, seed)
+    def data(self, seed: int) -> SplitData:
+        """Return the rows of a seed: they depend on the seed, never on the contender."""
+        train, test = self.split(seed)
         X, X_test = filled(self.X[train], self.X[test])
-        if condition.noise is not None:
-            X = X + condition.noise * X.std(axis=0) * noise.standard_normal(X.shape)
         scaling = Scaling.of(X)
-        folds = self.folds(train, inside)
+        folds = self.folds(train, np.random.default_rng([seed, 2]))
         rows = scaling.inputs(X), self.y[train], scaling.inputs(X_test), self.y[test]
         return SplitData(seed, *rows, folds, self.n_classes)
 
-    def split(self, condition: Condition, seed: int) -> Split:
-        """Return training and test rows: random ones, or with a shift those near the mean and those far from it.
+    def split(self, seed: int) -> Split:
+        """Return training and test rows.
 
         With times, `seed` is the number of the window: the past trains, the tenth of the rows that follows tests. With
         groups, a random quarter of the rows in whole groups tests.
@@ -162,28 +161,20 @@ class Rows:
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if self.time is not None:
             order, edges = self.windows()
-            past = order[: edges[seed]]
-            return past[-(condition.train_size or n) :], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
-        if condition.shift is not None:
-            near = mahalanobis_region(filled(self.X)[0])
-            chosen = rng.random(n) < np.where(near, condition.shift, 1.0 - condition.shift)
-            train, test = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-            if len(test) > MOST_TEST_ROWS:
-                test = rng.choice(test, MOST_TEST_ROWS, replace=False)
-            return train, test
+            return order[: edges[seed]], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
         order, n_test = rng.permutation(n), n_test_rows(n)
         if self.group is not None:
             turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
             order = order[np.argsort(turn[order], kind="stable")]
             n_test = int((turn <= turn[order[n_test - 1]]).sum())
-            return order[n_test:][: condition.train_size], order[:n_test][:MOST_TEST_ROWS]
+            return order[n_test:], order[:n_test][:MOST_TEST_ROWS]
         if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
             place = np.empty(n)
             for label in range(self.n_classes):
                 mine = np.flatnonzero(self.y[order] == label)
                 place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
             order = order[np.argsort(place, kind="stable")]
-        return order[n_test:][: condition.train_size], order[:n_test]
+        return order[n_test:], order[:n_test]
 
     def windows(self) -> tuple[NDArray[np.int64], list[int]]:
         """Return the rows in order of time, and where the five windows begin and end; one moment is never cut."""
@@ -201,27 +192,21 @@ class Rows:
         if self.time is not None:  # the latest rows validate
             last = n - max(3, round(VALIDATION_SHARE * n))
             return [(np.arange(last), np.arange(last, n))]
-        # Classes in equal shares, unless an ablation left them too few rows for that.
-        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
         groups = None if self.group is None else self.group[train]
+        # Classes in equal shares, unless they have too few rows for that.
+        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
+        shuffled: dict[str, Any] = {"test_size": VALIDATION_SHARE, "random_state": state}
         if groups is not None:
             folds = min(folds, len(np.unique(groups)))
-            cutter = cut.GroupKFold(folds) if folds > 1 else cut.GroupShuffleSplit(1, test_size=0.2, random_state=state)
+            cutter = cut.GroupKFold(folds) if folds > 1 else cut.GroupShuffleSplit(1, **shuffled)
         elif folds > 1:
-            cutter = (cut.StratifiedKFold if sizes.max() >= folds else cut.KFold)(
-                folds, shuffle=True, random_state=state
-            )
+            kind = cut.StratifiedKFold if sizes.max() >= folds else cut.KFold
+            cutter = kind(folds, shuffle=True, random_state=state)
         else:
-            kind = cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit
-            cutter = kind(1, test_size=VALIDATION_SHARE, random_state=state)
+            cutter = (cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit)(1, **shuffled)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((n, 1)), y, groups))
-
-
-def probabilities(out: Array, *, logits: bool) -> Array:
-    """Return what a network gives for classes as probabilities."""
-    return np.asarray(softmax(out, axis=1)) if logits else out
 
 
 def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits
 
 from rlploss import _checks, datasets
 from rlploss._values import from_json
-from rlploss.compare.arms import Condition, Contender, contenders_for
+from rlploss.compare.arms import Contender, contenders_for
 from rlploss.compare.rows import SplitData
-from rlploss.compare.train import Trainer
+from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
@@ -133,7 +133,7 @@ class Request:
         for rows, outside, table in itertools.product(sorted(self.rows), (False, True), self.tables):
             name = f"{table}, {rows:,} rows{', outside' * outside}"
             digest = "uci" if table == WINE else survey_tables()[table].sha256[:16]
-            train, _ = load_rows(table).split(_condition(rows, outside), 0)
+            train, _ = drawn_rows(table, rows, outside).split(0)
             task = SurveyTask(name, table, digest, rows, outside, self.kind)
             made.setdefault((table, outside, len(train)), task)
         return list(made.values())
@@ -185,12 +185,18 @@ def load_rows(table: str) -> SurveyRows:
     return SurveyRows(X, y, "regression")
 
 
-def _condition(rows: int, outside: bool) -> Condition:
-    return Condition("", train_size=rows, shift=1.0 if outside else None)
+@lru_cache(maxsize=256)
+def drawn_rows(table: str, n_train: int, outside: bool) -> SurveyRows:
+    """The rows of a table, of which at most so many train: at random, or inside with test rows outside."""
+    return replace(load_rows(table), n_train=n_train, outside=outside)
 
 
+@dataclass(frozen=True, eq=False)
 class SurveyRows(Trainer):
     """Trains the arms of the comparison on one table, with splits and cross-validated arms of the survey."""
+
+    n_train: int | None = None
+    outside: bool = False
 
     @cached_property
     def logs(self) -> tuple[bool, ...]:
@@ -202,24 +208,24 @@ class SurveyRows(Trainer):
         """The half of the rows that is nearest to the mean."""
         return mahalanobis_region(self.X)
 
-    def split(self, condition: Condition, seed: int) -> Split:
+    def split(self, seed: int) -> Split:
         """Return training and test rows: random ones, or inside and outside."""
-        if condition.shift is None:
-            train, test = super().split(condition, seed)
-            return train, test[:MOST_TEST_ROWS]
+        if not self.outside:
+            train, test = super().split(seed)
+            return train[: self.n_train], test[:MOST_TEST_ROWS]
         order = np.random.default_rng([seed, 0]).permutation(len(self.X))
         near, far = order[self.inside[order]], order[~self.inside[order]]
         return (
-            near[: min(condition.train_size or len(near), round(DRAWN * len(near)))],
+            near[: min(self.n_train or len(near), round(DRAWN * len(near)))],
             far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
         )
 
-    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
         """Return the models that an arm tries."""
         if arm.model not in CV_LABELS[self.task]:
             return super().tries(arm, n_rows, seed)
         made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
-        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False, None)]
+        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
 
 
 # Training
@@ -227,22 +233,22 @@ class SurveyRows(Trainer):
 
 def train(cell: SurveyCell, tell: Tell) -> CellResult:
     """Train one arm on one table with all its splits, or measure the table's traits."""
-    rows, task = load_rows(cell.task.table), cell.task
-    condition = _condition(task.rows, task.outside)
+    rows = drawn_rows(cell.task.table, cell.task.rows, cell.task.outside)
     if cell.arm.arm == TRAITS:
-        return _measure(rows, condition, cell, tell)
-    arm = contender(cell.arm.arm, task.kind, cell.arm.loss)
-    result = rows(Cell(arm, condition, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
+        return _measure(rows, cell, tell)
+    arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
+    table = Table(cell.task.name, cell.task.digest)
+    result = rows(Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
     return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
 
 
-def _measure(rows: SurveyRows, condition: Condition, cell: SurveyCell, tell: Tell) -> CellResult:
+def _measure(rows: SurveyRows, cell: SurveyCell, tell: Tell) -> CellResult:
     networks, began = [], time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optimisers that stop at a bound
         for done, seed in enumerate(cell.seeds, 1):
             started = time.perf_counter()
-            found = traits(rows.data(condition, seed)) | {"n_rows": float(len(rows.X))}
+            found = traits(rows.data(seed)) | {"n_rows": float(len(rows.X))}
             networks.append(TrainedNetwork(seed, 0, {}, time.perf_counter() - started, found))
             tell(done / len(cell.seeds))
     return CellResult(tuple(networks), "none", 1, time.perf_counter() - began)
@@ -257,7 +263,7 @@ def traits(one: SplitData) -> dict[str, float]:
     """
     trees = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)
     models = RidgeCV(np.logspace(-3, 4, 8)), trees, KernelRidge(alpha=0.1, kernel="rbf")
-    Y = one.target(one.scale(False)).squeeze()
+    Y = one.scale().matrix(one.y).squeeze()
     left = [np.sum((Y - cross_val_predict(model, one.X, Y, cv=3)) ** 2) for model in models]
     plane, *curved = 1 - np.array(left) / np.sum((Y - Y.mean(axis=0)) ** 2)
     best = float(np.clip(max(plane, *curved), 0.01, 1.0))

@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,12 @@ from torch import nn
 
 from rlploss._progress import Progress
 from rlploss._scaling import Array
-from rlploss.compare.arms import (
-    BASELINES,
-    GP_ROWS,
-    HIDDEN,
-    LARGE,
-    N_SETTINGS,
-    STAGES,
-    Condition,
-    Contender,
-    Setting,
-    tuned,
-)
-from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds, probabilities
+from rlploss.compare.arms import BASELINES, GP_ROWS, HIDDEN, LARGE, N_SETTINGS, STAGES, Contender, Setting, tuned
+from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds
 from rlploss.distributed import one_torch_thread
 from rlploss.estimators.dial import BATCH, choose
 from rlploss.estimators.replicas import Replica, train_further
-from rlploss.lab.study import Cell, CellResult, Tell, TrainedNetwork
+from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History
 from rlploss.training.fit import fit_fleet
@@ -48,8 +37,18 @@ from rlploss.training.objectives import BatchLoss, Pointwise
 
 EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
 LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
-VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, and then
-ComparisonCell = Cell[Contender, Condition]
+VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, which ranks them as well, and then
+
+
+@dataclass(frozen=True)
+class Table(Part):
+    """The rows that a cell is trained on."""
+
+    name: str
+    digest: str
+
+
+ComparisonCell = Cell[Contender, Table]
 
 
 class Trainer(Rows):
@@ -58,13 +57,18 @@ class Trainer(Rows):
     def __call__(self, cell: ComparisonCell, tell: Tell) -> CellResult:
         """Train one contender with all its seeds, and return what it reached."""
         started = time.perf_counter()
-        data = [self.data(cell.task, seed) for seed in cell.seeds]
+        data = [self.data(seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             engine, networks = (self._models if cell.arm.model else self._networks)(cell, data, tell)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
+
+    def cell(self, arm: Contender, seeds: tuple[int, ...], steps: int) -> ComparisonCell:
+        """Return the cell of one contender."""
+        every = max(1, min(EVERY, steps // EVALUATIONS))
+        return Cell(arm, Table("the table", self.digest), Steps(steps), seeds, evaluate_every=every)
 
     # Networks
 
@@ -83,7 +87,7 @@ class Trainer(Rows):
         # The chosen setting on all training rows, and the test rows, which are used here only.
         chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
         refits = [
-            network_problem(setting, one.X, one.target(one.scale(log)), one.seed, Steps(stop))
+            network_problem(setting, one.X, one.scale(log).matrix(one.y), one.seed, Steps(stop))
             for one, ((setting, log), stop) in zip(data, chosen, strict=True)
         ]
         histories = self.fit(cell.arm, refits, lambda done: tell(0.9 + 0.1 * done))
@@ -93,8 +97,7 @@ class Trainer(Rows):
             assert history.model is not None
             with torch.no_grad():
                 out = history.model(torch.tensor(one.X_test, dtype=torch.float32)).double().numpy()
-            scale = one.scale(log)
-            predicted = probabilities(out, logits=logits) if scale is None else scale.original(out)
+            predicted = one.scale(log).original(out, logits=logits)
             sizes = [setting.subset_size(*one.X.shape) or 0 for setting, _ in tries]  # 0 is MSE
             values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting]), "log": float(log)}
             values["late"] = float(stop > LAST_PART * cell.budget.n)  # it might have gone on
@@ -111,7 +114,7 @@ class Trainer(Rows):
         """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
         made: dict[str, list[Runner]] = {}
         scales, found = {log: one.scale(log) for log in self.logs}, []
-        targets = {log: one.target(scale) for log, scale in scales.items()}
+        targets = {log: scale.matrix(one.y) for log, scale in scales.items()}
         for setting, log in tries:
             problems = [network_problem(setting, one.X[train], targets[log][train], one.seed) for train, _ in one.folds]
             same = repr((log, setting.optimizer, [problem.objective for problem in problems]))
@@ -147,45 +150,66 @@ class Trainer(Rows):
 
     def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
         # For so few rows more threads wait for each other; networks of an estimator have threads of their own.
+        networks = []
         with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
-            networks = []
             for one in data:
-                networks.append(self._model(cell.arm, one, one is data[0]))
+                networks.append(self._model(cell.arm, one, whole=one is data[0]))
                 tell(len(networks) / len(data))
         return "none", networks
 
-    def _model(self, arm: Contender, one: SplitData, first: bool) -> TrainedNetwork:
+    def _model(self, arm: Contender, one: SplitData, *, whole: bool) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
         started = time.perf_counter()
-        tries = self.tries(arm, len(one.X), one.seed)
-        errors = np.zeros((len(tries), len(one.folds), 1))
-        for at, (model, log, stages) in enumerate(tries if len(tries) > 1 else ()):
-            if stages is not None and stages != STAGES[-1]:
-                continue  # measured with the longest of its kind
-            scale, begin = one.scale(log), at - len(STAGES) + 1 if stages else at
-            y = one.y if scale is None else scale.scaled(one.y)
+        tries, stages = self.tries(arm, len(one.X), one.seed), STAGES if arm.model == "boosting" else ()
+        errors = np.zeros((len(tries), len(one.folds), len(stages) or 1))
+        for at, (model, log) in enumerate(tries if errors[:, 0].size > 1 else ()):
+            scale = one.scale(log)
+            y = scale.scaled(one.y)
+            tried = with_trees(model, STAGES[-1] if stages else VALIDATION_TREES)
             for fold, (inside, validation) in enumerate(one.folds):
-                measure = one.error(validation, scale)
-                fitted = fit_model(for_validation(model), one.X[inside], y[inside])
-                outs = staged(fitted, one.X[validation], stages is not None, self.n_classes)
-                errors[begin : at + 1, fold, 0] = [measure(out) for out in outs]
-        setting = choose(errors, one.fold_sizes).setting
-        model, log, stages = tries[setting]
+                fitted = fit_model(tried, one.X[inside], y[inside])
+                found = outputs(fitted, one.X[validation], self.n_classes, stages)
+                errors[at, fold] = list(map(one.error(validation, scale), found))
+        choice = choose(errors, one.fold_sizes)
+        model, log = tries[choice.setting]
+        trees = stages[choice.evaluations[choice.setting]] if stages else TREES
         scale = one.scale(log)
-        y = one.y if scale is None else scale.scaled(one.y)
-        fitted = fit_model(with_stages(model, stages), one.X, y)
-        (out,) = staged(fitted, one.X_test, False, self.n_classes)
-        predicted = out if scale is None else scale.original(out)
-        values = {"setting": float(setting), "log": float(log), "late": 0.0, **one.measures(predicted)}
-        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=first)
-        return TrainedNetwork(one.seed, 0, {}, seconds, values, kept)
+        fitted = fit_model(with_trees(model, trees), one.X, scale.scaled(one.y))
+        predicted = scale.original(outputs(fitted, one.X_test, self.n_classes)[0])
+        values = {"setting": float(choice.setting), "best_step": float(trees), "log": float(log), "late": 0.0}
+        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=whole)
+        return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
 
-    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool, int | None]]:
-        """Return the models that an arm tries, on which target, with how many trees of boosting (None: no choice)."""
-        n_stages: tuple[int | None, ...] = STAGES if arm.model == "boosting" else (None,)
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
+        """Return the models that an arm tries, each with whether it predicts logarithms."""
         logs = (False,) if arm.model in BASELINES else self.logs
-        made = tuned(arm.model, self.task, n_rows, seed)
-        return [(model, log, stages) for log in logs for model in made for stages in n_stages]
+        return [(model, log) for log in logs for model in tuned(arm.model, self.task, n_rows, seed)]
+
+    def expected_seconds(self, cell: ComparisonCell) -> float:
+        """Return a rough cost on one core, for the time left; stored cells correct it."""
+        n, d, arm = len(self.X), int(self.X.shape[1]), cell.arm
+        n_train = round((1 - TEST_SHARE) * n)
+        folds, logs, splits = n_folds(n_train), len(self.logs), len(cell.seeds)
+        if arm.model in BASELINES:
+            return 0.1
+        if arm.model in ("ridge", "logistic", "lasso"):
+            return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
+        if arm.model == "gp":
+            return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
+        if arm.model == "rlp-cv":
+            return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+        if arm.model == "trees":
+            return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+        if arm.model == "boosting":
+            one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
+            return splits * one * (1 + tried * logs * folds)
+        taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
+        if isinstance(arm.objective, Pointwise | BatchLoss):
+            taken *= 20.0
+        rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
+        one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
+        one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
+        return splits * (N_SETTINGS * folds * logs + 1) * one
 
 
 @dataclass(eq=False, kw_only=True)
@@ -273,19 +297,12 @@ def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Ste
     return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
 
 
-def for_validation(model: Any) -> Any:
-    """Return the model as it is tried: extra trees with fewer of them, which rank settings as well."""
-    trees = type(model).__name__.startswith("ExtraTrees")
-    return model.set_params(n_estimators=VALIDATION_TREES) if trees else model
-
-
-def with_stages(model: Any, stages: int | None) -> Any:
-    """Return the model as it is kept: boosting with the number of trees chosen, extra trees with all of theirs."""
-    if type(model).__name__.startswith("ExtraTrees"):
-        return model.set_params(n_estimators=TREES)
-    if stages is None:
+def with_trees(model: Any, n: int) -> Any:
+    """Return a model of trees with so many of them, and any other as it is."""
+    name = type(model).__name__
+    if not name.startswith(("ExtraTrees", "GradientBoosting", "HistGradientBoosting")):
         return model
-    return model.set_params(**{"max_iter" if hasattr(model, "max_iter") else "n_estimators": stages})
+    return model.set_params(**{"max_iter" if name.startswith("Hist") else "n_estimators": n})
 
 
 def _few_steps(objective: Any, start: Array, bounds: Any) -> tuple[Array, float]:
@@ -309,56 +326,13 @@ def fit_model(model: Any, X: Array, y: NDArray[Any]) -> Any:
     return model.fit(X, y)
 
 
-def staged(fitted: Any, X: Array, stages: bool, n_classes: int) -> list[Array]:
-    """Return predictions [n, C], of boosting one for every stage: numbers, or probabilities of all classes."""
-    if not n_classes:
-        found = list(fitted.staged_predict(X)) if stages else [fitted.predict(X)]
-        shaped = [np.asarray(one, dtype=np.float64).reshape(-1, 1) for one in found]
+def outputs(fitted: Any, X: Array, n_classes: int, stages: Sequence[int] = ()) -> list[Array]:
+    """Return predictions [n, C], of boosting for each of these numbers of trees: numbers, or chances of all classes."""
+    name = "predict_proba" if n_classes else "predict"
+    if stages and hasattr(fitted, f"staged_{name}"):
+        found = [out for n, out in enumerate(getattr(fitted, f"staged_{name}")(X), start=1) if n in stages]
     else:
-        many = stages and hasattr(fitted, "staged_predict_proba")
-        found = (
-            list(fitted.staged_predict_proba(X)) if many else [fitted.predict_proba(X)] * (STAGES[-1] if stages else 1)
-        )
-        shaped = []
-        for one in found:
-            shaped.append(np.zeros((len(X), n_classes)))
-            shaped[-1][:, fitted.classes_] = one
-    return [shaped[stage - 1] for stage in STAGES] if stages else shaped
-
-
-# Cells
-
-
-def make_cell(
-    trainer: Trainer, contender: Contender, condition: Condition, seeds: tuple[int, ...], steps: int
-) -> ComparisonCell:
-    """Return the cell of one contender under one condition."""
-    every = max(1, min(EVERY, steps // EVALUATIONS))
-    return Cell(contender, replace(condition, table=trainer.digest), Steps(steps), seeds, evaluate_every=every)
-
-
-def expected_seconds(trainer: Trainer, cell: ComparisonCell) -> float:
-    """Return a rough cost on one core, for the time left; stored cells correct it."""
-    n, d, arm = len(trainer.X), int(trainer.X.shape[1]), cell.arm
-    n_train = cell.task.train_size or round((1 - TEST_SHARE) * n)
-    folds, logs, splits = n_folds(n_train), len(trainer.logs), len(cell.seeds)
-    if arm.model in BASELINES:
-        return 0.1
-    if arm.model in ("ridge", "logistic", "lasso"):
-        return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
-    if arm.model == "gp":
-        return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
-    if arm.model == "rlp-cv":
-        return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
-    if arm.model == "trees":
-        return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
-    if arm.model == "boosting":
-        one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
-        return splits * one * (1 + tried * logs * folds)
-    taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
-    if isinstance(arm.objective, Pointwise | BatchLoss):
-        taken *= 20.0
-    rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
-    one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
-    one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
-    return splits * (N_SETTINGS * folds * logs + 1) * one
+        found = [getattr(fitted, name)(X)] * (len(stages) or 1)
+    shaped = np.zeros((len(found), len(X), n_classes or 1))
+    shaped[:, :, fitted.classes_ if n_classes else [0]] = np.reshape(found, (len(found), len(X), -1))
+    return list(shaped)
