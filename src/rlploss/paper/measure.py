@@ -101,8 +101,8 @@ def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str,
         "different_error": condition.different.error,
         "threshold": condition.threshold,
         "holds": condition.holds,
-        "curvature_rlp": steps.curvature_rlp.mean,
-        "curvature_mse": steps.curvature_mse.mean,
+        "curvature_rlp": steps.curvature.mean,
+        "curvature_mse": 1.0,
         "nearer": steps.nearer_for_small_steps,
         "good_step": steps.largest_good_step,
         "convergent_step": steps.largest_convergent_step,
@@ -116,8 +116,8 @@ def _empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str,
 
 def _coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """Rows in no subset, equal subsets, and the least and most appearances of a row."""
-    seen = theory.coverage(balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator), at.N)
-    return {"missing": seen.missing_rows, "equal": seen.equal_pairs, "least": seen.least, "most": seen.most}
+    plan = balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator)
+    return dict(theory.coverage(plan, at.N))
 
 
 def _planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
