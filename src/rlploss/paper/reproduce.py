@@ -18,14 +18,12 @@ from rlploss.lab.run import run_study
 from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
-from rlploss.paper import claims, measure
+from rlploss.paper import claims, measure, sections
 from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
-from rlploss.paper.verdicts import NOT_TESTED
+from rlploss.paper.results import Grid
+from rlploss.paper.studies import CATALOG, OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 
 
 def choose(names: Iterable[str]) -> list[str]:
@@ -78,7 +76,7 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
         seconds = [expected_seconds(cell) for cell in distinct(STUDIES[name](replace(request, scale=scale)))]
         return duration(sum(seconds) / workers.count) if seconds else "nothing to train"
 
-    rows = [(name, artefact.what, *(cost(name, scale) for scale in SCALES)) for name, artefact in CATALOG.items()]
+    rows = [(name, row["what"], *(cost(name, scale) for scale in SCALES)) for name, row in CATALOG.items()]
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
 
 
@@ -99,11 +97,14 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     return found
 
 
-def stored_results(store: Store) -> StoredResults:
+def stored_results(store: Store) -> dict[str, Grid]:
     """What the store holds of everything that was asked for."""
-    asked = store.requests()
-    requests = {name: Request.from_options(asked[name]) for name in CATALOG if name in asked}
-    return StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+    asked, read = store.requests(), cache(store.read)
+
+    def missing(cell: AnyCell) -> str:
+        return store.failure(cell) or "not run yet"
+
+    return {name: Grid(name, Request.from_options(asked[name]), read, missing) for name in CATALOG if name in asked}
 
 
 def build(store: Store, out: Path) -> Report:
@@ -111,20 +112,18 @@ def build(store: Store, out: Path) -> Report:
     results = stored_results(store)
     judged = tuple(claims.all_claims(results))
     shown = []
-    for name, request in results.requests.items():
-        grid = results.grid(name)
-        assert grid is not None  # the name was asked for
-        command = f"rlploss reproduce {name} {request.arguments()} --out {shlex.quote(str(out))}"
-        shown.append(replace(CATALOG[name].section(grid), command=command))
-    scales = sorted({request.scale for request in results.requests.values()}, key=list(SCALES).index)
+    for name, grid in results.items():
+        command = f"rlploss reproduce {name} {grid.request.arguments()} --out {shlex.quote(str(out))}"
+        shown.append(replace(sections.section(grid), command=command))
+    scales = [scale for scale in SCALES if scale in {grid.request.scale for grid in results.values()}]
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
     rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
-        summary(results, judged, ", ".join(scales)),
-        (*shown, time_section(results)),
+        (sections.summary(results, judged, ", ".join(scales)),),
+        (*shown, sections.time_section(results)),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
         claims_lead=words_of(("claims",)),
@@ -146,7 +145,7 @@ def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | N
         if section.name in (store.requests() if show is None else show):
             for table in section.tables:
                 _show_table(table, console)
-    tested = [c for c in made.claims if c.verdict != NOT_TESTED]
+    tested = [c for c in made.claims if c.verdict != claims.NOT_TESTED]
     if tested:
         rows = tuple((c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested)
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)

@@ -23,14 +23,14 @@ KINDS: dict[str, Callable[..., list[Cell]]] = {
     "classifier": classifier_cells,
     "time": time_cells,
 }
-SECTIONS = {row["name"]: row for row in published.frozen(published.data("report.toml")["section"])}
+CATALOG = {row["name"]: row for row in published.frozen(published.data("report.toml")["section"])}
 
 OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained beside the paper's
 
 
 def _study(name: str, request: Request) -> list[AnyCell]:
     """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
-    rows, arms = SECTIONS[name].get("cells", ()), SECTIONS[name].get("arms", ())
+    rows, arms = CATALOG[name].get("cells", ()), CATALOG[name].get("arms", ())
     if isinstance(rows, str):
         return _study(rows, request)
     if name == OWN_LOSSES_IN:
@@ -68,7 +68,7 @@ def propositions(request: Request) -> list[AnyCell]:
     ]
 
 
-STUDIES: dict[str, Cells] = {name: partial(_study, name) for name in SECTIONS} | {"propositions": propositions}
+STUDIES: dict[str, Cells] = {name: partial(_study, name) for name in CATALOG} | {"propositions": propositions}
 
 
 def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
