@@ -43,7 +43,7 @@ def measured(cell, variant):
     """Values of the measured cells, as the theory has them."""
     setting = cell.task.variants[variant]
     skewed = getattr(setting, "distribution", "") == "skewed"
-    condition = {"same": 1.0, "different": 2.0 * skewed, "different_error": 0.1, "threshold": 1.0, "holds": skewed}
+    condition = {"different": 2.0 * skewed, "threshold": 1.0, "holds": skewed}
     steps = {"curvature_rlp": 9.0, "curvature_mse": 1.0, "nearer": 1.0, "good_step": 0.1, "convergent_step": 0.11}
     missing = 2.0 * (getattr(setting, "method", "") == "paper")
     return {

@@ -23,26 +23,20 @@ from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
-from rlploss.paper.protocols import ARMS, axis_of
+from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import Pairs, PublishedClaim
 from rlploss.paper.results import SCORES, Grid, Results, compare, effect, title_of
 
-REPRODUCED = "reproduced"
-OPEN_AT_STEPS = "reproduced, undecided at equal steps"
-GONE = "reproduced, but gone at equal steps"
-UNDECIDED = "undecided"
-NOT_REPRODUCED = "not reproduced"
-NOT_JUDGED = "not judged at this scale"
-NOT_TESTED = "not tested"
-TONES = {
-    REPRODUCED: "good",
-    OPEN_AT_STEPS: "fair",
-    GONE: "warn",
-    UNDECIDED: "open",
-    NOT_REPRODUCED: "bad",
-    NOT_JUDGED: "calm",
-    NOT_TESTED: "calm",
+TONES = {  # the words of a verdict, in the order of the report
+    "reproduced": "good",
+    "reproduced, undecided at equal steps": "fair",
+    "reproduced, but gone at equal steps": "warn",
+    "undecided": "open",
+    "not reproduced": "bad",
+    "not judged at this scale": "calm",
+    "not tested": "calm",
 }
+REPRODUCED, OPEN_AT_STEPS, GONE, UNDECIDED, NOT_REPRODUCED, NOT_JUDGED, NOT_TESTED = TONES
 SAID = {"better": "in favour", "worse": "against", "level": "no difference", "undecided": "undecided"}
 State = Literal["holds", "fails", "open"]
 Placed = tuple[str, Comparison]  # where RLP is compared with a baseline or a number, and what comes out
@@ -169,8 +163,8 @@ class Place(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """The axis on which the protocol is fair."""
-        return axis_of(self.protocol)
+        """The axis on which the protocol is fair: its arms have the same budget there."""
+        return "step" if self.protocol == "steps" else "epoch"
 
     def both(self) -> Iterator[tuple[tuple[str, str], list[StoredCell]]]:
         """Each pair of arms with the networks of both; those that were not run are left out."""

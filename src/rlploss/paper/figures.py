@@ -17,9 +17,9 @@ from rlploss import models
 from rlploss._scaling import Array
 from rlploss.lab import stats, train
 from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing, Figure, Line, Panel
-from rlploss.lab.study import AnyCell, StoredCell, Variant
+from rlploss.lab.study import StoredCell, Variant
 from rlploss.paper import published
-from rlploss.paper.protocols import ARMS, PROTOCOLS
+from rlploss.paper.protocols import ARMS, LEVELS, PROTOCOLS
 from rlploss.paper.results import METRICS, SCORES, Grid, title_of
 
 AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
@@ -84,7 +84,7 @@ def panel(
 ) -> Panel:
     """One panel with a line for each arm, by default those of the section; where nothing was run, with the reason."""
     found = grid.found(task, protocol, arms or grid.arms)
-    lines = [_line(arm, grid.cells[task, protocol, arm], stored, metric, axis) for arm, stored in found.items()]
+    lines = [_line(arm, stored, metric, axis) for arm, stored in found.items()]
     values = {arm: published.value(marked, task, arm, metric) for arm in ("mse", "rlp")} if marked and lines else {}
     levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in values.items() if v is not None]
     return Panel(
@@ -99,11 +99,10 @@ def panel(
     )
 
 
-def _line(arm: str, cell: AnyCell, stored: StoredCell, metric: str, axis: str) -> Line:
+def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
     """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
     if axis in ("shift", "noise"):
-        x = np.array([getattr(variant, axis) for variant in cell.task.variants], dtype=np.float64)
-        values = np.stack([stored.final(metric, variant) for variant in range(len(x))], axis=1)
+        x, values = np.array(LEVELS), np.stack([stored.final(metric, k) for k in range(len(LEVELS))], axis=1)
     else:
         x, values = stored.axis(axis), stored.matrix(metric)
     mean, low, high = stats.band(values)

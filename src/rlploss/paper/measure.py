@@ -96,9 +96,7 @@ def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str,
     condition = theory.measure_condition_three(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     steps = theory.compare_steps(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     return {
-        "same": condition.same.mean,
         "different": condition.different.mean,
-        "different_error": condition.different.error,
         "threshold": condition.threshold,
         "holds": condition.holds,
         "curvature_rlp": steps.curvature.mean,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -26,22 +26,18 @@ from rlploss.paper.results import Grid
 from rlploss.paper.studies import CATALOG, OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 
 
-def choose(names: Iterable[str]) -> list[str]:
-    """The names asked for, in the order of the catalogue; `all` is everything."""
-    wanted = [_checks.one_of("name", name, (*CATALOG, "all")) for name in names]
-    if not wanted:
+def choose(names: Sequence[str], request: Request) -> list[str]:
+    """The names asked for, in the order of the catalogue; `all` is everything. A reader's losses have one place."""
+    known = {"name": (*CATALOG, "all"), "dataset": (*DATASETS, "moons"), "arm": ARMS}
+    for kind, given in (("name", names), ("dataset", request.datasets or ()), ("arm", request.arms or ())):
+        for name in given:
+            _checks.one_of(kind, name, known[kind])
+    if not names:
         raise ValueError('name at least one table or figure, got none; "all" is everything, --list shows them')
-    return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
-
-
-def check_narrowing(request: Request, chosen: Sequence[str]) -> None:
-    """Datasets and arms must be known by name; a reader's losses have one place."""
-    for name in request.datasets or ():
-        _checks.one_of("dataset", name, (*DATASETS, "moons"))
-    for name in request.arms or ():
-        _checks.one_of("arm", name, ARMS)
+    chosen = [name for name in CATALOG if name in names or "all" in names]
     if request.losses and chosen != [OWN_LOSSES_IN]:
         raise ValueError(f"--loss goes with {OWN_LOSSES_IN} alone, got {', '.join(chosen)}; name nothing else")
+    return chosen
 
 
 def open_store(out: Path) -> Store:
@@ -51,8 +47,7 @@ def open_store(out: Path) -> Store:
 
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
-    chosen = choose(names)
-    check_narrowing(request, chosen)
+    chosen = choose(names, request)
     cells = distinct(cells_of(chosen, request))
     with open_store(out) as store:
         store.refuse_others("reproduce")

@@ -11,7 +11,7 @@ from rlploss.lab import train
 from rlploss.lab.study import AnyCell, Cell
 from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
-from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
+from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells
 from rlploss.paper.request import Request
 from rlploss.training.job import Steps
 from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, Pointwise
@@ -21,7 +21,6 @@ KINDS: dict[str, Callable[..., list[Cell]]] = {
     "regression": regression_cells,
     "autoencoder": autoencoder_cells,
     "classifier": classifier_cells,
-    "time": time_cells,
 }
 CATALOG = {row["name"]: row for row in published.frozen(published.data("report.toml")["section"])}
 
@@ -61,7 +60,7 @@ def propositions(request: Request) -> list[AnyCell]:
         name: [Setting(**row) for row in rows] for name, rows in published.data("report.toml")["settings"].items()
     }
     settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
-    seeds = request.seeds_for("regression")[:3]
+    seeds = request.seeds_for("full")[:3]
     return [
         Cell(Measured(), Measurement(name, name, draws, tuple(variants)), Steps(1), seeds)
         for name, variants in settings.items()
