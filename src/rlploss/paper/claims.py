@@ -123,11 +123,11 @@ def _compared(claim: PublishedClaim, grids: Sequence[Grid]) -> tuple[str, str, s
             placed
             for grid in grids
             for metric in claim.metrics
-            for task in claim.tasks or grid.whole_tasks()
+            for task in claim.tasks or grid.whole
             for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs))
         ]
 
-    scope, missing = _scope(grids[0], claim.tasks or grids[0].whole_tasks())
+    scope, missing = _scope(grids[0], claim.tasks or tuple(grids[0].whole))
     absent = [name for name in claim.studies if name not in [grid.name for grid in grids]]
     missing += [f"Not asked for: {', '.join(absent)}."] if absent else []
     released, steps = comparisons("released"), comparisons("steps")
@@ -196,8 +196,7 @@ def _final(at: Place) -> Iterator[Placed]:
 
 def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:
     """[seeds]: the epoch or step at which each curve first is at its target; inf if it never is."""
-    curves = stored.matrix(metric)
-    targets = np.broadcast_to(np.asarray(target, dtype=np.float64), len(curves))[:, None]
+    curves, targets = stored.matrix(metric), np.reshape(target, (-1, 1))
     hit = curves >= targets if metric in SCORES else curves <= targets
     return np.where(hit.any(axis=1), stored.axis(axis)[hit.argmax(axis=1)], np.inf)
 

@@ -85,8 +85,8 @@ def panel(
     """One panel with a line for each arm, by default those of the section; where nothing was run, with the reason."""
     found = grid.found(task, protocol, arms or grid.arms)
     lines = [_line(arm, stored, metric, axis) for arm, stored in found.items()]
-    values = {arm: published.value(marked, task, arm, metric) for arm in ("mse", "rlp")} if marked and lines else {}
-    levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in values.items() if v is not None]
+    values = {ARMS[arm]: published.value(marked, task, arm, metric) for arm in ("mse", "rlp") if marked and lines}
+    levels = [(f"{arm.label}, published", value.mean, arm.style) for arm, value in values.items() if value is not None]
     return Panel(
         title_of(task) + words,
         AXES[axis],

@@ -64,11 +64,8 @@ def own_kind(name: str, loss: str) -> ArmKind:
     value = from_json(json.loads(loss))
     if not isinstance(value, OnBatches):
         raise ValueError(f"the loss {name!r} must be one of batches of rows, got {value!r}; wrap it in BatchLoss")
-
-    def objective(batch_size: int | str, mixup: None = None) -> Objective:
-        return replace(value, batch_size=batch_size)  # type: ignore[type-var]  # every subclass is a dataclass
-
-    return ArmKind(name, "ochre", objective)
+    made: Any = value  # whose subclasses are all dataclasses
+    return ArmKind(name, "ochre", lambda batch_size, mixup: replace(made, batch_size=batch_size))
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,10 @@ class Grid:
         return found
 
     @cached_property
-    def whole(self) -> list[AnyCell]:
-        """The cells of the whole study, whatever was asked for."""
-        return STUDIES[self.name](replace(self.request, scale="paper", budget="both", datasets=None, arms=None))
-
-    def whole_tasks(self) -> tuple[str, ...]:
-        """Task names of the whole study."""
-        return tuple(dict.fromkeys(cell.task.name for cell in self.whole))
+    def whole(self) -> dict[str, str]:
+        """The tasks of the whole study, whatever was asked for, with the dataset of each."""
+        everything = replace(self.request, scale="paper", budget="both", datasets=None, arms=None)
+        return {cell.task.name: getattr(cell.task, "dataset", "") for cell in STUDIES[self.name](everything)}
 
     def tasks(self, protocol: str | None = None) -> list[str]:
         """Task names, of all protocols or of one, in order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rlploss.lab import stats
@@ -18,7 +19,6 @@ from rlploss.paper.published import words_of
 from rlploss.paper.request import Request
 from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_sd, plus_minus, title_of
 from rlploss.paper.studies import CATALOG, cells_of, expected_seconds
-from rlploss.training.job import SGD, OptimizerValue
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
@@ -63,9 +63,7 @@ def error_table(
     titles = [PROTOCOLS[p] for p in protocols]
     rows: list[tuple[str, ...]] = []
     data: list[tuple[Scalar, ...]] = []
-    first_of_task: set[int] = set()
     for task in grid.tasks():
-        first_of_task.add(len(rows))
         for arm in [a for a in (*grid.arms, *own) if any((task, p, a) in grid.parts for p in protocols)]:
             value = published.value(values or grid.name, task.removesuffix("-500"), arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
@@ -80,6 +78,7 @@ def error_table(
                 same = verdict if key[1] == "released" else None
                 hashes = " ".join(part.hash[:16] for part in grid.parts[key])
                 data.append((*mine, *(value or (None, None)), same, hashes, round(grid.stored[key].seconds, 3)))
+    starts = [k for k, (row, above) in enumerate(pairwise(rows), start=1) if row[0] != above[0]]
     return Table(
         name,
         title,
@@ -89,7 +88,7 @@ def error_table(
         data_rows=tuple(data),
         notes=notes,
         text_columns=frozenset({1, 4}),
-        rules=frozenset(first_of_task - {0}),
+        rules=frozenset(starts),
     )
 
 
@@ -185,7 +184,7 @@ def region_table(grid: Grid, name: str, title: str, *, notes: Words = ()) -> Tab
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.picked("datasets", dict.fromkeys(cell.task.dataset for cell in grid.whole)):
+    for dataset in grid.request.picked("datasets", dict.fromkeys(grid.whole.values())):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -198,7 +197,7 @@ def region_table(grid: Grid, name: str, title: str, *, notes: Words = ()) -> Tab
 
 
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
-    "optimiser": lambda cell: _optimizer(cell.arm.optimizer),
+    "optimiser": lambda cell: type(cell.arm.optimizer).__name__.lower() + "_nesterov" * _nesterov(cell),
     "learning rate": lambda cell: cell.arm.optimizer.lr,
     "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
     "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
@@ -235,9 +234,8 @@ def _distinct(found: Iterable[object]) -> str:
     return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
 
 
-def _optimizer(optimizer: OptimizerValue) -> str:
-    name = type(optimizer).__name__.lower()
-    return f"{name}_nesterov" if isinstance(optimizer, SGD) and optimizer.nesterov else name
+def _nesterov(cell: Cell) -> bool:
+    return getattr(cell.arm.optimizer, "nesterov", False)
 
 
 TABLES: dict[str, Callable[..., Table]] = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from rlploss.lab import train
 from rlploss.lab.study import AnyCell, Cell
 from rlploss.paper import published
 from rlploss.paper.measure import Measured, Measurement, Setting
-from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells
+from rlploss.paper.protocols import PROTOCOLS, autoencoder_cells, classifier_cells, regression_cells
 from rlploss.paper.request import Request
 from rlploss.training.job import Steps
 from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, Pointwise
@@ -29,28 +28,18 @@ OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained be
 
 def _study(name: str, request: Request) -> list[AnyCell]:
     """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
-    rows, arms = CATALOG[name].get("cells", ()), CATALOG[name].get("arms", ())
+    rows, own = CATALOG[name].get("cells", ()), dict(request.losses if name == OWN_LOSSES_IN else ())
     if isinstance(rows, str):
         return _study(rows, request)
-    if name == OWN_LOSSES_IN:
-        arms = (*arms, *dict(request.losses))
-    return [cell for row in rows for cell in _cells(request, **{"arms": arms} | row)]
-
-
-def _cells(
-    request: Request,
-    *,
-    on: Sequence[str],
-    kind: str = "regression",
-    protocols: Sequence[str] = (),
-    thresholds: bool = False,
-    **options: Any,
-) -> Iterator[Cell]:
-    for dataset in request.picked("datasets", on):
-        made = [c for c in KINDS[kind](request, dataset, **options) if not protocols or c.arm.protocol in protocols]
-        yield from made
-        seeds = request.threshold_seeds() if thresholds else ()
-        yield from (replace(cell, seeds=seeds) for cell in made if seeds)
+    found: list[AnyCell] = []
+    for row in rows:
+        options = {"arms": (*CATALOG[name].get("arms", ()), *own), "protocols": PROTOCOLS, "thresholds": False} | row
+        on, kind, protocols = options.pop("on"), options.pop("kind", "regression"), options.pop("protocols")
+        seeds = request.threshold_seeds() if options.pop("thresholds") else ()
+        for dataset in request.picked("datasets", on):
+            made = [c for c in KINDS[kind](request, dataset, **options) if c.arm.protocol in protocols]
+            found += made + [replace(cell, seeds=seeds) for cell in made if seeds]
+    return found
 
 
 def propositions(request: Request) -> list[AnyCell]:
