@@ -18,11 +18,10 @@ from rlploss._progress import duration
 from rlploss.lab.run import execute, plan
 from rlploss.lab.workers import parse_workers
 from rlploss.paper import measure, published, reproduce
-from rlploss.paper.protocols import ARMS
 from rlploss.paper.request import Request
 from rlploss.paper.results import Grid, mean_sd, plus_minus, title_of
 from rlploss.paper.sections import against_published
-from rlploss.paper.studies import cells_of, expected_seconds
+from rlploss.paper.studies import ARMS, cells_of, expected_seconds
 
 SECONDS = float(os.environ.get("RLPLOSS_DEMO_SECONDS", "170"))  # in all, on this machine
 GROUPS = (("linear", "nonlinear"), ("wine",), ("california",))  # the first is always trained

@@ -10,9 +10,8 @@ import numpy as np
 from rlploss.lab.study import StoredCell, TrainedNetwork
 from rlploss.paper import published, sections
 from rlploss.paper.measure import TS, Measurement
-from rlploss.paper.protocols import is_rlp
 from rlploss.paper.results import Grid
-from rlploss.paper.studies import CATALOG
+from rlploss.paper.studies import CATALOG, is_rlp
 from rlploss.training.job import Epochs
 
 POINTS = 41

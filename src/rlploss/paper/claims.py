@@ -23,9 +23,9 @@ from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
-from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import Pairs, PublishedClaim
 from rlploss.paper.results import SCORES, Grid, Results, compare, effect, title_of
+from rlploss.paper.studies import ARMS
 
 TONES = {  # the words of a verdict, in the order of the report
     "reproduced": "good",
@@ -180,7 +180,7 @@ class Place(NamedTuple):
         return found if len(found) == len(arms) else {}
 
 
-def _final(at: Place) -> Iterator[Placed]:
+def better(at: Place) -> Iterator[Placed]:
     """The last values, in every variant of the task.
 
     Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final value first.
@@ -201,14 +201,14 @@ def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -
     return np.where(hit.any(axis=1), stored.axis(axis)[hit.argmax(axis=1)], np.inf)
 
 
-def _flattening(at: Place) -> Iterator[Placed]:
+def flatter(at: Place) -> Iterator[Placed]:
     """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
     for _, found in at.both():
         ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
         yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
 
 
-def _in_time(at: Place) -> Iterator[Placed]:
+def ahead_in_time(at: Place) -> Iterator[Placed]:
     """The values at the last second that both arms have reached; for equal steps, at the last step."""
     axis = "step" if at.protocol == "steps" else "seconds"
     for _, found in at._replace(protocol="released").both():
@@ -216,7 +216,7 @@ def _in_time(at: Place) -> Iterator[Placed]:
         yield title_of(at.task), compare(at.metric, *(arm.at(at.metric, axis, common) for arm in found))
 
 
-def _early(at: Place) -> Iterator[Placed]:
+def early(at: Place) -> Iterator[Placed]:
     """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
     for pair, found in at.both():
         for epoch in at.claim.epochs:
@@ -229,7 +229,7 @@ def _early(at: Place) -> Iterator[Placed]:
                 yield f"{their_label} below {number(most)}:", stats.threshold(theirs, most, below=True)
 
 
-def _spread(at: Place) -> Iterator[Placed]:
+def spread(at: Place) -> Iterator[Placed]:
     """RLP's seeds vary less."""
     for (_, base), found in at.both():
         ends = [arm.final(at.metric) for arm in found]
@@ -237,7 +237,7 @@ def _spread(at: Place) -> Iterator[Placed]:
         yield f"against {ARMS[base].label} (sd {sds}), typical deviation", stats.spread(*ends)
 
 
-def _bounds(at: Place) -> Iterator[Placed]:
+def bounds(at: Place) -> Iterator[Placed]:
     """RLP's final error is below one number while the baselines stay above another."""
     for arm, cell in at.single().items():
         ours = arm == "rlp"
@@ -245,7 +245,7 @@ def _bounds(at: Place) -> Iterator[Placed]:
         yield f"{ARMS[arm].label} {word} {number(bound)}:", stats.threshold(cell.final(at.metric), bound, below=ours)
 
 
-def _overfit(at: Place) -> Iterator[Placed]:
+def overfit(at: Place) -> Iterator[Placed]:
     """The baselines' test error rises from a share of the training to its end, RLP's falls."""
     for arm, cell in at.single().items():
         early = cell.at(at.metric, at.axis, at.claim.level * float(cell.axis(at.axis)[-1]))
@@ -254,7 +254,7 @@ def _overfit(at: Place) -> Iterator[Placed]:
         yield f"{ARMS[arm].label} {word}", stats.compare(*sides)
 
 
-def _reach(at: Place) -> Iterator[Placed]:
+def reach(at: Place) -> Iterator[Placed]:
     """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the baselines."""
     first = {arm: reached(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()}
     for arm, taken in first.items():
@@ -267,19 +267,12 @@ def _reach(at: Place) -> Iterator[Placed]:
             yield f"RLP within {at.claim.below:g} epochs", stats.first(taken, at.claim.below + 1e-9)
 
 
-RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {  # what was run there: nothing, or one comparison and more
-    "better": _final,
-    "early": _early,
-    "ahead-in-time": _in_time,
-    "flatter": _flattening,
-    "spread": _spread,
-    "bounds": _bounds,
-    "overfit": _overfit,
-    "reach": _reach,
+RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {
+    rule.__name__: rule for rule in (better, early, ahead_in_time, flatter, spread, bounds, overfit, reach)
 }
 
-# The propositions and the other statements that are measured without training: what was shown, and the numbers that
-# their words need.
+# The propositions and the other statements that are measured without training, each under the name of its measure: what
+# was shown, and the numbers that its words need.
 
 Judged = tuple[State, dict[str, object]]
 
@@ -293,8 +286,8 @@ def _measured(claim: PublishedClaim, grid: Grid) -> tuple[str, str, str]:
     return judge(shown, None, judged=grid.request.scale != "smoke"), claim.note.format(**numbers), claim.scope
 
 
-def _proposition_1(task: Measurement, stored: StoredCell) -> Judged:
-    """RLP along E[Y|X] + tδ is lowest at t = 0, and every step away from it costs something; at an atom it is free."""
+def valley(task: Measurement, stored: StoredCell) -> Judged:
+    """Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs something; an atom is free."""
     lowest, *means = (stored.mean(name) for name in ("lowest", *(f"mean {t:g}" for t in TS)))
     errors = (stored.mean(name) for name in ("lowest_error", *(f"error {t:g}" for t in TS)))
     error, *of_means = (value / len(stored.of_variant()) ** 0.5 for value in errors)
@@ -306,15 +299,15 @@ def _proposition_1(task: Measurement, stored: StoredCell) -> Judged:
     return "fails" if against else "holds" if rises == len(TS) else "open", words | {"rises": rises, "n": len(TS)}
 
 
-def _proposition_2(task: Measurement, stored: StoredCell) -> Judged:
-    """Never for every convergent step (the note has the proof); counted is where condition (iii) holds."""
+def condition(task: Measurement, stored: StoredCell) -> Judged:
+    """Proposition 2: never for every convergent step (the note has the proof); counted is where (iii) holds."""
     n = len(task.variants)
     where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
     return "fails", {"m": len(where), "n": n, "nearer": sum(stored.mean("nearer", k) > 0.5 for k in where)}
 
 
-def _algorithm_1(task: Measurement, stored: StoredCell) -> Judged:
-    """No row is in no subset, and no two subsets are equal."""
+def coverage(task: Measurement, stored: StoredCell) -> Judged:
+    """Algorithm 1: no row is in no subset, and no two subsets are equal."""
     printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
     missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
     words = [
@@ -324,7 +317,7 @@ def _algorithm_1(task: Measurement, stored: StoredCell) -> Judged:
     return "holds" if missing == equal == 0 else "fails", {"missing": "; ".join(words), "equal": f"{equal:g}"}
 
 
-def _empirical(task: Measurement, stored: StoredCell) -> Judged:
+def empirical(task: Measurement, stored: StoredCell) -> Judged:
     """The error falls with N, to less than half."""
     errors = [stored.mean("error", k) for k in range(len(task.variants))]
     falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
@@ -332,16 +325,12 @@ def _empirical(task: Measurement, stored: StoredCell) -> Judged:
     return "holds" if falling else "fails", {"errors": ", ".join(words)}
 
 
-def _planes(task: Measurement, stored: StoredCell) -> Judged:
+def planes(task: Measurement, stored: StoredCell) -> Judged:
     """No residual on generic points changes no plane."""
     free = {where: f"{stored.mean('nullity', k):g}" for k, where in enumerate(("generic", "origin", "single"))}
     return "holds" if free["generic"] == "0" else "fails", {**free}
 
 
 MEASURED: dict[str, Callable[[Measurement, StoredCell], Judged]] = {
-    "valley": _proposition_1,
-    "condition": _proposition_2,
-    "coverage": _algorithm_1,
-    "empirical": _empirical,
-    "planes": _planes,
+    judge_of.__name__: judge_of for judge_of in (valley, condition, coverage, empirical, planes)
 }

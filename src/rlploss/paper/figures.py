@@ -19,14 +19,15 @@ from rlploss.lab import stats, train
 from rlploss.lab.figures import GRID, INK, MUTED, STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.study import StoredCell, Variant
 from rlploss.paper import published
-from rlploss.paper.protocols import ARMS, LEVELS, PROTOCOLS
 from rlploss.paper.results import METRICS, SCORES, Grid, title_of
+from rlploss.paper.studies import ARMS, LEVELS, PROTOCOLS
 
 AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
 BAND = "Mean over seeds with its 95 % confidence band."
 BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
 BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]
 Function = Callable[[Array], Array]
+Rows = Sequence[Mapping[str, Any]]  # of `report.toml`
 Images = NDArray[np.float32]
 
 
@@ -39,13 +40,7 @@ def figures(grid: Grid, *, draw: str = "", title: str, **row: Any) -> list[Figur
 
 
 def curves(
-    grid: Grid,
-    title: str,
-    *,
-    on: str = "budget",
-    marked: str = "",
-    columns: int = 3,
-    panels: Sequence[Mapping[str, Any]] = ({},),
+    grid: Grid, title: str, *, on: str = "budget", marked: str = "", columns: int = 3, panels: Rows = ({},)
 ) -> list[Figure]:
     """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for.
 
@@ -113,7 +108,7 @@ def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
 # What is not a curve: `report.toml` names these functions.
 
 
-def _planes(grid: Grid) -> Iterable[Drawing]:
+def planes(grid: Grid) -> Iterable[Drawing]:
     """The paper's two explanatory figures: a function and its planes, for regression and for classification."""
 
     def smooth(x: Array) -> Array:
@@ -154,7 +149,7 @@ def _lines(title: str, true: Function, predicted: Function) -> Drawing:
     return Drawing(title, draw, f"{words}: {same.sum()} of {len(same)} lines coincide.", data=tuple(data))
 
 
-def _networks(grid: Grid) -> Iterable[Drawing]:
+def networks(grid: Grid) -> Iterable[Drawing]:
     """The four architectures, drawn from the modules themselves."""
     yield _network("Regression network", models.RegressionNet(8))
     yield _network("Autoencoder", models.Autoencoder(784))
@@ -197,7 +192,7 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
     )
 
 
-def _digits(grid: Grid) -> Iterable[Drawing]:
+def digits(grid: Grid) -> Iterable[Drawing]:
     """Digits of one seed after 5, 10 and 50 epochs, where they were kept: the originals, then a row for each arm."""
     for protocol in BESIDE:
         stored = grid.found("mnist", protocol, ("mse", "rlp"))
@@ -227,7 +222,7 @@ def _reconstructions(title: str, original: Images, images: Mapping[str, Images])
     return Drawing(title, draw, words, size=(3.8, 0.45 + 0.47 * len(rows)), data=tuple(data))
 
 
-def _boundaries(grid: Grid) -> Iterable[Drawing]:
+def boundaries(grid: Grid) -> Iterable[Drawing]:
     """Test points of one seed and its decision boundaries, without and with mixup."""
     for task in grid.tasks():
         for words, arms in (("", ("ce", "rlp")), (", mixup", ("ce_mixup", "rlp_mixup"))):
@@ -263,8 +258,5 @@ def _boundary(title: str, stored: Mapping[str, StoredCell], X: Array, y: Array) 
 
 
 DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing]]] = {
-    "planes": _planes,
-    "networks": _networks,
-    "digits": _digits,
-    "boundaries": _boundaries,
+    draw.__name__: draw for draw in (planes, networks, digits, boundaries)
 }

@@ -19,11 +19,10 @@ from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
 from rlploss.paper import claims, measure, sections
-from rlploss.paper.protocols import ARMS
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import Grid
-from rlploss.paper.studies import CATALOG, OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
+from rlploss.paper.studies import ARMS, CATALOG, OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 
 
 def choose(names: Sequence[str], request: Request) -> list[str]:

@@ -12,9 +12,8 @@ from rlploss.lab import stats
 from rlploss.lab.study import AnyCell, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
-from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import CATALOG, STUDIES
+from rlploss.paper.studies import CATALOG, PROTOCOLS, STUDIES
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm

@@ -14,11 +14,10 @@ from rlploss.lab.study import Cell
 from rlploss.lab.text import Scalar, number
 from rlploss.paper import claims, published
 from rlploss.paper.figures import figures
-from rlploss.paper.protocols import ARMS, PROTOCOLS, is_rlp, label_of
 from rlploss.paper.published import words_of
 from rlploss.paper.request import Request
 from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_sd, plus_minus, title_of
-from rlploss.paper.studies import CATALOG, cells_of, expected_seconds
+from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
@@ -29,13 +28,12 @@ TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 SAME = {"same": "good", "different": "warn", "undecided": "open"}
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
-Words = tuple[str, ...]
 
 
 def section(grid: Grid) -> Section:
     """The section of a name, with what is missing and how the numbers were obtained."""
     row = CATALOG[grid.name]
-    tables = [_table(grid, **{"name": grid.name} | table) for table in row.get("tables", ())]
+    tables = [_table(grid, **{"name": grid.name, **table}) for table in row.get("tables", ())]
     for loss in dict(grid.request.losses):
         title = f"{loss} against the others, test MSE"
         tables.append(ratio_table(grid, f"{grid.name}-{loss}", title, arms=grid.arms, ours=loss))
@@ -51,12 +49,12 @@ def section(grid: Grid) -> Section:
     )
 
 
-def _table(grid: Grid, *, kind: str, notes: Iterable[str] = (), **row: Any) -> Table:
-    return TABLES[kind](grid, notes=words_of(notes), **row)
+def _table(grid: Grid, *, kind: str, **row: Any) -> Table:
+    return TABLES[kind](grid, **row)
 
 
 def error_table(
-    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Words = ()
+    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Sequence[str] = ()
 ) -> Table:
     """Test error of every arm under every protocol, with the published number beside it."""
     protocols, own = grid.protocols(), dict(grid.request.losses)
@@ -86,7 +84,7 @@ def error_table(
         tuple(rows),
         data_header=DATA,
         data_rows=tuple(data),
-        notes=notes,
+        notes=words_of(notes),
         text_columns=frozenset({1, 4}),
         rules=frozenset(starts),
     )
@@ -102,14 +100,7 @@ def against_published(grid: Grid, task: str, arm: str, metric: str, value: publi
 
 
 def ratio_table(
-    grid: Grid,
-    name: str,
-    title: str,
-    *,
-    arms: Sequence[str] = (),
-    ours: str = "rlp",
-    metric: str = "mse",
-    notes: Words = (),
+    grid: Grid, name: str, title: str, *, arms: Sequence[str] = (), ours: str = "rlp", metric: str = "mse"
 ) -> Table:
     """One arm against each other: ratio of errors (difference of scores) with its interval, and the word for it."""
     mine, judged = "RLP" if is_rlp(ours) else label_of(ours), grid.request.at.judged
@@ -141,7 +132,7 @@ def ratio_table(
             (task, base, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, c.word if judged else "")
             for (protocol, task, base), c in found.items()
         ),
-        notes=(*notes, note),
+        notes=(note,),
         text_columns=frozenset({1}),
     )
 
@@ -153,7 +144,7 @@ def _effect(c: stats.Comparison | None, judged: bool) -> Text:
 
 
 def measured_table(
-    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], notes: Words = ()
+    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], notes: Sequence[str] = ()
 ) -> Table:
     """What a statement comes to when it is measured: a row for each setting, means over seeds."""
     key = (task, "measured", "measured")
@@ -169,7 +160,7 @@ def measured_table(
         tuple((setting, *map(_measured, columns, row)) for setting, row in numbers.items()),
         data_header=("setting", *columns),
         data_rows=tuple((setting, *row) for setting, row in numbers.items()),
-        notes=notes,
+        notes=words_of(notes),
     )
 
 
@@ -179,7 +170,7 @@ def _measured(column: str, value: float) -> Text:
     return Text("infinite" if value != value and column == "exact" else number(value))
 
 
-def region_table(grid: Grid, name: str, title: str, *, notes: Words = ()) -> Table:
+def region_table(grid: Grid, name: str, title: str) -> Table:
     """How many rows the regions of interest hold."""
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
@@ -193,7 +184,7 @@ def region_table(grid: Grid, name: str, title: str, *, notes: Words = ()) -> Tab
         inside = [int(region(X).sum()) for region in (paper_region, mahalanobis_region)]
         rows.append((title_of(dataset), *(f"{count:,}" for count in (len(X), *inside))))
     header = ("dataset", "rows", "paper's region", "half-and-half region")
-    return Table(name, title, header, tuple(rows), notes=notes)
+    return Table(name, title, header, tuple(rows))
 
 
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
@@ -208,7 +199,7 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 }
 
 
-def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Words = ()) -> Table:
+def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Sequence[str] = ()) -> Table:
     """A hyperparameter table of the paper, read off the released cells that the studies train."""
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():
@@ -221,7 +212,7 @@ def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str]
                 optimizer += f" (paper: {hyper.optimizer})"
             rows.append((title_of(dataset), words, optimizer, *rest))
     header = ("dataset", "experiment", *USED)
-    return Table(name, title, header, tuple(rows), text_columns=frozenset({1, 2}), notes=notes)
+    return Table(name, title, header, tuple(rows), text_columns=frozenset({1, 2}), notes=words_of(notes))
 
 
 def _of_task(name: str, cells: Iterable[Cell]) -> list[Cell]:

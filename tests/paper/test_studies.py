@@ -5,9 +5,8 @@ import pytest
 from rlploss.lab.study import Cell, Variant
 from rlploss.lab.train import train_rows
 from rlploss.paper import published
-from rlploss.paper.protocols import PROTOCOLS, is_rlp
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.studies import STUDIES, cells_of, expected_seconds, steps_of
+from rlploss.paper.studies import PROTOCOLS, STUDIES, cells_of, expected_seconds, is_rlp, steps_of
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
 from rlploss.training.objectives import MSE, RLP, BinaryCrossEntropy, CrossEntropy
 
