@@ -119,12 +119,13 @@ def _compared(claim: PublishedClaim, grids: Sequence[Grid]) -> tuple[str, str, s
     """Word, evidence and scope of a claim that holds if every comparison which it makes is in its favour."""
 
     def comparisons(protocol: str, pairs: Pairs = claim.pairs) -> list[Placed]:
+        axis = "step" if protocol == "steps" else "epoch"
         return [
             placed
             for grid in grids
             for metric in claim.metrics
             for task in claim.tasks or grid.whole
-            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs))
+            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs, axis))
         ]
 
     scope, missing = _scope(grids[0], claim.tasks or tuple(grids[0].whole))
@@ -160,11 +161,7 @@ class Place(NamedTuple):
     protocol: str
     metric: str
     pairs: Pairs
-
-    @property
-    def axis(self) -> str:
-        """The axis on which the protocol is fair: its arms have the same budget there."""
-        return "step" if self.protocol == "steps" else "epoch"
+    axis: str  # on which the protocol is fair: its arms have the same budget there
 
     def both(self) -> Iterator[tuple[tuple[str, str], list[StoredCell]]]:
         """Each pair of arms with the networks of both; those that were not run are left out."""

@@ -57,6 +57,7 @@ class Measurement(Part):
     measure: str
     draws: int
     variants: tuple[Setting, ...]
+    dataset, model = "", "measured"  # of no training
 
     def __post_init__(self) -> None:
         _checks.one_of("measure", self.measure, MEASURES)

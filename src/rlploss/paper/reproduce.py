@@ -53,9 +53,9 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
         missing = [cell for cell in cells if not store.has(cell)]
         unavailable = missing_data(missing, console)
         for cell in missing:
-            if _data(cell) in unavailable:
-                store.write_failure(cell, unavailable[_data(cell)])
-        ready = [cell for cell in cells if _data(cell) not in unavailable]
+            if cell.task.dataset in unavailable:
+                store.write_failure(cell, unavailable[cell.task.dataset])
+        ready = [cell for cell in cells if cell.task.dataset not in unavailable]
         for name in chosen:
             store.write_request(name, asdict(request))
         what, train = f"{', '.join(names)} at {request.scale} scale", measure.train
@@ -74,15 +74,10 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
 
 
-def _data(cell: AnyCell) -> str:
-    """The dataset of a cell, empty for a measurement."""
-    return getattr(cell.task, "dataset", "")
-
-
 def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     """Datasets that cannot be had, with the reason; the others are in the cache when this returns."""
     found: dict[str, str] = {}
-    for name in filter(None, dict.fromkeys(_data(cell) for cell in cells)):
+    for name in filter(None, dict.fromkeys(cell.task.dataset for cell in cells)):
         try:
             datasets.load(name)
         except (datasets.DatasetUnavailable, datasets.CacheError) as error:

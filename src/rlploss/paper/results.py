@@ -78,7 +78,7 @@ class Grid:
     def whole(self) -> dict[str, str]:
         """The tasks of the whole study, whatever was asked for, with the dataset of each."""
         everything = replace(self.request, scale="paper", budget="both", datasets=None, arms=None)
-        return {cell.task.name: getattr(cell.task, "dataset", "") for cell in STUDIES[self.name](everything)}
+        return {cell.task.name: cell.task.dataset for cell in STUDIES[self.name](everything)}
 
     def tasks(self, protocol: str | None = None) -> list[str]:
         """Task names, of all protocols or of one, in order."""

@@ -33,7 +33,10 @@ TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
 def section(grid: Grid) -> Section:
     """The section of a name, with what is missing and how the numbers were obtained."""
     row = CATALOG[grid.name]
-    tables = [_table(grid, **{"name": grid.name, **table}) for table in row.get("tables", ())]
+    tables = []
+    for table in row.get("tables", ()):
+        options = {"name": grid.name, **table}
+        tables.append(TABLES[options.pop("kind")](grid, **options))
     for loss in dict(grid.request.losses):
         title = f"{loss} against the others, test MSE"
         tables.append(ratio_table(grid, f"{grid.name}-{loss}", title, arms=grid.arms, ours=loss))
@@ -47,10 +50,6 @@ def section(grid: Grid) -> Section:
         tuple(figure for drawn in row.get("figures", ()) for figure in figures(grid, **drawn)),
         grid.facts() if grid.whole else (),
     )
-
-
-def _table(grid: Grid, *, kind: str, **row: Any) -> Table:
-    return TABLES[kind](grid, **row)
 
 
 def error_table(
@@ -246,7 +245,7 @@ def time_section(results: Results) -> Section:
         cells = {part.hash: part for parts in grid.parts.values() for part in parts}
         found = [(c, s) for key, c in cells.items() if key not in seen and (s := grid.read(c)) is not None]
         seen |= cells.keys()
-        seconds = [sum(s.seconds for c, s in found if getattr(c.task, "model", "measured") == n) for n in NETWORKS]
+        seconds = [sum(s.seconds for c, s in found if c.task.model == n) for n in NETWORKS]
         if found:
             networks = sum(cell.n_replicas for cell, _ in found)
             predicted = sum(expected_seconds(cell) for cell, _ in found)
