@@ -239,14 +239,12 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)
 
 
-Cells = Callable[[Request], list[AnyCell]]
 KINDS: dict[str, Callable[..., list[Cell]]] = {
     "regression": regression_cells,
     "autoencoder": autoencoder_cells,
     "classifier": classifier_cells,
 }
 CATALOG = {row["name"]: row for row in frozen(data("report.toml")["section"])}
-
 OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained beside the paper's
 
 
@@ -271,14 +269,12 @@ def propositions(request: Request) -> list[AnyCell]:
     draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
     settings = {name: [Setting(**row) for row in rows] for name, rows in data("report.toml")["settings"].items()}
     settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
-    seeds = request.seeds_for("full")[:3]
-    return [
-        Cell(Measured(), Measurement(name, name, draws, tuple(variants)), Steps(1), seeds)
-        for name, variants in settings.items()
-    ]
+    tasks = [Measurement(name, name, draws, tuple(variants)) for name, variants in settings.items()]
+    return [Cell(Measured(), task, Steps(1), request.seeds_for("full")[:3]) for task in tasks]
 
 
-STUDIES: dict[str, Cells] = {name: partial(_study, name) for name in CATALOG} | {"propositions": propositions}
+STUDIES: dict[str, Callable[[Request], list[AnyCell]]] = {name: partial(_study, name) for name in CATALOG}
+STUDIES["propositions"] = propositions
 
 
 def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
@@ -299,8 +295,6 @@ def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
 
 def steps_of(cell: Cell) -> float:
     """Optimiser steps of a cell, averaged over its variants."""
-    if isinstance(cell.budget, Steps):
-        return float(cell.budget.n)
     totals = [cell.budget.steps(objective.steps_per_epoch(n)) for objective, n in _resolved(cell)]
     return sum(totals) / len(totals)
 
