@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.common import Row
 from benchmarks.studies import write_results
 from rlploss.lab import stats
-from rlploss.paper import verdicts
+from rlploss.paper import claims as verdicts
 
 WORLDS = {  # by what factor RLP's error is that of the baseline, in the first and second half of the comparisons
     "10 times better everywhere": (0.1, 0.1),
@@ -50,7 +50,7 @@ def claim(world: str, law: str, n: int, size: int, rng: np.random.Generator) -> 
 def words(world: str, law: str, n: int, size: int, runs: int, seed: int = 0) -> Counter[str]:
     """How often each word is said."""
     rng = np.random.default_rng([seed, n, size])
-    return Counter(verdicts.judge(verdicts.state(claim(world, law, n, size, rng)), None, "").word for _ in range(runs))
+    return Counter(verdicts.judge(verdicts.state(claim(world, law, n, size, rng)), None) for _ in range(runs))
 
 
 def steps_words(world: str, law: str, n: int, size: int, runs: int) -> Counter[str]:
@@ -60,7 +60,7 @@ def steps_words(world: str, law: str, n: int, size: int, runs: int) -> Counter[s
     for _ in range(runs):
         epochs = claim("10 times better everywhere", law, n, size, rng)
         steps = claim(world, law, n, size, rng)
-        found[verdicts.judge(verdicts.state(epochs), verdicts.state(steps), "").word] += 1
+        found[verdicts.judge(verdicts.state(epochs), verdicts.state(steps))] += 1
     return found
 
 

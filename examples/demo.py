@@ -18,12 +18,10 @@ from rlploss._progress import duration
 from rlploss.lab.run import execute, plan
 from rlploss.lab.workers import parse_workers
 from rlploss.paper import measure, published, reproduce
-from rlploss.paper.error_tables import against_published
-from rlploss.paper.protocols import ARMS
 from rlploss.paper.request import Request
 from rlploss.paper.results import Grid, mean_sd, plus_minus, title_of
-from rlploss.paper.studies import cells_of, expected_seconds
-from rlploss.paper.verdicts import finding
+from rlploss.paper.sections import against_published
+from rlploss.paper.studies import ARMS, cells_of, expected_seconds
 
 SECONDS = float(os.environ.get("RLPLOSS_DEMO_SECONDS", "170"))  # in all, on this machine
 GROUPS = (("linear", "nonlinear"), ("wine",), ("california",))  # the first is always trained
@@ -48,9 +46,7 @@ def main(out: Path = Path("out/demo"), request: Request = REQUEST) -> None:
                 store.write_request(name, asdict(replace(request, datasets=asked)))
             execute(todo, store, train=measure.train, workers=workers, console=Console())
         reproduce.render(store, out, Console(file=io.StringIO()), show=())
-        grid = reproduce.stored_results(store).grid("table1")
-    assert grid is not None  # it was asked for
-    print(screen(grid, asked, time.monotonic() - started))
+        print(screen(reproduce.stored_results(store)["table1"], asked, time.monotonic() - started))
     print(f"Report: {out / 'report.html'}")
 
 
@@ -69,10 +65,10 @@ def screen(grid: Grid, asked: tuple[str, ...], seconds: float) -> str:
             agreement.append(against_published(grid, dataset, arm, "mse", value).partition(",")[0])
         for protocol, words in found.items():
             c = grid.compare(dataset, protocol, "rlp", "mse")
-            words[title_of(dataset)] = "undecided" if c is None else finding(c)
+            words[title_of(dataset)] = "undecided" if c is None else c.word
     epochs, steps = found.values()
     left = [title_of(name) for group in GROUPS for name in group if name not in asked]
-    n = len(grid.cell(asked[0], "released", "rlp").seeds)
+    n = len(grid.cells[asked[0], "released", "rlp"].seeds)
     sentences = [
         f"{agreement.count('same')} of {len(agreement)} means are the published ones, "
         f"{agreement.count('different')} not (Welch's test).",

@@ -34,7 +34,7 @@ def test_the_demo_fits_one_screen_and_tells_both_halves(monkeypatch, asked):
     monkeypatch.syspath_prepend(EXAMPLES)
     import demo
 
-    grid = world.results(Request("paper", seeds=8, datasets=asked), "gone", names=("table1",)).grid("table1")
+    grid = world.results(Request("paper", seeds=8, datasets=asked), "gone", names=("table1",))["table1"]
     lines = demo.screen(grid, asked, 171.0).splitlines()
     assert len(lines) + 1 <= 24
     assert max(map(len, lines)) <= 80

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
 
-OUTPUTS = ("logits", "sigmoid", "softmax")
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "logistic": nn.Sigmoid,
-    "identity": nn.Identity,
-}
+Network = TypeVar("Network", bound=nn.Module)
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 
 
 def _head(output: str) -> dict[str, nn.Module]:
-    """Return what follows the last linear layer: nothing, the paper's sigmoid, or the released soft-max."""
-    one_of("output", output, OUTPUTS)
+    """What follows the last linear layer: nothing, the paper's sigmoid, or the released soft-max."""
+    one_of("output", output, ("logits", "sigmoid", "softmax"))
     if output == "sigmoid":
         return {"sig1": nn.Sigmoid()}
     return {"softmax1": nn.Softmax(dim=-1)} if output == "softmax" else {}
@@ -39,11 +35,8 @@ class RegressionNet(nn.Sequential):
     """
 
     def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
-        n_features, n_outputs = count("n_features", n_features), count("n_outputs", n_outputs)
-        hidden = count("hidden", hidden)
-        super().__init__(
-            OrderedDict(fc1=nn.Linear(n_features, hidden), relu1=nn.ReLU(), fc2=nn.Linear(hidden, n_outputs))
-        )
+        first = nn.Linear(count("n_features", n_features), count("hidden", hidden))
+        super().__init__(OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(hidden, count("n_outputs", n_outputs))))
 
 
 class Autoencoder(nn.Sequential):
@@ -53,67 +46,48 @@ class Autoencoder(nn.Sequential):
     """
 
     def __init__(self, n_features: int, *, latent: int = 32) -> None:
-        n_features, latent = count("n_features", n_features), count("latent", latent)
-        super().__init__(
-            OrderedDict(
-                fc1=nn.Linear(n_features, latent), relu1=nn.ReLU(), fc2=nn.Linear(latent, n_features), sig1=nn.Sigmoid()
-            )
-        )
+        first = nn.Linear(count("n_features", n_features), count("latent", latent))
+        super().__init__(OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(latent, n_features), sig1=nn.Sigmoid()))
 
 
 class LeNet5(nn.Sequential):
-    """LeNet-5: two 5×5 convolutions and three linear layers, tanh throughout, average pooling by 2.
+    """LeNet-5 for ten classes: two 5×5 convolutions and three linear layers, tanh throughout, average pooling by 2.
 
-    Input [B, n_channels, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, n_classes].
-
-    Args:
-        n_classes: number of classes.
-        n_channels: number of image channels.
-        output: `"logits"` for cross entropy; `"sigmoid"` is the paper's network for RLP; `"softmax"` is what
-            the released code trains with both losses.
+    Input [B, 1, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, 10]. `output` is what follows
+    the last layer: `"logits"` for cross entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the
+    released code for both losses.
     """
 
-    def __init__(self, n_classes: int = 10, *, n_channels: int = 1, output: str = "logits") -> None:
-        n_classes, n_channels = count("n_classes", n_classes), count("n_channels", n_channels)
-        super().__init__(
-            OrderedDict(
-                conv1=nn.Conv2d(n_channels, 6, 5),
-                tanh1=nn.Tanh(),
-                pool1=nn.AvgPool2d(2),
-                conv2=nn.Conv2d(6, 16, 5),
-                tanh2=nn.Tanh(),
-                pool2=nn.AvgPool2d(2),
-                flatten1=nn.Flatten(),
-                fc1=nn.Linear(400, 120),
-                tanh3=nn.Tanh(),
-                fc2=nn.Linear(120, 84),
-                tanh4=nn.Tanh(),
-                fc3=nn.Linear(84, n_classes),
-                **_head(output),
-            )
+    def __init__(self, *, output: str = "logits") -> None:
+        layers = OrderedDict(
+            conv1=nn.Conv2d(1, 6, 5),
+            tanh1=nn.Tanh(),
+            pool1=nn.AvgPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5),
+            tanh2=nn.Tanh(),
+            pool2=nn.AvgPool2d(2),
+            flatten1=nn.Flatten(),
+            fc1=nn.Linear(400, 120),
+            tanh3=nn.Tanh(),
+            fc2=nn.Linear(120, 84),
+            tanh4=nn.Tanh(),
+            fc3=nn.Linear(84, 10),
+            **_head(output),
         )
+        super().__init__(layers)
 
 
 class MoonsNet(nn.Sequential):
     """The Moons classifier: 2 → 50 → ReLU → 50 → ReLU → 2.
 
-    Input [B, n_features], output [B, n_classes]. `output` is what follows the last layer: `"logits"` for cross
-    entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the released code for both losses.
+    Input and output [B, 2]. `output` is what follows the last layer: `"logits"` for cross entropy, `"sigmoid"` in
+    the paper's network for RLP and in the released code for both losses, `"softmax"` for a distribution.
     """
 
-    def __init__(self, n_features: int = 2, n_classes: int = 2, *, hidden: int = 50, output: str = "logits") -> None:
-        n_features, n_classes = count("n_features", n_features), count("n_classes", n_classes)
-        hidden = count("hidden", hidden)
-        super().__init__(
-            OrderedDict(
-                fc1=nn.Linear(n_features, hidden),
-                relu1=nn.ReLU(),
-                fc2=nn.Linear(hidden, hidden),
-                relu2=nn.ReLU(),
-                fc3=nn.Linear(hidden, n_classes),
-                **_head(output),
-            )
-        )
+    def __init__(self, *, hidden: int = 50, output: str = "logits") -> None:
+        first, second, last = nn.Linear(2, count("hidden", hidden)), nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
+        layers = OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=second, relu2=nn.ReLU(), fc3=last, **_head(output))
+        super().__init__(layers)
 
 
 class Skip(nn.Module):
@@ -148,7 +122,7 @@ class WeightedMean(nn.Module):
         return torch.einsum("k,kbc->bc", self.weights, self.each(x))
 
 
-def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+def seeded(factory: Callable[[], Network], seed: int) -> Network:
     """Build a module whose initial weights depend on `seed` only; the global generator stays as it was.
 
     Example:
@@ -169,13 +143,8 @@ def build_network(
     kind = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     sizes = [n_features, *(count("hidden_layer_sizes", size) for size in hidden_layer_sizes)]
 
-    def factory() -> nn.Module:
-        layers: list[nn.Module] = []
-        for inside, outside in pairwise(sizes):
-            layers += [nn.Linear(inside, outside), kind()]
-        layers.append(nn.Linear(sizes[-1], n_outputs))
-        return nn.Sequential(*layers, *([nn.Softmax(dim=-1)] if softmax else []))
+    def factory() -> nn.Sequential:
+        hidden = [layer for sides in pairwise(sizes) for layer in (nn.Linear(*sides), kind())]
+        return nn.Sequential(*hidden, nn.Linear(sizes[-1], n_outputs), *([nn.Softmax(dim=-1)] if softmax else []))
 
-    network = seeded(factory, seed)
-    assert isinstance(network, nn.Sequential)
-    return network
+    return seeded(factory, seed)

@@ -11,45 +11,36 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlploss import _checks
-from rlploss._checks import HeavyTailWarning
 from rlploss.loss.functional import rlp_loss
 from rlploss.loss.subsets import balanced_subsets
 
 DISTRIBUTIONS = ("gaussian", "uniform", "skewed")
+RARE = 0.0085  # the probability of a large value of a skewed feature
 Function = Callable[[Tensor], Tensor]  # features [n, d] -> values [n]
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean over independent draws and its standard error."""
 
     mean: float
     error: float
 
-    def within(self, value: float, errors: float = 4.0) -> bool:
-        """Whether `value` lies within so many standard errors of the mean."""
-        return abs(self.mean - value) <= errors * self.error
-
 
 def _estimate(values: Tensor) -> Estimate:
-    values = values.to(torch.float64)
     return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
 
 
-def draw_features(
-    distribution: str, n_rows: int, n_features: int, *, rare: float = 0.0085, generator: torch.Generator
-) -> Tensor:
+def draw_features(distribution: str, n_rows: int, n_features: int, *, generator: torch.Generator) -> Tensor:
     """Return independent features [n_rows, d] with mean 0 and variance 1.
 
     "gaussian" and "uniform" are symmetric; "skewed" is continuous, mostly small and positive, seldom large and
-    negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with probability p = `rare`, U uniform between 0.5
+    negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with probability p = `RARE`, U uniform between 0.5
     and 1.5 and scaled to E[U²] = 1.
     """
     _checks.one_of("distribution", distribution, DISTRIBUTIONS)
@@ -59,23 +50,22 @@ def draw_features(
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
     if distribution == "uniform":
         return math.sqrt(12.0) * (uniform - 0.5)
-    p = _checks.number("rare", rare, 1e-12, 0.5)
-    small, large = math.sqrt(p / (1.0 - p)), -math.sqrt((1.0 - p) / p)
+    small, large = math.sqrt(RARE / (1.0 - RARE)), -math.sqrt((1.0 - RARE) / RARE)
     u = (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)) / math.sqrt(13.0 / 12.0)
-    return u * torch.where(uniform < p, large, small)
+    return u * torch.where(uniform < RARE, large, small)
 
 
-def _planes_apart(x: Tensor, residual: Tensor, plan: Tensor, **probe: Any) -> Tensor:
-    """Return the loss of Definition 2.2, without an intercept as the paper has it, of each subset of the plan; [K]."""
+def _planes_apart(x: Tensor, residual: Tensor, **probe: Any) -> Tensor:
+    """[K]: the loss of Definition 2.2, without an intercept as the paper has it, of each subset."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HeavyTailWarning)  # heavy tails are what is measured here
-        zeros = torch.zeros_like(residual)
-        return rlp_loss(residual, zeros, x, subsets=plan, probe="draw", intercept=False, reduction="none", **probe)
+        warnings.simplefilter("ignore", _checks.HeavyTailWarning)  # heavy tails are what is measured here
+        nothing = torch.zeros_like(residual)
+        return rlp_loss(residual, nothing, x, probe="draw", intercept=False, reduction="none", **probe)
 
 
-def _population_values(x: Tensor, residual: Tensor, subset_size: int, points: Tensor) -> Tensor:
-    """Return one value of Definition 2.2 per block of `subset_size` rows; [n / M]."""
-    return _planes_apart(x, residual, torch.arange(len(x)).reshape(-1, subset_size), probe_points=points)
+def _population_values(x: Tensor, residual: Tensor, points: Tensor) -> Tensor:
+    """[K]: the same for each of K points on its own block of rows."""
+    return _planes_apart(x, residual, subsets=torch.arange(len(x)).reshape(len(points), -1), probe_points=points)
 
 
 def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
@@ -92,23 +82,16 @@ def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
 
 
 def measure_noise_floor(
-    n_features: int,
-    subset_size: int,
-    *,
-    noise: float = 1.0,
-    distribution: str = "gaussian",
-    n_subsets: int = 20_000,
-    generator: torch.Generator,
+    n_features: int, subset_size: int, *, noise: float = 1.0, n_subsets: int = 20_000, generator: torch.Generator
 ) -> Estimate:
-    """Return RLP at the true regression function, by drawing subsets, probes and label noise."""
-    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
-    z = draw_features(distribution, n_subsets, n_features, generator=generator)
+    """Return RLP at the true regression function, by drawing Gaussian subsets, probes and label noise."""
+    x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
+    z = draw_features("gaussian", n_subsets, n_features, generator=generator)
     residual = noise * torch.randn(len(x), generator=generator, dtype=torch.float64)
-    return _estimate(_population_values(x, residual, subset_size, z))
+    return _estimate(_population_values(x, residual, z))
 
 
-@dataclass(frozen=True)
-class Valley:
+class Valley(NamedTuple):
     """RLP along h = E[Y|X] + t·δ: how much it rises above t = 0 at each t, and the t where its parabola is lowest."""
 
     rises: dict[float, Estimate]
@@ -122,24 +105,23 @@ def measure_valley(
     *,
     at: Sequence[float] = (-1.0, 1.0),
     noise: Function | None = None,
-    distribution: str = "gaussian",
     zero_share: float = 0.0,
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Valley:
     """Return L(h* + tδ) − L(h*), h* = E[Y|X] and δ = `deviation`, on the same subsets, probes and labels for every t.
 
-    Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law; `noise` is a standard deviation for every
-    row, None for none. `zero_share` of the feature rows are set to 0 (an atom at the origin), where planes without an
-    intercept see nothing: δ = 1{x = 0} then costs nothing, the minimiser is not unique, and `lowest` is NaN.
+    Features are Gaussian. Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law; None is no noise.
+    `zero_share` of the rows are set to 0 (an atom at the origin), where planes without an intercept see nothing:
+    δ = 1{x = 0} then costs nothing, the minimiser is not unique, and `lowest` is NaN.
     """
-    x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
+    x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
     x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
-    z = draw_features(distribution, n_subsets, n_features, generator=generator)
+    z = draw_features("gaussian", n_subsets, n_features, generator=generator)
     skewed = -torch.rand(len(x), generator=generator, dtype=torch.float64).log() - 1.0
     labels = torch.zeros_like(skewed) if noise is None else noise(x) * skewed
     delta = deviation(x)
-    values = {t: _population_values(x, t * delta - labels, subset_size, z) for t in {0.0, -1.0, 1.0, *at}}
+    values = {t: _population_values(x, t * delta - labels, z) for t in {0.0, -1.0, 1.0, *at}}
     floor = values[0.0]
     bend, slope = (values[1.0] + values[-1.0]) / 2 - floor, (values[1.0] - values[-1.0]) / 2
     costs = float(bend.mean()) > 1e-12 * float(values[1.0].mean())  # more than rounding
@@ -148,8 +130,7 @@ def measure_valley(
     return Valley({t: _estimate(values[t] - floor) for t in at}, Estimate(lowest, error))
 
 
-@dataclass(frozen=True)
-class ConditionThree:
+class ConditionThree(NamedTuple):
     """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A = x⁺.
 
     Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the least over k.
@@ -158,11 +139,7 @@ class ConditionThree:
     same: Estimate
     different: Estimate
     threshold: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether both means are above the threshold by more than four standard errors."""
-        return all(e.mean - 4.0 * e.error >= self.threshold for e in (self.same, self.different))
+    holds: bool  # both are above the threshold by more than four standard errors
 
 
 def measure_condition_three(
@@ -173,105 +150,62 @@ def measure_condition_three(
     A = torch.linalg.pinv(x.reshape(n_subsets, subset_size, n_features))  # [n, d, M]
     squares = A.square().mean(dim=2)  # [n, d]: j = l, averaged over exchangeable rows
     products = (A.sum(dim=2).square() - A.square().sum(dim=2)) / (subset_size * max(1, subset_size - 1))
-    least_same, least_different = (
-        min((_estimate(values[:, k]) for k in range(n_features)), key=lambda e: e.mean)
-        for values in (squares, products)
-    )
-    return ConditionThree(least_same, least_different, 1.0 / n_features**2)
+    same, different = (min(map(_estimate, values.unbind(dim=1))) for values in (squares, products))
+    threshold = 1.0 / n_features**2
+    holds = all(mean - 4.0 * error >= threshold for mean, error in (same, different))
+    return ConditionThree(same, different, threshold, holds)
 
 
-@dataclass(frozen=True)
-class StepComparison:
-    """One gradient step on RLP against one on MSE, in the family h_θ = h* + (θ* − θ)·g with g ≥ 0.
+class StepComparison(NamedTuple):
+    """One gradient step of size ε on RLP against one on MSE, in the family h_θ = h* + (θ* − θ).
 
-    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², and a step of size
-    ε leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for ε ≤ 1/(c_rlp + c_mse) if
-    c_rlp ≥ c_mse, and for no small ε otherwise.
+    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², with c = 1 for MSE, and a
+    step leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for ε ≤ 1/(c + 1) if its c is at
+    least 1, and for no small ε otherwise.
     """
 
-    curvature_rlp: Estimate
-    curvature_mse: Estimate
-
-    @property
-    def nearer_for_small_steps(self) -> bool:
-        """Whether the conclusion of Proposition 2 holds as ε → 0, by more than four standard errors."""
-        error = math.hypot(self.curvature_rlp.error, self.curvature_mse.error)
-        return self.curvature_rlp.mean - self.curvature_mse.mean > 4.0 * error
-
-    @property
-    def largest_good_step(self) -> float:
-        """The ε up to which RLP's step is the nearer one (0 if it never is)."""
-        if self.curvature_rlp.mean < self.curvature_mse.mean:
-            return 0.0
-        return 1.0 / (self.curvature_rlp.mean + self.curvature_mse.mean)
-
-    @property
-    def largest_convergent_step(self) -> float:
-        """The ε below which gradient descent converges on both losses."""
-        return 1.0 / max(self.curvature_rlp.mean, self.curvature_mse.mean)
+    curvature: Estimate  # c of RLP
+    nearer_for_small_steps: bool  # the conclusion of Proposition 2 as ε → 0, by more than four standard errors
+    largest_good_step: float  # up to which RLP's step is the nearer one, 0 if it never is
+    largest_convergent_step: float  # below which gradient descent converges on both losses
 
 
 def compare_steps(
-    distribution: str,
-    n_features: int,
-    subset_size: int,
-    *,
-    direction: Function | None = None,
-    n_subsets: int = 20_000,
-    generator: torch.Generator,
+    distribution: str, n_features: int, subset_size: int, *, n_subsets: int = 20_000, generator: torch.Generator
 ) -> StepComparison:
-    """Return both curvatures, measured: c_rlp = E[(zᵀx⁺g(x))²], c_mse = E[g(x)²]; g ≡ 1 if `direction` is None."""
+    """Return the comparison for RLP's c = E[(zᵀx⁺1)²], measured on fresh subsets and probes."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
-    g = torch.ones(len(x), dtype=x.dtype) if direction is None else direction(x)
-    if bool((g < 0).any()):
-        raise ValueError("direction must be non-negative (condition (ii)), got a negative value; use its square")
-    rlp = _estimate(_population_values(x, g, subset_size, z))
-    return StepComparison(rlp, _estimate(g.square()))
+    c, error = curvature = _estimate(_population_values(x, torch.ones_like(x[:, 0]), z))
+    return StepComparison(curvature, c - 1.0 > 4.0 * error, 1.0 / (c + 1.0) if c >= 1.0 else 0.0, 1.0 / max(c, 1.0))
 
 
 def empirical_error(
-    n_rows: int,
-    n_features: int,
-    subset_size: int,
-    *,
-    noise: float = 1.0,
-    n_samples: int = 30,
-    generator: torch.Generator,
+    n_rows: int, n_features: int, subset_size: int, *, n_samples: int = 30, generator: torch.Generator
 ) -> float:
     """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
 
     The empirical loss averages 4 random subsets per row, each with its probe expected over the rows outside it. Where
     the definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
     """
-    truth = noise_floor(n_features, subset_size, noise)
+    truth = noise_floor(n_features, subset_size)
     if not math.isfinite(truth):
         return math.nan
     squares = 0.0
     for _ in range(_checks.count("n_samples", n_samples)):
         x = draw_features("gaussian", n_rows, n_features, generator=generator)
-        residual = noise * torch.randn(n_rows, generator=generator, dtype=torch.float64)
+        residual = torch.randn(n_rows, generator=generator, dtype=torch.float64)
         plan = balanced_subsets(n_rows, subset_size, 4 * n_rows, generator=generator)
-        value = _planes_apart(x, residual, plan, draw_from="outside", generator=generator).mean()
+        value = _planes_apart(x, residual, subsets=plan, draw_from="outside", generator=generator).mean()
         squares += (float(value) / truth - 1.0) ** 2
     return math.sqrt(squares / n_samples)
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """What a plan of subsets keeps of Algorithm 1's promise."""
-
-    missing_rows: int
-    equal_pairs: int
-    least: int
-    most: int
-
-
-def coverage(subsets: Tensor, n_rows: int) -> Coverage:
+def coverage(subsets: Tensor, n_rows: int) -> dict[str, int]:
     """Count rows that are in no subset, subsets that occur again, and the least and most appearances of a row."""
     counts = torch.bincount(subsets.flatten(), minlength=n_rows)
-    distinct = torch.unique(subsets.sort(dim=1).values, dim=0)
-    return Coverage(int((counts == 0).sum()), len(subsets) - len(distinct), int(counts.min()), int(counts.max()))
+    equal = len(subsets) - len(torch.unique(subsets.sort(dim=1).values, dim=0))
+    return {"missing": int((counts == 0).sum()), "equal": equal, "least": int(counts.min()), "most": int(counts.max())}
 
 
 def plane_nullity(features: Tensor, subset_size: int) -> int:

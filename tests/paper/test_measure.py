@@ -5,11 +5,11 @@ from tests.paper.world import PROVENANCE
 
 from rlploss.lab.study import Cell, StoredCell
 from rlploss.paper import claims, published
+from rlploss.paper.claims import NOT_REPRODUCED, REPRODUCED
 from rlploss.paper.measure import Measurement, Setting, train
 from rlploss.paper.request import Request
-from rlploss.paper.results import StoredResults
+from rlploss.paper.results import Grid
 from rlploss.paper.studies import STUDIES
-from rlploss.paper.verdicts import NOT_REPRODUCED, REPRODUCED
 
 
 def cells(request):
@@ -34,13 +34,14 @@ def measured():
         light = dataclasses.replace(cell, task=dataclasses.replace(cell.task, draws=3000, variants=variants))
         result = train(light, quiet)
         stored[cell.hash] = StoredCell(result.networks, PROVENANCE, result.seconds)
-    return StoredResults({"propositions": request}, lambda cell: stored.get(cell.hash), lambda cell: "not run")
+    name = "propositions"
+    return {name: Grid(name, request, lambda cell: stored.get(cell.hash), lambda cell: "not run")}
 
 
 def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
     wanted = [claim for claim in published.CLAIMS if claim.rule == "measured"]
-    found = {claim.id: claims.measured(claim, measured) for claim in wanted}
-    assert {name: v.word for name, v in found.items()} == {
+    found = {claim.id: claims.verdict(claim, measured) for claim in wanted}
+    assert {name: v.verdict for name, v in found.items()} == {
         "proposition-1": REPRODUCED,
         "proposition-2": NOT_REPRODUCED,
         "algorithm-1": NOT_REPRODUCED,

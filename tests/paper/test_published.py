@@ -78,7 +78,7 @@ def test_hyperparameters_are_those_of_the_paper():
         assert [found.weight_decay, found.psi] == [None if text == "–" else float(text) for text in rest]
         assert found.lr == float(lr)
     assert published.PROTOCOL["adamw_weight_decay"] == 0.0001
-    assert published.PROTOCOL["subsets"]["time"] == 2000
+    assert published.PROTOCOL["time"]["n_subsets"] == 2000
 
 
 def test_claims_have_distinct_names():

@@ -7,7 +7,8 @@ from rlploss.lab import report
 from rlploss.lab.report import Report
 from rlploss.paper import claims
 from rlploss.paper.request import Request
-from rlploss.paper.sections import CATALOG, summary
+from rlploss.paper.sections import section, summary
+from rlploss.paper.studies import CATALOG
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,8 +28,8 @@ def page_file(tmp_path_factory):
     request = Request("paper", seeds=3)
     results = world.results(request, "gone")
     judged = tuple(claims.all_claims(results))
-    sections = tuple(CATALOG[name].section(results.grid(name)) for name in CATALOG)
-    made = Report("Everything", summary(results, judged, "quick"), sections, judged, footer=("end",))
+    sections = tuple(section(results[name]) for name in CATALOG)
+    made = Report("Everything", (summary(results, judged, "quick"),), sections, judged, footer=("end",))
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report.html(made), encoding="utf-8")
     return path, sum(len(f.panels) for s in sections for f in s.figures)

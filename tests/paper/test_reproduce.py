@@ -20,8 +20,7 @@ from rlploss.lab.workers import Inline, LocalProcesses
 from rlploss.paper import measure
 from rlploss.paper import reproduce as work
 from rlploss.paper.request import Request
-from rlploss.paper.sections import CATALOG
-from rlploss.paper.studies import STUDIES
+from rlploss.paper.studies import CATALOG, STUDIES
 
 NARROW = Request("smoke", datasets=("linear",))
 

@@ -10,8 +10,8 @@ from rlploss.lab.report import Report
 from rlploss.lab.study import distinct
 from rlploss.paper import published
 from rlploss.paper.request import Request
-from rlploss.paper.sections import CATALOG, time_section
-from rlploss.paper.studies import cells_of
+from rlploss.paper.sections import time_section
+from rlploss.paper.studies import CATALOG, cells_of
 
 REQUEST = Request("quick", seeds=3)
 IMAGES = ("mnist", "cifar10", "cifar10-released")
@@ -108,6 +108,12 @@ def test_missing_datasets_are_told_and_the_rest_is_shown():
     curves = world.section("fig-curves", REQUEST, "gone", without=IMAGES)
     mnist = next(p for p in curves.figures[0].panels if p.title == "MNIST, equal epochs")
     assert "cannot be had" in mnist.describe()
+
+
+def test_a_name_without_any_of_the_datasets_asked_for_has_an_empty_table():
+    section = world.section("thresholds", Request("paper", datasets=("california",), seeds=3), "gone")
+    assert section.tables[0].rows == ()
+    assert section.facts == (("Runs", "none"),)
 
 
 def test_the_time_is_told_by_name_and_network_and_no_cell_counts_twice():

@@ -4,7 +4,7 @@ import pytest
 from benchmarks import verdict_worlds as worlds
 
 from rlploss.lab.stats import Comparison
-from rlploss.paper.verdicts import (
+from rlploss.paper.claims import (
     GONE,
     NOT_JUDGED,
     NOT_REPRODUCED,
@@ -12,7 +12,6 @@ from rlploss.paper.verdicts import (
     OPEN_AT_STEPS,
     REPRODUCED,
     UNDECIDED,
-    finding,
     findings,
     judge,
     state,
@@ -20,6 +19,13 @@ from rlploss.paper.verdicts import (
 )
 
 LAWS = pytest.mark.parametrize("law", worlds.LAWS)
+
+
+def finding(comparison):
+    """The word for one comparison, of a claim and of a table alike."""
+    (word,) = findings([("here", comparison)])
+    assert comparison.word == word
+    return word
 
 
 @LAWS
@@ -89,8 +95,8 @@ def test_a_point_of_accuracy_is_no_difference():
     ],
 )
 def test_the_words(held, at_steps, word):
-    assert judge(held, at_steps, "").word == word
-    assert judge(held, at_steps, "", judged=False).word == (NOT_TESTED if held is None else NOT_JUDGED)
+    assert judge(held, at_steps) == word
+    assert judge(held, at_steps, judged=False) == (NOT_TESTED if held is None else NOT_JUDGED)
 
 
 def test_gone_at_equal_steps_needs_evidence():

@@ -43,8 +43,8 @@ def reproduce(
 
     from rlploss.lab.workers import parse_workers
     from rlploss.paper import reproduce as work
-    from rlploss.paper.protocols import ARMS
     from rlploss.paper.request import Request
+    from rlploss.paper.studies import ARMS
 
     console, team = Console(), parse_workers(workers)
     request = Request(scale, budget, seeds, _names(datasets), _names(arms), _own_losses(loss, ARMS))

@@ -57,18 +57,19 @@ class Measurement(Part):
     measure: str
     draws: int
     variants: tuple[Setting, ...]
+    dataset, model = "", "measured"  # of no training
 
     def __post_init__(self) -> None:
         _checks.one_of("measure", self.measure, MEASURES)
 
 
-def _floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """RLP at E[Y|X] with noisy labels, and the formula for it."""
-    floor = theory.measure_noise_floor(at.d, at.M, n_subsets=draws, generator=generator)
-    return {"value": floor.mean, "error": floor.error, "exact": theory.noise_floor(at.d, at.M)}
+    found = theory.measure_noise_floor(at.d, at.M, n_subsets=draws, generator=generator)
+    return {"value": found.mean, "error": found.error, "exact": theory.noise_floor(at.d, at.M)}
 
 
-def _valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose variance depends on x.
 
     δ is a bent function, or, where rows lie at the origin, a bump there.
@@ -77,7 +78,7 @@ def _valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, fl
     def deviation(x: Tensor) -> Tensor:
         return (x == 0).all(dim=1).to(x.dtype) if at.atom else 0.6 * x[:, 0] * (x[:, 0] + x[:, 1])
 
-    valley = theory.measure_valley(
+    found = theory.measure_valley(
         deviation,
         at.d,
         at.M,
@@ -87,40 +88,38 @@ def _valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, fl
         n_subsets=draws,
         generator=generator,
     )
-    rises = {f"{key} {t:g}": getattr(e, key) for t, e in valley.rises.items() for key in ("mean", "error")}
-    return rises | {"lowest": valley.lowest.mean, "lowest_error": valley.lowest.error}
+    rises = {f"{key} {t:g}": getattr(e, key) for t, e in found.rises.items() for key in ("mean", "error")}
+    return rises | {"lowest": found.lowest.mean, "lowest_error": found.lowest.error}
 
 
-def _condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """Both sides of condition (iii) of Proposition 2, the curvatures, and which steps end nearer."""
-    condition = theory.measure_condition_three(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
+    found = theory.measure_condition_three(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     steps = theory.compare_steps(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     return {
-        "same": condition.same.mean,
-        "different": condition.different.mean,
-        "different_error": condition.different.error,
-        "threshold": condition.threshold,
-        "holds": condition.holds,
-        "curvature_rlp": steps.curvature_rlp.mean,
-        "curvature_mse": steps.curvature_mse.mean,
+        "different": found.different.mean,
+        "threshold": found.threshold,
+        "holds": found.holds,
+        "curvature_rlp": steps.curvature.mean,
+        "curvature_mse": 1.0,
         "nearer": steps.nearer_for_small_steps,
         "good_step": steps.largest_good_step,
         "convergent_step": steps.largest_convergent_step,
     }
 
 
-def _empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """How far the empirical loss of N rows is from Definition 2.2, relative to it."""
     return {"error": theory.empirical_error(at.N, at.d, at.M, n_samples=at.samples, generator=generator)}
 
 
-def _coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """Rows in no subset, equal subsets, and the least and most appearances of a row."""
-    seen = theory.coverage(balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator), at.N)
-    return {"missing": seen.missing_rows, "equal": seen.equal_pairs, "least": seen.least, "most": seen.most}
+    plan = balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator)
+    return dict(theory.coverage(plan, at.N))
 
 
-def _planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
+def planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """In how many directions functions on N points may differ and share all planes."""
     x = theory.draw_features("gaussian", at.N, at.d, generator=generator)
     x[: at.zeros] = 0.0
@@ -128,12 +127,7 @@ def _planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, fl
 
 
 MEASURES: dict[str, Callable[[Setting, int, torch.Generator], dict[str, float]]] = {
-    "floor": _floor,
-    "valley": _valley,
-    "condition": _condition,
-    "empirical": _empirical,
-    "coverage": _coverage,
-    "planes": _planes,
+    measure.__name__: measure for measure in (floor, valley, condition, empirical, coverage, planes)
 }
 
 

@@ -16,8 +16,6 @@ def data(file: str = "published.toml") -> dict[str, Any]:
     return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
 
 
-REGRESSION, IMAGES = ("california", "wine", "linear", "nonlinear"), ("mnist", "cifar10")
-DATASETS: dict[str, str] = {name: data("report.toml")["titles"][name] for name in (*REGRESSION, *IMAGES)}
 Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
@@ -74,7 +72,8 @@ def value(table: str, dataset: str, trained: str, measured: str) -> Value | None
 
 
 EPOCHS: dict[str, int] = data()["table1"]["epochs"]  # by dataset
-PROTOCOL: dict[str, Any] = data()["protocol"]  # what the tables do not say: sizes and epochs of families of experiments
+DATASETS: dict[str, str] = {name: data("report.toml")["titles"][name] for name in EPOCHS}  # of Tables 1 and 2
+PROTOCOL: dict[str, Any] = data()["protocol"]  # what the tables do not say: sizes and epochs of experiments
 HYPER = {  # both hyperparameter tables, by dataset and experiment
     (dataset, experiment): Hyper(**row)
     for dataset, rows in data()["hyperparameters"].items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -18,32 +18,25 @@ from rlploss.lab.run import run_study
 from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.lab.workers import Workers
-from rlploss.paper import claims, measure
-from rlploss.paper.protocols import ARMS
+from rlploss.paper import claims, measure, sections
 from rlploss.paper.published import DATASETS, words_of
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.results import StoredResults
-from rlploss.paper.sections import CATALOG, summary, time_section
-from rlploss.paper.studies import OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
-from rlploss.paper.verdicts import NOT_TESTED
+from rlploss.paper.results import Grid
+from rlploss.paper.studies import ARMS, CATALOG, OWN_LOSSES_IN, STUDIES, cells_of, expected_seconds
 
 
-def choose(names: Iterable[str]) -> list[str]:
-    """The names asked for, in the order of the catalogue; `all` is everything."""
-    wanted = [_checks.one_of("name", name, (*CATALOG, "all")) for name in names]
-    if not wanted:
+def choose(names: Sequence[str], request: Request) -> list[str]:
+    """The names asked for, in the order of the catalogue; `all` is everything. A reader's losses have one place."""
+    known = {"name": (*CATALOG, "all"), "dataset": (*DATASETS, "moons"), "arm": ARMS}
+    for kind, given in (("name", names), ("dataset", request.datasets or ()), ("arm", request.arms or ())):
+        for name in given:
+            _checks.one_of(kind, name, known[kind])
+    if not names:
         raise ValueError('name at least one table or figure, got none; "all" is everything, --list shows them')
-    return list(CATALOG) if "all" in wanted else [name for name in CATALOG if name in wanted]
-
-
-def check_narrowing(request: Request, chosen: Sequence[str]) -> None:
-    """Datasets and arms must be known by name; a reader's losses have one place."""
-    for name in request.datasets or ():
-        _checks.one_of("dataset", name, (*DATASETS, "moons"))
-    for name in request.arms or ():
-        _checks.one_of("arm", name, ARMS)
+    chosen = [name for name in CATALOG if name in names or "all" in names]
     if request.losses and chosen != [OWN_LOSSES_IN]:
         raise ValueError(f"--loss goes with {OWN_LOSSES_IN} alone, got {', '.join(chosen)}; name nothing else")
+    return chosen
 
 
 def open_store(out: Path) -> Store:
@@ -53,17 +46,16 @@ def open_store(out: Path) -> Store:
 
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
-    chosen = choose(names)
-    check_narrowing(request, chosen)
+    chosen = choose(names, request)
     cells = distinct(cells_of(chosen, request))
     with open_store(out) as store:
         store.refuse_others("reproduce")
         missing = [cell for cell in cells if not store.has(cell)]
         unavailable = missing_data(missing, console)
         for cell in missing:
-            if _data(cell) in unavailable:
-                store.write_failure(cell, unavailable[_data(cell)])
-        ready = [cell for cell in cells if _data(cell) not in unavailable]
+            if cell.task.dataset in unavailable:
+                store.write_failure(cell, unavailable[cell.task.dataset])
+        ready = [cell for cell in cells if cell.task.dataset not in unavailable]
         for name in chosen:
             store.write_request(name, asdict(request))
         what, train = f"{', '.join(names)} at {request.scale} scale", measure.train
@@ -78,19 +70,14 @@ def list_names(request: Request, workers: Workers, console: Console) -> None:
         seconds = [expected_seconds(cell) for cell in distinct(STUDIES[name](replace(request, scale=scale)))]
         return duration(sum(seconds) / workers.count) if seconds else "nothing to train"
 
-    rows = [(name, artefact.what, *(cost(name, scale) for scale in SCALES)) for name, artefact in CATALOG.items()]
+    rows = [(name, row["what"], *(cost(name, scale) for scale in SCALES)) for name, row in CATALOG.items()]
     _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
-
-
-def _data(cell: AnyCell) -> str:
-    """The dataset of a cell, empty for a measurement."""
-    return getattr(cell.task, "dataset", "")
 
 
 def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     """Datasets that cannot be had, with the reason; the others are in the cache when this returns."""
     found: dict[str, str] = {}
-    for name in filter(None, dict.fromkeys(_data(cell) for cell in cells)):
+    for name in filter(None, dict.fromkeys(cell.task.dataset for cell in cells)):
         try:
             datasets.load(name)
         except (datasets.DatasetUnavailable, datasets.CacheError) as error:
@@ -99,11 +86,14 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     return found
 
 
-def stored_results(store: Store) -> StoredResults:
+def stored_results(store: Store) -> dict[str, Grid]:
     """What the store holds of everything that was asked for."""
-    asked = store.requests()
-    requests = {name: Request.from_options(asked[name]) for name in CATALOG if name in asked}
-    return StoredResults(requests, cache(store.read), lambda cell: store.failure(cell) or "not run yet")
+    asked, read = store.requests(), cache(store.read)
+
+    def missing(cell: AnyCell) -> str:
+        return store.failure(cell) or "not run yet"
+
+    return {name: Grid(name, Request.from_options(asked[name]), read, missing) for name in CATALOG if name in asked}
 
 
 def build(store: Store, out: Path) -> Report:
@@ -111,20 +101,18 @@ def build(store: Store, out: Path) -> Report:
     results = stored_results(store)
     judged = tuple(claims.all_claims(results))
     shown = []
-    for name, request in results.requests.items():
-        grid = results.grid(name)
-        assert grid is not None  # the name was asked for
-        command = f"rlploss reproduce {name} {request.arguments()} --out {shlex.quote(str(out))}"
-        shown.append(replace(CATALOG[name].section(grid), command=command))
-    scales = sorted({request.scale for request in results.requests.values()}, key=list(SCALES).index)
+    for name, grid in results.items():
+        command = f"rlploss reproduce {name} {grid.request.arguments()} --out {shlex.quote(str(out))}"
+        shown.append(replace(sections.section(grid), command=command))
+    scales = [scale for scale in SCALES if scale in {grid.request.scale for grid in results.values()}]
     footer = [f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file."]
     if store.foreign_cells():
         footer.append(f"{store.foreign_cells()} cells made by other code are kept there and not shown here.")
     rows = tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged)
     return Report(
         "Random Linear Projections loss: what the paper claims and what we find",
-        summary(results, judged, ", ".join(scales)),
-        (*shown, time_section(results)),
+        (sections.summary(results, judged, ", ".join(scales)),),
+        (*shown, sections.time_section(results)),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
         claims_lead=words_of(("claims",)),
@@ -146,7 +134,7 @@ def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | N
         if section.name in (store.requests() if show is None else show):
             for table in section.tables:
                 _show_table(table, console)
-    tested = [c for c in made.claims if c.verdict != NOT_TESTED]
+    tested = [c for c in made.claims if c.verdict != claims.NOT_TESTED]
     if tested:
         rows = tuple((c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested)
         _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)

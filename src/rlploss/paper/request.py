@@ -11,24 +11,22 @@ from typing import Any, Literal
 from rlploss import _checks
 from rlploss.paper import published
 
-MOST_SEEDS = 10_000
-BUDGETS = ("epochs", "steps", "both")
-
 
 @dataclass(frozen=True)
 class Scale:
     """How much of the paper's effort is spent."""
 
-    seeds: dict[str, int]  # by family of experiments
-    most_epochs: dict[str, int]  # by family; one that is not in it has the paper's epochs
+    seeds: dict[str, int]  # by experiment
+    most_epochs: dict[str, int]  # by experiment; one that is not in it has the paper's epochs
     most_subsets: int = 10_000
     most_rows: int = 10_000  # of images
+    points: int = 50  # about how many a curve of regression has
     threshold_seeds: int = 0  # of claims with a threshold, where a cell costs seconds; 0: as many as the others
     judged: bool = False  # whether verdicts are given: below the paper's epochs a final error says nothing
 
-    def epochs(self, family: str, full: int) -> int:
+    def epochs(self, experiment: str, full: int) -> int:
         """The number of epochs at this scale, from that of the paper."""
-        return min(full, self.most_epochs.get(family, full))
+        return min(full, self.most_epochs.get(experiment, full))
 
 
 SCALES = {name: Scale(**row) for name, row in published.data("report.toml")["scale"].items()}
@@ -47,22 +45,22 @@ class Request:
 
     def __post_init__(self) -> None:
         _checks.one_of("scale", self.scale, SCALES)
-        _checks.one_of("budget", self.budget, BUDGETS)
+        _checks.one_of("budget", self.budget, ("epochs", "steps", "both"))
         if self.seeds is not None:
-            _checks.count("seeds", self.seeds, maximum=MOST_SEEDS)
+            _checks.count("seeds", self.seeds, maximum=10_000)
 
     @property
     def at(self) -> Scale:
         """The scale itself."""
         return SCALES[self.scale]
 
-    def seeds_for(self, family: str) -> tuple[int, ...]:
-        """The seeds of a family of experiments."""
-        return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[family]))
+    def seeds_for(self, experiment: str) -> tuple[int, ...]:
+        """The seeds of an experiment."""
+        return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[experiment]))
 
     def threshold_seeds(self) -> tuple[int, ...]:
         """The seeds beyond a study's own that a claim with a threshold uses; fixed beforehand, for every scale."""
-        return tuple(range(self.at.seeds["regression"], self.at.threshold_seeds)) if self.seeds is None else ()
+        return tuple(range(self.at.seeds["full"], self.at.threshold_seeds)) if self.seeds is None else ()
 
     def picked(self, kind: Literal["datasets", "arms"], names: Iterable[str]) -> tuple[str, ...]:
         """Those of some datasets or arms that were asked for; a reader's own losses always are."""
@@ -83,12 +81,9 @@ class Request:
 
     def arguments(self) -> str:
         """The options as they are typed, without those left at their defaults."""
-        words = [f"--scale {self.scale}", f"--budget {self.budget}"]
-        if self.seeds is not None:
-            words.append(f"--seeds {self.seeds}")
-        for name, values in (("datasets", self.datasets), ("arms", self.arms)):
-            if values is not None:
-                words.append(f"--{name} {','.join(values)}")
+        datasets, arms = (None if names is None else ",".join(names) for names in (self.datasets, self.arms))
+        given = {"scale": self.scale, "budget": self.budget, "seeds": self.seeds, "datasets": datasets, "arms": arms}
+        words = [f"--{name} {value}" for name, value in given.items() if value is not None]
         for name, text in self.losses:
             where = json.loads(text).get("function", {}).get("where", "FILE.py")
             words.append(f"--loss {shlex.quote(f'{where}:{name}')}")

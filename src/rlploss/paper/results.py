@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rlploss._progress import duration
 from rlploss._scaling import Array
@@ -13,9 +12,8 @@ from rlploss.lab import stats
 from rlploss.lab.study import AnyCell, StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
-from rlploss.paper.protocols import PROTOCOLS
 from rlploss.paper.request import Request
-from rlploss.paper.studies import STUDIES
+from rlploss.paper.studies import CATALOG, PROTOCOLS, STUDIES
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
@@ -37,117 +35,89 @@ def title_of(task: str) -> str:
     return TITLES.get(task, TITLES.get(dataset, dataset) + space + rest)
 
 
-def _by_key(cells: Iterable[AnyCell]) -> dict[Key, list[AnyCell]]:
-    """The cells of each key; several are the same with other seeds."""
-    found: dict[Key, list[AnyCell]] = {}
-    for cell in cells:
-        found.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).append(cell)
-    return found
-
-
-def _whole(parts: Sequence[AnyCell]) -> AnyCell:
-    """One cell with the seeds of all."""
-    return replace(parts[0], seeds=tuple(seed for part in parts for seed in part.seeds))
-
-
-@dataclass(frozen=True)
-class StoredResults:
-    """Reads cells of the tables and figures that were asked for; `missing` says why a cell is not there."""
-
-    requests: Mapping[str, Request]
-    read: Callable[[AnyCell], StoredCell | None]
-    missing: Callable[[AnyCell], str]
-    _grids: dict[str, Grid] = field(default_factory=dict)
-
-    def grid(self, name: str) -> Grid | None:
-        """The cells of a table or figure, or None if it was not asked for."""
-        if name in self.requests and name not in self._grids:
-            request = self.requests[name]
-            whole = replace(request, scale="paper", budget="both", datasets=None, arms=None)
-            parts = _by_key(STUDIES[name](request))
-            entries = {key: (_whole(cells), self._joined(cells)) for key, cells in parts.items()}
-            full = {key: _whole(cells) for key, cells in _by_key(STUDIES[name](whole)).items()}
-            self._grids[name] = Grid(name, request, entries, full, parts, self.missing)
-        return self._grids.get(name)
-
-    def _joined(self, parts: Sequence[AnyCell]) -> StoredCell | None:
-        """What is stored of cells that differ in their seeds, as one; None if one is missing."""
-        found = [stored for part in parts if (stored := self.read(part)) is not None]
-        if len(found) < len(parts):
-            return None
-        networks = tuple(network for stored in found for network in stored.networks)
-        return replace(found[0], networks=networks, seconds=sum(stored.seconds for stored in found))
-
-
 @dataclass(frozen=True)
 class Grid:
-    """The cells of one table or figure by task, protocol and arm, each with its stored networks or None.
-
-    `whole` are the cells at the paper's scale, however the request was narrowed; `parts` the stored cells of an entry,
-    which differ in their seeds.
-    """
+    """The cells of a table or figure that was asked for; `missing` says why one cannot be read."""
 
     name: str
     request: Request
-    entries: Mapping[Key, tuple[AnyCell, StoredCell | None]]
-    whole: Mapping[Key, AnyCell]
-    parts: Mapping[Key, Sequence[AnyCell]]
+    read: Callable[[AnyCell], StoredCell | None]
     missing: Callable[[AnyCell], str]
 
-    def cell(self, task: str, protocol: str, arm: str) -> AnyCell | None:
-        """The cell, stored or not."""
-        return self.entries.get((task, protocol, arm), (None, None))[0]
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that its tables and figures compare."""
+        return tuple(CATALOG[self.name].get("arms", ()))
 
-    def stored(self, task: str, protocol: str, arm: str) -> StoredCell | None:
-        """The stored networks, or None."""
-        return self.entries.get((task, protocol, arm), (None, None))[1]
+    @cached_property
+    def parts(self) -> dict[Key, list[AnyCell]]:
+        """The cells of each key; several are the same with other seeds."""
+        found: dict[Key, list[AnyCell]] = {}
+        for cell in STUDIES[self.name](self.request):
+            found.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).append(cell)
+        return found
 
-    def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
-        """The stored networks of those of some arms that were run."""
-        return {arm: stored for arm in arms if (stored := self.stored(task, protocol, arm)) is not None}
+    @cached_property
+    def cells(self) -> dict[Key, AnyCell]:
+        """One cell for each key, with all its seeds."""
+        seeds = {key: tuple(seed for part in parts for seed in part.seeds) for key, parts in self.parts.items()}
+        return {key: replace(parts[0], seeds=seeds[key]) for key, parts in self.parts.items()}
 
-    def final(self, task: str, protocol: str, arm: str, metric: str = "mse", variant: int = 0) -> Array | None:
-        """[seeds]: the last value of a metric."""
-        stored = self.stored(task, protocol, arm)
-        return None if stored is None or not stored.has(metric) else stored.final(metric, variant)
+    @cached_property
+    def stored(self) -> dict[Key, StoredCell]:
+        """What is stored of each key with all its seeds; a key that misses some is not in it."""
+        found = {}
+        for key, parts in self.parts.items():
+            read = [stored for part in parts if (stored := self.read(part)) is not None]
+            if len(read) == len(parts):
+                networks = tuple(network for stored in read for network in stored.networks)
+                found[key] = replace(read[0], networks=networks, seconds=sum(stored.seconds for stored in read))
+        return found
+
+    @cached_property
+    def whole(self) -> dict[str, str]:
+        """The tasks of the whole study, whatever was asked for, with the dataset of each."""
+        everything = replace(self.request, scale="paper", budget="both", datasets=None, arms=None)
+        return {cell.task.name: cell.task.dataset for cell in STUDIES[self.name](everything)}
 
     def tasks(self, protocol: str | None = None) -> list[str]:
         """Task names, of all protocols or of one, in order."""
-        return list(dict.fromkeys(task for task, mine, _ in self.entries if protocol in (None, mine)))
-
-    def whole_tasks(self) -> tuple[str, ...]:
-        """Task names of the whole study, whatever was asked for."""
-        return tuple(dict.fromkeys(task for task, _, _ in self.whole))
+        return list(dict.fromkeys(task for task, mine, _ in self.parts if protocol in (None, mine)))
 
     def protocols(self) -> list[str]:
         """The protocols that were run, or if none was those that were asked for, in the order of PROTOCOLS."""
-        run = {protocol for (_, protocol, _), (_, stored) in self.entries.items() if stored is not None}
-        return [name for name in PROTOCOLS if name in (run or {protocol for _, protocol, _ in self.entries})]
+        there = {protocol for _, protocol, _ in self.stored or self.parts}
+        return [name for name in PROTOCOLS if name in there]
+
+    def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
+        """The stored networks of those of some arms that were run."""
+        return {arm: self.stored[key] for arm in arms if (key := (task, protocol, arm)) in self.stored}
+
+    def final(self, task: str, protocol: str, arm: str, metric: str = "mse") -> Array | None:
+        """[seeds]: the last value of a metric, or None."""
+        stored = self.stored.get((task, protocol, arm))
+        return None if stored is None else stored.final(metric)
+
+    def compare(self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse") -> stats.Comparison | None:
+        """Paired comparison of two arms; None if either is missing."""
+        ends = [stored.final(metric) for stored in self.found(task, protocol, (ours, theirs)).values()]
+        return compare(metric, *ends) if len(ends) == 2 else None
 
     def why(self, task: str) -> str:
         """Why a task has no networks, from the first missing cell of what is shown; empty if all are there."""
         shown = {*self.protocols(), "measured"}
-        lost = (k for k, (_, stored) in self.entries.items() if k[0] == task and k[1] in shown and stored is None)
+        lost = (key for key in self.parts if key[0] == task and key[1] in shown and key not in self.stored)
         return next((self.missing(self.parts[key][-1]) for key in lost), "")
-
-    def compare(
-        self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse", variant: int = 0
-    ) -> stats.Comparison | None:
-        """Paired comparison of two arms; None if either is missing."""
-        a, b = (self.final(task, protocol, arm, metric, variant) for arm in (ours, theirs))
-        if a is None or b is None or len(a) != len(b):
-            return None
-        return stats.compare(a, b, lower_is_better=metric not in SCORES)
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """How the numbers were obtained: budgets, seeds, versions, machine, seconds, remarks."""
-        found = [(cell, stored) for cell, stored in self.entries.values() if stored is not None]
-        if not found:
+        if not self.stored:
             return (("Runs", "none"),)
-        unique = {cell.hash: (cell, stored) for cell, stored in found}
+        cells = [self.cells[key] for key in self.stored]
+        unique = {cell.hash: (cell, stored) for cell, stored in zip(cells, self.stored.values(), strict=True)}
         budgets = {
-            protocol: _joined((budget_words(c.budget) for c, _ in found if c.arm.protocol == protocol), ", ")
-            for protocol in dict.fromkeys(cell.arm.protocol for cell, _ in found)
+            protocol: _joined((budget_words(c.budget) for c in cells if c.arm.protocol == protocol), ", ")
+            for protocol in dict.fromkeys(cell.arm.protocol for cell in cells)
         }
         origins = [stored.provenance for _, stored in unique.values()]
         seconds = sum(stored.seconds for _, stored in unique.values())
@@ -155,7 +125,7 @@ class Grid:
         facts = [
             ("Scale", self.request.scale),
             ("Budgets", "; ".join(f"{name}: {values}" for name, values in budgets.items())),
-            ("Seeds", _joined(f"{len(c.seeds)} ({c.seeds[0]} to {c.seeds[-1]})" for c, _ in found)),
+            ("Seeds", _joined(f"{len(c.seeds)} ({c.seeds[0]} to {c.seeds[-1]})" for c in cells)),
             ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
             ("Training time", f"{duration(seconds)} of one core"),
             ("Engine", _joined(f"{o['engine']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins)),
@@ -163,6 +133,14 @@ class Grid:
             ("Machine", _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins)),
         ]
         return (*facts, ("Remarks", notes)) if notes else tuple(facts)
+
+
+Results = Mapping[str, Grid]  # of everything that was asked for, by name
+
+
+def compare(metric: str, ours: Array, theirs: Array) -> stats.Comparison:
+    """Paired over seeds, by what the metric says is better."""
+    return stats.compare(ours, theirs, lower_is_better=metric not in SCORES)
 
 
 def _joined(texts: Iterable[str], between: str = "; ") -> str:
@@ -176,9 +154,9 @@ def budget_words(budget: Epochs | Steps) -> str:
 
 def mean_sd(values: Array | None) -> str:
     """`0.197 ± 0.110`, or a dash."""
-    if values is None or not len(values):
+    if values is None:
         return "–"
-    s = stats.summary(np.asarray(values))
+    s = stats.summary(values)
     return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
 
 

@@ -2,114 +2,179 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
+from rlploss.lab import stats
+from rlploss.lab.report import Claim, Section, Table, Text
+from rlploss.lab.study import Cell
+from rlploss.lab.text import Scalar, number
+from rlploss.paper import claims, published
+from rlploss.paper.figures import figures
+from rlploss.paper.published import words_of
+from rlploss.paper.request import Request
+from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_sd, plus_minus, title_of
+from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
 
-from rlploss.lab import stats, train
-from rlploss.lab.figures import Drawing, Figure, Line, Panel
-from rlploss.lab.report import Claim, Section, Table
-from rlploss.lab.study import AnyCell, StoredCell, Variant
-from rlploss.lab.text import number
-from rlploss.paper import published, studies, verdicts
-from rlploss.paper.drawings import boundary_drawing, network_drawings, plane_drawings, reconstruction_drawing
-from rlploss.paper.error_tables import error_table, hyperparameter_tables, measured_table, ratio_table
-from rlploss.paper.protocols import ARMS, PROTOCOLS
-from rlploss.paper.results import METRICS, SCORES, Grid, StoredResults, title_of
-
-Content = list[Table | Figure]
-CLASSES = {"": ("ce", "rlp"), ", mixup": ("ce_mixup", "rlp_mixup")}
+DATA = (
+    *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
+    *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
+)
+RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
+TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
+SAME = {"same": "good", "different": "warn", "undecided": "open"}
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
-AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
-BAND = "Mean over seeds with its 95 % confidence band."
-BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
-Panels = Callable[[str, str, Sequence[str]], Iterable[Panel]]  # of a protocol, an axis and some tasks
-TABLES: dict[str, Callable[..., Table]] = {"errors": error_table, "ratios": ratio_table}
 
 
-def figures(grid: Grid, title: str, on: str, panels: Panels, *, columns: int = 3) -> list[Figure]:
-    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for."""
-    asked = [row for row in published.data("report.toml")["shown"][on] if row[1] in grid.protocols()]
-    pair = [row for row in asked if row[1] in BESIDE]
-    beside = [
-        [replace(p, title=f"{p.title}, {words}") for p in panels(protocol, axis, grid.tasks("released"))]
-        for _, protocol, axis, words in pair
-    ]
-    mixed = tuple(panel for task in zip(*beside, strict=True) for panel in task)
-    main = [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(pair) == 2 else 3)] if mixed else []
-    return main + [
-        Figure(f"{grid.name}-{end}", f"{title}, {words}", BAND, tuple(panels(p, axis, grid.tasks(p))), columns, True)
-        for end, p, axis, words in asked
-        if p not in BESIDE
-    ]
-
-
-def task_figures(
-    grid: Grid, arms: Sequence[str], title: str, *, on: str = "budget", metric: str = "mse", marked: str = ""
-) -> list[Figure]:
-    """Figures with one panel for each task; values of a published table are marked at equal epochs."""
-
-    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
-        table = marked if protocol == "released" else ""
-        for task in tasks:
-            yield panel(grid, task, protocol, arms, axis, metric=metric, marked=table)
-
-    return figures(grid, title, on, panels)
-
-
-def panel(
-    grid: Grid,
-    task: str,
-    protocol: str,
-    arms: Sequence[str],
-    axis: str,
-    *,
-    metric: str = "mse",
-    title: str = "",
-    marked: str = "",
-) -> Panel:
-    """One panel with a line for each arm; where nothing was run, a panel with the reason."""
-    lines = []
-    for arm in arms:
-        cell, stored = grid.cell(task, protocol, arm), grid.stored(task, protocol, arm)
-        if cell is not None and stored is not None and stored.has(metric):
-            lines.append(_line(arm, cell, stored, metric, axis))
-    found = {arm: published.value(marked, task, arm, metric) for arm in ("mse", "rlp")} if marked and lines else {}
-    levels = [(f"{ARMS[arm].label}, published", v.mean, ARMS[arm].style) for arm, v in found.items() if v is not None]
-    return Panel(
-        title or title_of(task),
-        AXES[axis],
-        METRICS[metric],
-        tuple(lines),
-        x_log=axis == "step",
-        y_log=metric not in SCORES,
-        levels=tuple(levels),
-        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
+def section(grid: Grid) -> Section:
+    """The section of a name, with what is missing and how the numbers were obtained."""
+    row = CATALOG[grid.name]
+    tables = []
+    for table in row.get("tables", ()):
+        options = {"name": grid.name, **table}
+        tables.append(TABLES[options.pop("kind")](grid, **options))
+    for loss in dict(grid.request.losses):
+        title = f"{loss} against the others, test MSE"
+        tables.append(ratio_table(grid, f"{grid.name}-{loss}", title, arms=grid.arms, ours=loss))
+    missing = [f"{title_of(task)}: not tested ({why})." for task in grid.tasks() if (why := grid.why(task))]
+    return Section(
+        grid.name,
+        row["title"],
+        row["short"],
+        (*words_of(row.get("lead", ())), *missing),
+        tuple(tables),
+        tuple(figure for drawn in row.get("figures", ()) for figure in figures(grid, **drawn)),
+        grid.facts() if grid.whole else (),
     )
 
 
-def _line(arm: str, cell: AnyCell, stored: StoredCell, metric: str, axis: str) -> Line:
-    """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
-    if axis in ("shift", "noise"):
-        x = np.array([getattr(variant, axis) for variant in cell.task.variants], dtype=np.float64)
-        values = np.stack([stored.final(metric, variant) for variant in range(len(x))], axis=1)
-    else:
-        x, values = stored.axis(axis), stored.matrix(metric)
-    mean, low, high = stats.band(values)
-    shown = x > 0
-    return Line(ARMS[arm].label, ARMS[arm].style, x[shown], mean[shown], low[shown], high[shown])
+def error_table(
+    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Sequence[str] = ()
+) -> Table:
+    """Test error of every arm under every protocol, with the published number beside it."""
+    protocols, own = grid.protocols(), dict(grid.request.losses)
+    titles = [PROTOCOLS[p] for p in protocols]
+    rows: list[tuple[str, ...]] = []
+    data: list[tuple[Scalar, ...]] = []
+    for task in grid.tasks():
+        for arm in [a for a in (*grid.arms, *own) if any((task, p, a) in grid.parts for p in protocols)]:
+            value = published.value(values or grid.name, task.removesuffix("-500"), arm, metric)
+            verdict = against_published(grid, task, arm, metric, value)
+            shown = "–" if value is None else plus_minus(value.mean, value.sd)
+            ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
+            there = [key for p in protocols if (key := (task, p, arm)) in grid.stored]
+            n = max((len(grid.cells[key].seeds) for key in there), default=0)
+            rows.append((title_of(task), label_of(arm), shown, *ours[:1], verdict, *ours[1:], str(n)))
+            for key in there:
+                s, budget = stats.summary(grid.stored[key].final(metric)), budget_words(grid.cells[key].budget)
+                mine = (task, arm, metric, key[1], budget.replace(",", ""), s.n, s.mean, s.sd, s.low, s.high)
+                same = verdict if key[1] == "released" else None
+                hashes = " ".join(part.hash[:16] for part in grid.parts[key])
+                data.append((*mine, *(value or (None, None)), same, hashes, round(grid.stored[key].seconds, 3)))
+    starts = [k for k, (row, above) in enumerate(pairwise(rows), start=1) if row[0] != above[0]]
+    return Table(
+        name,
+        title,
+        ("dataset", "trained with", "published", *titles[:1], "against published", *titles[1:], "n"),
+        tuple(rows),
+        data_header=DATA,
+        data_rows=tuple(data),
+        notes=words_of(notes),
+        text_columns=frozenset({1, 4}),
+        rules=frozenset(starts),
+    )
 
 
-def _regions(grid: Grid) -> Content:
+def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
+    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard deviations."""
+    ours = grid.final(task, "released", arm, metric)
+    if value is None or ours is None or not grid.request.at.judged:
+        return Text("–", "calm")
+    word, difference = stats.against_published(ours, value.mean, value.sd)
+    return Text(f"{word}, {round(difference, 1) + 0.0:+.1f} sd".replace("-", "−"), SAME[word])
+
+
+def ratio_table(
+    grid: Grid, name: str, title: str, *, arms: Sequence[str] = (), ours: str = "rlp", metric: str = "mse"
+) -> Table:
+    """One arm against each other: ratio of errors (difference of scores) with its interval, and the word for it."""
+    mine, judged = "RLP" if is_rlp(ours) else label_of(ours), grid.request.at.judged
+    others = [
+        a for a in arms or (*grid.arms, *dict(grid.request.losses)) if a != ours and not (is_rlp(ours) and is_rlp(a))
+    ]
+    pairs = [(task, base) for task in grid.tasks() for base in others]
+    found = {
+        (protocol, *pair): c
+        for protocol in grid.protocols()
+        for pair in pairs
+        if (c := grid.compare(pair[0], protocol, ours, pair[1], metric)) is not None
+    }
+    rows: list[tuple[str, ...]] = []
+    for task, base in pairs:
+        told = [found.get((protocol, task, base)) for protocol in grid.protocols()]
+        if any(told):
+            n = max(c.n for c in told if c is not None)
+            rows.append((title_of(task), label_of(base), *(_effect(c, judged) for c in told), str(n)))
+    words = f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
+    note = f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. {_told('intervals')}"
+    return Table(
+        name,
+        title,
+        ("dataset", "baseline", *(PROTOCOLS[p] for p in grid.protocols()), "n"),
+        tuple(rows),
+        data_header=RATIO_DATA,
+        data_rows=tuple(
+            (task, base, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, c.word if judged else "")
+            for (protocol, task, base), c in found.items()
+        ),
+        notes=(note,),
+        text_columns=frozenset({1}),
+    )
+
+
+def _effect(c: stats.Comparison | None, judged: bool) -> Text:
+    if c is None:
+        return Text("–")
+    return Text(f"{effect(c)} {c.word}", TONES[c.word]) if judged else Text(effect(c))
+
+
+def measured_table(
+    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], notes: Sequence[str] = ()
+) -> Table:
+    """What a statement comes to when it is measured: a row for each setting, means over seeds."""
+    key = (task, "measured", "measured")
+    stored = grid.stored.get(key)
+    numbers = {
+        str(setting): [float("nan") if stored is None else stored.mean(column, index) for column in columns]
+        for index, setting in enumerate(grid.cells[key].task.variants)
+    }
+    return Table(
+        f"{name}-{task}",
+        title,
+        ("setting", *columns.values()),
+        tuple((setting, *map(_measured, columns, row)) for setting, row in numbers.items()),
+        data_header=("setting", *columns),
+        data_rows=tuple((setting, *row) for setting, row in numbers.items()),
+        notes=words_of(notes),
+    )
+
+
+def _measured(column: str, value: float) -> Text:
+    if column in ("holds", "nearer"):
+        return Text("yes" if value > 0.5 else "no", "good" if value > 0.5 else "calm")
+    return Text("infinite" if value != value and column == "exact" else number(value))
+
+
+def region_table(grid: Grid, name: str, title: str) -> Table:
     """How many rows the regions of interest hold."""
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.picked("datasets", dict.fromkeys(cell.task.dataset for cell in grid.whole.values())):
+    for dataset in grid.request.picked("datasets", dict.fromkeys(grid.whole.values())):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -118,154 +183,109 @@ def _regions(grid: Grid) -> Content:
         inside = [int(region(X).sum()) for region in (paper_region, mahalanobis_region)]
         rows.append((title_of(dataset), *(f"{count:,}" for count in (len(X), *inside))))
     header = ("dataset", "rows", "paper's region", "half-and-half region")
-    return [Table("shift-regions", "Rows in the region of interest", header, tuple(rows))]
+    return Table(name, title, header, tuple(rows))
 
 
-def _classes(grid: Grid) -> Content:
-    """Accuracy and F1 of both sizes, with and without mixup."""
-
-    def panels(protocol: str, axis: str, tasks: Sequence[str]) -> Iterable[Panel]:
-        for task in tasks:
-            for words, arms in CLASSES.items():
-                for metric in ("accuracy", "f1"):
-                    title = f"{title_of(task)}{words}, {metric}"
-                    yield panel(grid, task, protocol, arms, axis, metric=metric, title=title)
-
-    return [*figures(grid, CATALOG[grid.name].title, "classes", panels, columns=2)]
-
-
-def _digits(grid: Grid) -> Iterable[Drawing]:
-    """Digits after 5, 10 and 50 epochs."""
-    for protocol in ("released", "steps"):
-        stored = grid.found("mnist", protocol, ("mse", "rlp"))
-        if len(stored) == 2:
-            made = (reconstruction_drawing(stored, epoch, PROTOCOLS[protocol]) for epoch in (5, 10, 50))
-            yield from (drawing for drawing in made if drawing is not None)
-
-
-def _boundaries(grid: Grid) -> Iterable[Drawing]:
-    """Test points and decision boundaries."""
-    for task in grid.tasks():
-        for words, arms in CLASSES.items():
-            cell = grid.cell(task, "released", arms[0]) or grid.cell(task, "released", arms[1])
-            stored = grid.found(task, "released", arms)
-            if cell is not None and stored:
-                split = train.split(cell.task, Variant(), cell.seeds[0])
-                yield boundary_drawing(title_of(task) + words, stored, split.X_test, split.y_test)
-
-
-MORE: dict[str, Callable[[Grid], Content]] = {
-    "fig-shift": _regions,
-    "fig-mnist-classes": _classes,
-    "fig-moons": _classes,
-    "tables-hyperparameters": lambda grid: [*hyperparameter_tables()],
-}
-DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing]]] = {
-    "fig-reconstructions": _digits,
-    "fig-moons": _boundaries,
-    "fig-planes": lambda grid: plane_drawings(),
-    "fig-networks": lambda grid: network_drawings(),
+USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
+    "optimiser": lambda cell: type(cell.arm.optimizer).__name__.lower() + "_nesterov" * _nesterov(cell),
+    "learning rate": lambda cell: cell.arm.optimizer.lr,
+    "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
+    "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
+    "M": lambda cell: getattr(cell.arm.objective, "subset_size", None),
+    "K": lambda cell: getattr(cell.arm.objective, "n_subsets", None),
+    "batch": lambda cell: getattr(cell.arm.objective, "batch_size", None),
+    "epochs": lambda cell: cell.budget.n if is_rlp(cell.arm.name) else None,
 }
 
 
-@dataclass(frozen=True)
-class Artefact:
-    """One table or figure of the paper; `report.toml` explains the fields."""
-
-    name: str
-    what: str
-    title: str
-    short: str
-    lead: tuple[str, ...] = ()
-    arms: tuple[str, ...] = ()
-    tables: tuple[Mapping[str, Any], ...] = ()
-    figures: tuple[Mapping[str, Any], ...] = ()
-    measured: tuple[Mapping[str, Any], ...] = ()
-    drawn: Mapping[str, Any] | None = None
-    cells: str | tuple[Mapping[str, Any], ...] = ()
-
-    def section(self, grid: Grid) -> Section:
-        """The section of the report, with what is missing and how the numbers were obtained."""
-        made = MORE[self.name](grid) if self.name in MORE else []
-        drawings = tuple(DRAWINGS[self.name](grid)) if self.drawn else ()
-        if self.drawn and drawings:
-            made.append(Figure(**{"name": self.name} | dict(self.drawn), panels=drawings))
-        own = dict(grid.request.losses)
-        made += [self._table(grid, **{"arms": (*self.arms, *own), **row}) for row in self.tables]
-        for loss in own:
-            title = f"{loss} against the others, test MSE"
-            made.append(ratio_table(grid, f"{self.name}-{loss}", title, arms=self.arms, ours=loss))
-        made += [measured_table(grid, **row) for row in self.measured]
-        made += [figure for row in self.figures for figure in task_figures(grid, self.arms, **row)]
-        missing = [f"{title_of(task)}: not tested ({why})." for task in grid.tasks() if (why := grid.why(task))]
-        return Section(
-            self.name,
-            self.title,
-            self.short,
-            (*published.words_of(self.lead), *missing),
-            tuple(item for item in made if isinstance(item, Table)),
-            tuple(item for item in made if isinstance(item, Figure)),
-            grid.facts() if grid.whole else (),
-        )
-
-    def _table(self, grid: Grid, kind: str, title: str, name: str = "", notes: Iterable[str] = (), **row: Any) -> Table:
-        whole = f"{self.name}-{name}" if name else self.name
-        return TABLES[kind](grid, whole, title, **row, notes=published.words_of(notes))
+def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Sequence[str] = ()) -> Table:
+    """A hyperparameter table of the paper, read off the released cells that the studies train."""
+    rows = []
+    for (dataset, experiment), hyper in published.HYPER.items():
+        if dataset in on:
+            words, names = published.data("report.toml")["experiments"][experiment]
+            cells = [c for c in cells_of(names, Request("paper", "epochs")) if c.arm.protocol == "released"]
+            mine = _of_task(f"{dataset}-{experiment}", cells) or _of_task(dataset, cells)
+            optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
+            if optimizer != hyper.optimizer:
+                optimizer += f" (paper: {hyper.optimizer})"
+            rows.append((title_of(dataset), words, optimizer, *rest))
+    header = ("dataset", "experiment", *USED)
+    return Table(name, title, header, tuple(rows), text_columns=frozenset({1, 2}), notes=words_of(notes))
 
 
-def time_section(results: StoredResults) -> Section:
+def _of_task(name: str, cells: Iterable[Cell]) -> list[Cell]:
+    """Those on a task of this name, whatever its number of examples or region."""
+    return [cell for cell in cells if re.fullmatch(rf"{name}(-\d+| .*)?", cell.task.name)]
+
+
+def _distinct(found: Iterable[object]) -> str:
+    kept = [v for v in dict.fromkeys(found) if v is not None]
+    return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
+
+
+def _nesterov(cell: Cell) -> bool:
+    return getattr(cell.arm.optimizer, "nesterov", False)
+
+
+TABLES: dict[str, Callable[..., Table]] = {
+    "errors": error_table,
+    "ratios": ratio_table,
+    "measured": measured_table,
+    "regions": region_table,
+    "hyperparameters": hyperparameter_table,
+}
+
+
+def time_section(results: Results) -> Section:
     """Where the time went: seconds of one core by name and network, cells that names share under the first of them."""
     seen: set[str] = set()
     data: list[tuple[Any, ...]] = []
-    for name in results.requests:
-        grid = results.grid(name)
-        cells = {part.hash: part for parts in (grid.parts if grid else {}).values() for part in parts}
-        found = [(c, s) for key, c in cells.items() if key not in seen and (s := results.read(c)) is not None]
+    for name, grid in results.items():
+        cells = {part.hash: part for parts in grid.parts.values() for part in parts}
+        found = [(c, s) for key, c in cells.items() if key not in seen and (s := grid.read(c)) is not None]
         seen |= cells.keys()
-        seconds = [sum(s.seconds for c, s in found if getattr(c.task, "model", "measured") == n) for n in NETWORKS]
+        seconds = [sum(s.seconds for c, s in found if c.task.model == n) for n in NETWORKS]
         if found:
             networks = sum(cell.n_replicas for cell, _ in found)
-            predicted = sum(studies.expected_seconds(cell) for cell, _ in found)
-            data.append((CATALOG[name].short, networks, *seconds, sum(seconds), predicted))
+            predicted = sum(expected_seconds(cell) for cell, _ in found)
+            data.append((CATALOG[name]["short"], networks, *seconds, sum(seconds), predicted))
     data.append(("all", *map(sum, zip(*(row[1:] for row in data), strict=True))))
     rows = tuple((name, *("–" if not n else number(n) for n in numbers)) for name, *numbers in data)
     table = Table("time", "Seconds of one core", TIMES, rows, data_header=TIMES, data_rows=tuple(data))
-    return Section("time", "Where the time goes", "Time", published.words_of(("time",)), (table,))
-
-
-CATALOG = {name: Artefact(**row) for name, row in studies.SECTIONS.items()}
+    return Section("time", "Where the time goes", "Time", words_of(("time",)), (table,))
 
 
 # The summary: what RLP is, what reproduced, what happened at equal steps.
 
 
-def summary(results: StoredResults, claims: Sequence[Claim], scale: str) -> tuple[str, ...]:
+def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
     """One paragraph for a newcomer."""
-    grid, words = results.grid("table1"), [_told("what")]
-    if grid is not None and not grid.request.at.judged:
+    words = [_told("what")]
+    if "table1" in results and not results["table1"].request.at.judged:
         words.append(_told("unjudged"))
-    elif grid is not None:
+    elif "table1" in results:
+        grid = results["table1"]
         released, steps = _found(grid, "released"), _found(grid, "steps")
         if released:
             words.append(_told("equal-epochs", ahead=_listed(released, "better", " datasets")))
             words.append(_told("more-steps", ratio=_steps_ratio(grid)))
         if steps:
             words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
-    counts = Counter(claim.verdict for claim in claims)
-    told = ", ".join(f"{counts[word]} {word}" for word in verdicts.TONES if word in counts)
-    judged = counts.keys() - {verdicts.NOT_JUDGED, verdicts.NOT_TESTED}
-    words.append(_told("judged" if judged else "none-judged", n=len(claims), scale=scale, counts=told))
-    return (" ".join(words),)
+    counts = Counter(claim.verdict for claim in judged)
+    told = ", ".join(f"{counts[word]} {word}" for word in claims.TONES if word in counts)
+    some = counts.keys() - {claims.NOT_JUDGED, claims.NOT_TESTED}
+    return " ".join([*words, _told("judged" if some else "none-judged", n=len(judged), scale=scale, counts=told)])
 
 
 def _told(key: str, **numbers: object) -> str:
-    return published.words_of((key,))[0].format(**numbers)
+    return words_of((key,))[0].format(**numbers)
 
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
     """The word for RLP against MSE on each dataset that was run."""
     found = {title_of(t): grid.compare(t, protocol, "rlp", "mse") for t in published.DATASETS}
-    return {title: verdicts.finding(c) for title, c in found.items() if c is not None}
+    return {title: c.word for title, c in found.items() if c is not None}
 
 
 def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:

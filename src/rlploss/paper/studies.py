@@ -1,74 +1,280 @@
-"""Every table and figure of the paper as a study: which cells it needs, and what a cell is expected to cost."""
+"""Every table and figure of the paper as a study: which cells it needs under which protocol, and what a cell costs.
+
+`released` is the released loop at equal epochs, `steps` gives every arm the RLP arm's number of optimiser steps on as
+many rows per step, `paper` is the algorithms as printed (one step per epoch, paired with full-batch MSE), and
+`corrected` removes what handicaps the released baseline, at equal epochs, and at equal steps (`corrected-steps`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from rlploss._values import from_json
 from rlploss.lab import train
-from rlploss.lab.study import AnyCell, Cell
-from rlploss.paper import published
+from rlploss.lab.study import AnyCell, Arm, Cell, Task, Variant
 from rlploss.paper.measure import Measured, Measurement, Setting
-from rlploss.paper.protocols import autoencoder_cells, classifier_cells, regression_cells, time_cells
+from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data, frozen
 from rlploss.paper.request import Request
-from rlploss.training.job import Steps
-from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, Pointwise
+from rlploss.training import objectives
+from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
+from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, OnBatches, Pointwise
 
-Cells = Callable[[Request], list[AnyCell]]
+PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
+OURS: dict[str, Callable[..., RLP]] = {
+    "released": RLP.released,
+    "paper": RLP.paper,
+    "corrected": partial(RLP, subsets_per_step=1),
+}
+LEVELS = tuple(round(0.1 * k, 1) for k in range(1, 10))  # of γ and β
+AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
+
+
+@dataclass(frozen=True)
+class ArmKind:
+    """One of the paper's arms: its label, the style of its lines, what it minimises, and whether with +L2 or mixup."""
+
+    label: str
+    style: str
+    objective: Callable[..., Objective]
+    penalised: bool = False
+    mixed: bool = False
+
+
+ARMS = {
+    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
+    for name, row in data("report.toml")["arms"].items()
+}
+
+
+def is_rlp(arm: str) -> bool:
+    """Whether an arm trains with RLP."""
+    return arm in ARMS and ARMS[arm].objective is RLP
+
+
+def label_of(arm: str) -> str:
+    """The label of one of the paper's arms; a loss of a reader's own has its name."""
+    return ARMS[arm].label if arm in ARMS else arm
+
+
+def own_kind(name: str, loss: str) -> ArmKind:
+    """The arm of a reader's loss, from its JSON: it takes the batch size that the other arms have."""
+    value = from_json(json.loads(loss))
+    if not isinstance(value, OnBatches):
+        raise ValueError(f"the loss {name!r} must be one of batches of rows, got {value!r}; wrap it in BatchLoss")
+    made: Any = value  # whose subclasses are all dataclasses
+    return ArmKind(name, "ochre", lambda batch_size, mixup: replace(made, batch_size=batch_size))
+
+
+@dataclass(frozen=True)
+class CellFactory:
+    """Makes the cells of an experiment under a protocol."""
+
+    request: Request
+    arms: Sequence[str]
+    hyper: Hyper
+    experiment: str  # whose number of seeds is used
+    n_subsets: int  # K of the RLP arms, unless the scale has less
+    subset_size: int  # M of the RLP arms
+    epochs: int
+    batch_size: int | None = None  # rows per step of the others, if not M
+    baseline_epochs: int | None = None  # of the others than RLP, if they differ
+    points: int = 50  # about how many a curve has
+
+    def cells(
+        self,
+        protocol: str,
+        task: Task,
+        *,
+        rlp: Mapping[str, bool] = MappingProxyType({}),  # options of the RLP arms' objective, beside M, K and mixup
+        baseline: Callable[..., Objective] | None = None,  # of the others, if not what they are named for
+        batch_size: int | str | None = None,  # rows per step of the others (of released ones at equal epochs only)
+        momentum: tuple[float | None, float | None] = (None, None),  # of RLP and others, instead of the published SGD
+        weight_decay: float | None = None,  # AdamW's, if not the paper's
+        outputs: tuple[str, str] = ("logits", "logits"),  # last layer of RLP and others
+    ) -> list[Cell]:
+        """The cells of a task at equal epochs and, where the protocol has them, at equal steps."""
+        made = []
+        n_subsets = min(self.n_subsets, self.request.at.most_subsets)
+        usual, at_steps = self.batch_size or self.subset_size, AT_EQUAL_STEPS.get(protocol)
+        kinds = ARMS | {name: own_kind(name, loss) for name, loss in self.request.losses}
+        for name in self.request.picked("arms", self.arms):
+            kind, ours, column = kinds[name], is_rlp(name), 0 if is_rlp(name) else 1
+            if protocol == "corrected" and kind.penalised:
+                continue
+            mixup = self.hyper.psi if kind.mixed else None
+            if ours:
+                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **rlp)
+            else:
+                make = partial(baseline or kind.objective, mixup=mixup)
+                objective = make(batch_size or ("all" if protocol == "paper" else usual))
+            optimizer = self.optimizer(kind, momentum[column], weight_decay)
+            arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
+            epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
+            # Equal steps are RLP's steps: its own cell is needed for either comparison.
+            if self.request.budget != "steps" or (ours and at_steps):
+                made.append(self.cell(arm, task, epochs))
+            if self.request.budget != "epochs" and at_steps:
+                same = ours or protocol != "released"
+                arm = replace(arm, protocol=at_steps, objective=objective if same else make(usual))
+                made.append(self.cell(arm, task, epochs if ours else Steps(n_subsets * self.epochs)))
+        return made
+
+    def cell(self, arm: Arm, task: Task, budget: Epochs | Steps) -> Cell:
+        """One cell with this experiment's seeds and evaluations."""
+        seeds = self.request.seeds_for(self.experiment)
+        return Cell(arm, task, budget, seeds, evaluate_every=max(1, budget.n // self.points))
+
+    def optimizer(self, kind: ArmKind, momentum: float | None, weight_decay: float | None) -> OptimizerValue:
+        """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set it."""
+        lr, penalty = self.hyper.lr, (self.hyper.weight_decay if kind.penalised else None) or 0.0
+        if self.hyper.optimizer == "adam":
+            return Adam(lr, penalty)
+        if self.hyper.optimizer == "adamw":
+            return AdamW(lr, penalty or weight_decay or PROTOCOL["adamw_weight_decay"])
+        if momentum is None:
+            return SGD(lr, momentum=0.9, nesterov=True, weight_decay=penalty)
+        return SGD(lr, momentum=momentum, weight_decay=penalty)
+
+
+def regression_cells(
+    request: Request,
+    dataset: str,
+    arms: Sequence[str],
+    *,
+    experiment: str = "full",  # of the hyperparameter tables; "shift" and "noise" are sweeps
+    name: str = "{}",  # of the task, {} is the dataset
+    corrected: bool = False,  # whether the baseline is also run without what handicaps it
+    full_epochs: int | None = None,  # instead of the paper's; a scale with fewer has no such cells
+    points: int | None = None,  # about how many a curve has, if not the scale's
+    **rows: Any,  # of the task
+) -> list[Cell]:
+    """All cells of one dataset in one experiment."""
+    given, sweep = PROTOCOL[experiment], experiment in ("shift", "noise")
+    published = given.get("epochs", EPOCHS)
+    full = full_epochs or (published if isinstance(published, int) else published[dataset])
+    epochs = request.at.epochs(experiment, full)
+    if epochs < (full_epochs or 0):
+        return []
+    baseline_epochs = None
+    if experiment == "time":  # each arm has its own epochs, whatever was asked for: the seconds are the budget here
+        request = replace(request, budget="epochs")
+        baseline_epochs = max(1, round(given["baseline_epochs"][dataset] * epochs / full))
+    # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
+    size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
+    points = 1 if sweep else points or request.at.points  # a sweep looks at the end only
+    hyper, n_subsets, batch_size = HYPER[dataset, experiment], given["n_subsets"], given["batch_size"]
+    sizes = n_subsets, size, epochs, batch_size, baseline_epochs, points
+    factory = CellFactory(request, arms, hyper, experiment, *sizes)
+    levels = {"variants": tuple(Variant(**{experiment: level}) for level in LEVELS)} if sweep else {}
+    task = Task(name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels})
+    cells = factory.cells("released", task) + factory.cells("paper", task)
+    if corrected:
+        # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
+        cells += factory.cells("corrected", replace(task, scaling="standard"), rlp={"intercept": True})
+    return cells
+
+
+def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None) -> list[Cell]:
+    """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
+    scale, images, full = request.at, PROTOCOL["images"], n_train is None
+    given = images if full else PROTOCOL["small"]
+    most, tests = min(5000, scale.most_rows), min(images["test_images"], scale.most_rows)
+    rows = n_train or most
+    epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", given["epochs"])
+    size = min(given["subset_size"], rows // 2)
+    points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
+    hyper = HYPER[dataset, "full" if full else "small"]
+    factory = CellFactory(request, arms, hyper, "images", given["n_subsets"], size, epochs, points=points)
+    n_test, metrics = (most, ("mse", "rlp")) if full else (tests, ("mse",))
+    keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
+    random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=n_test, metrics=metrics, keep=keep)
+    pixels = "cifar10-released" if dataset == "cifar10" else dataset
+    first = replace(random, dataset=pixels, n_test=tests, first=True)
+    heavy, light = images["momentum_rlp"], images["momentum_mse"]
+    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=(heavy, light))
+    # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
+    printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
+    cells += printed.cells("paper", replace(random, keep=None))
+    if full:
+        linear = {"intercept": False}
+        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=(heavy, heavy))
+    return cells
+
+
+def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
+    """LeNet-5 on MNIST or the Moons classifier, at either size."""
+    moons, mixed = dataset == "moons", any(ARMS[arm].mixed for arm in arms)
+    family, experiment, model, most = ("mnist_classes", "classes", "lenet5", request.at.most_rows)
+    if moons:
+        family, experiment, model, most = ("moons", "moons", "moons", 1000)
+    name = f"{family}-small" if small else family
+    given = PROTOCOL["classes"][name]
+    hyper = HYPER[family, "small" if small else "full"]
+    epochs = request.at.epochs(experiment, given["epochs_mixup" if mixed else "epochs"])
+    sizes = given["n_subsets"], given["subset_size"], epochs
+    factory = CellFactory(request, arms, hyper, experiment, *sizes, points=50 if moons else 20)
+    source, keep = (name, "boundary") if moons else ("mnist", None)
+    task = Task(name, source, model, metrics=("accuracy", "f1"), keep=keep)
+    printed, released = (
+        replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
+        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
+    )
+    described, last = ("sigmoid", "logits"), "sigmoid" if moons else "softmax"
+    alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
+    cells = replace(factory, hyper=hyper._replace(optimizer="adamw") if alone else hyper).cells(
+        "released",
+        released,
+        baseline=BinaryCrossEntropy if moons else None,
+        batch_size="all" if alone else None,
+        weight_decay=0.01,  # torch's own, which the released classifiers leave in place
+        outputs=(last, last),
+    )
+    cells += factory.cells("paper", printed, outputs=described)
+    # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
+    return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)
+
+
 KINDS: dict[str, Callable[..., list[Cell]]] = {
     "regression": regression_cells,
     "autoencoder": autoencoder_cells,
     "classifier": classifier_cells,
-    "time": time_cells,
 }
-SECTIONS = {row["name"]: row for row in published.frozen(published.data("report.toml")["section"])}
-
+CATALOG = {row["name"]: row for row in frozen(data("report.toml")["section"])}
 OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained beside the paper's
 
 
 def _study(name: str, request: Request) -> list[AnyCell]:
     """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
-    rows, arms = SECTIONS[name].get("cells", ()), SECTIONS[name].get("arms", ())
+    rows, own = CATALOG[name].get("cells", ()), dict(request.losses if name == OWN_LOSSES_IN else ())
     if isinstance(rows, str):
         return _study(rows, request)
-    if name == OWN_LOSSES_IN:
-        arms = (*arms, *dict(request.losses))
-    return [cell for row in rows for cell in _cells(request, **{"arms": arms} | row)]
-
-
-def _cells(
-    request: Request,
-    *,
-    on: Sequence[str],
-    kind: str = "regression",
-    protocols: Sequence[str] = (),
-    thresholds: bool = False,
-    **options: Any,
-) -> Iterator[Cell]:
-    for dataset in request.picked("datasets", on):
-        made = [c for c in KINDS[kind](request, dataset, **options) if not protocols or c.arm.protocol in protocols]
-        yield from made
-        seeds = request.threshold_seeds() if thresholds else ()
-        yield from (replace(cell, seeds=seeds) for cell in made if seeds)
+    found: list[AnyCell] = []
+    for row in rows:
+        options = {"arms": (*CATALOG[name].get("arms", ()), *own), "protocols": PROTOCOLS, "thresholds": False} | row
+        on, kind, protocols = options.pop("on"), options.pop("kind", "regression"), options.pop("protocols")
+        seeds = request.threshold_seeds() if options.pop("thresholds") else ()
+        for dataset in request.picked("datasets", on):
+            made = [c for c in KINDS[kind](request, dataset, **options) if c.arm.protocol in protocols]
+            found += made + [replace(cell, seeds=seeds) for cell in made if seeds]
+    return found
 
 
 def propositions(request: Request) -> list[AnyCell]:
     """The statements that are measured, not trained; `smoke` draws less."""
     draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
-    settings = {
-        name: [Setting(**row) for row in rows] for name, rows in published.data("report.toml")["settings"].items()
-    }
+    settings = {name: [Setting(**row) for row in rows] for name, rows in data("report.toml")["settings"].items()}
     settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
-    seeds = request.seeds_for("regression")[:3]
-    return [
-        Cell(Measured(), Measurement(name, name, draws, tuple(variants)), Steps(1), seeds)
-        for name, variants in settings.items()
-    ]
+    tasks = [Measurement(name, name, draws, tuple(variants)) for name, variants in settings.items()]
+    return [Cell(Measured(), task, Steps(1), request.seeds_for("full")[:3]) for task in tasks]
 
 
-STUDIES: dict[str, Cells] = {name: partial(_study, name) for name in SECTIONS} | {"propositions": propositions}
+STUDIES: dict[str, Callable[[Request], list[AnyCell]]] = {name: partial(_study, name) for name in CATALOG}
+STUDIES["propositions"] = propositions
 
 
 def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
@@ -77,7 +283,7 @@ def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
 
 
 # What a cell costs, for plans; stored cells correct these figures (see `lab.run.calibrated`).
-COST = published.data("report.toml")["cost"]
+COST = data("report.toml")["cost"]
 SMALL = ("regression", "moons")  # trained by the kernel
 
 
@@ -89,8 +295,6 @@ def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
 
 def steps_of(cell: Cell) -> float:
     """Optimiser steps of a cell, averaged over its variants."""
-    if isinstance(cell.budget, Steps):
-        return float(cell.budget.n)
     totals = [cell.budget.steps(objective.steps_per_epoch(n)) for objective, n in _resolved(cell)]
     return sum(totals) / len(totals)
 
