@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from tests.lab.test_report import checked
@@ -7,9 +8,11 @@ from tests.paper import world
 from rlploss.lab import report
 from rlploss.lab.figures import Panel, data_rows
 from rlploss.lab.report import Report
+from rlploss.lab.stats import Comparison
 from rlploss.lab.study import distinct
 from rlploss.paper import published
 from rlploss.paper.request import Request
+from rlploss.paper.results import effect
 from rlploss.paper.sections import time_section
 from rlploss.paper.studies import CATALOG, cells_of
 
@@ -148,3 +151,9 @@ def test_the_whole_page_is_well_formed(sections):
     page = checked(report.html(Report("all", ("s",), tuple(sections.values()))))
     assert page.loads == []
     assert len(page.ids) == len(set(page.ids))
+
+
+def test_a_difference_of_rounding_is_told_as_0() -> None:
+    comparison = Comparison(-7.4e-18, -0.00126, 0.00126, 1.0, 30, False, "difference")
+    assert effect(comparison) == "0 [-0.00126,\u00a00.00126]"
+    assert effect(replace(comparison, effect=1e-6, low=1e-8, high=100.0, scale="ratio")).startswith("1.00e-6")

@@ -169,4 +169,6 @@ def effect(c: stats.Comparison) -> str:
     """`0.12 [0.10, 0.15]`, or of a share `28 of 30 seeds`."""
     if c.scale == "share":
         return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"
-    return f"{number(c.effect)} [{number(c.low)},\u00a0{number(c.high)}]"
+    rounding = c.scale == "difference" and abs(c.effect) < 1e-5 * (c.high - c.low)  # 7.40e-18, say
+    middle = 0.0 if rounding else c.effect
+    return f"{number(middle)} [{number(c.low)},\u00a0{number(c.high)}]"
