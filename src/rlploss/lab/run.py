@@ -18,9 +18,9 @@ from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration, say
 from rlploss.lab.store import Store
-from rlploss.lab.study import AnyCell, CellResult, distinct
+from rlploss.lab.study import AnyCell, CellResult, Train, distinct
 from rlploss.lab.text import Stopped
-from rlploss.lab.workers import Train, Workers
+from rlploss.lab.workers import Workers
 from rlploss.tracking import Logger, MLflowLogger, TensorBoardLogger
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core

@@ -269,6 +269,10 @@ class CellResult:
     objectives: tuple[dict[str, Any], ...] = ()  # as JSON with M and K resolved: one, or one per variant
 
 
+Train = Callable[[AnyCell, Tell], CellResult]
+TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
+
+
 @dataclass(frozen=True)
 class StoredCell:
     """A cell read from the store: the networks and the provenance of the row."""
