@@ -10,8 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from rich.console import Console
@@ -47,11 +47,9 @@ class Plan:
         if not self.todo:
             return f"All {self.stored} cells are stored already: nothing to train."
         kept = f"{self.stored} stored already, " if self.stored else ""
-        cells = len(self.todo) + self.stored
-        return (
-            f"{cells} cells: {kept}{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks), "
-            f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}."
-        )
+        work = f"{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks)"
+        time_needed = f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}"
+        return f"{len(self.todo) + self.stored} cells: {kept}{work}, {time_needed}."
 
 
 @dataclass(frozen=True)
@@ -160,38 +158,32 @@ def run_study(
 
 # `--track`: the curves of each stored cell go to MLflow or TensorBoard too, whichever command trains it.
 
-_LOGGER: ContextVar[Logger | None] = ContextVar("logger", default=None)
+_LOGGERS: list[Logger] = []
 
 
 @contextmanager
-def tracking(track: str | None) -> Iterator[None]:
+def tracking(track: str) -> Iterator[None]:
     """Inside, cells that are stored are written to `mlflow:URI` or `tensorboard:DIR` as well."""
-    if track is None:
-        yield
-        return
     kind, _, where = track.partition(":")
     makers: dict[str, Callable[[str], Logger]] = {"mlflow": MLflowLogger, "tensorboard": TensorBoardLogger}
     if not where or kind not in makers:
         raise ValueError(f"--track takes mlflow:URI or tensorboard:DIR, got {track!r}; try tensorboard:runs")
     with makers[kind](where) as logger:
-        token = _LOGGER.set(logger)
+        _LOGGERS.append(logger)
         try:
             yield
         finally:
-            _LOGGER.reset(token)
+            _LOGGERS.remove(logger)
 
 
 def note(cell: AnyCell, result: CellResult, say: Callable[[str], object]) -> None:
     """One run per network of the cell: its settings, its curve, and its single numbers at the end."""
-    logger = _LOGGER.get()
-    if logger is None:
-        return
-    logger.tell = say
-    for network in result.networks:
+    for logger, network in product(_LOGGERS, result.networks):
         names = [name for name in network.curve if name != "step"]
         steps = [int(step) for step in network.curve.get("step", ())]
         rows = [(step, {name: network.curve[name][i] for name in names}) for i, step in enumerate(steps)]
         if network.values:
             rows.append((steps[-1] if steps else 0, dict(network.values)))
         which = f" · variant {network.variant}" if network.variant else ""
+        logger.tell = say
         logger.write(f"{cell}{which} · seed {network.seed}", rows, cell.spec())

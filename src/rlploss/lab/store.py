@@ -16,7 +16,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -36,17 +36,14 @@ THIS = "spec_hash = ? AND code_version = ?"  # the key of a cell
 TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};\n"
 TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 STRANGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # what odd rows lead to
-
-
-# Messages and re-exports: they change often and never change a number.
-IGNORED = frozenset({"rlploss", "rlploss._checks", "rlploss._version"})
+IGNORED = {"rlploss", "rlploss._checks", "rlploss._version"}  # messages and re-exports: they never change a number
 
 
 class StoreError(LabError):
     """The store cannot be used; the message is one sentence for the user."""
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The results of one output directory. `with Store(directory, code_version=...) as store:`."""
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
@@ -62,22 +59,18 @@ class Store:
             self._lock.release()
             raise
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Close the file and give the directory free."""
         self._connection.close()
         self._lock.release()
 
+    __exit__ = close
+
     def _prepare_directory(self, create: bool) -> None:
         """Make the directory, or refuse one that cannot be ours."""
+        wrong = ""
         if self.path.exists():
             return
-        wrong = ""
         if self.directory.exists() and not self.directory.is_dir():
             wrong = "is a file, not a directory; choose another output directory"
         elif not create:
@@ -96,10 +89,8 @@ class Store:
             lock = _files.lock(path)
         if lock is None:
             holder = path.read_text(errors="replace").strip() or "unknown"
-            raise StoreError(
-                f"another rlploss (process {holder}) is working in {self.directory}; wait for it or choose another "
-                "directory"
-            )
+            what = f"another rlploss (process {holder}) is working in {self.directory}"
+            raise StoreError(f"{what}; wait for it or choose another directory")
         self._lock = lock
         with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
             path.write_text(f"{os.getpid()}\n")
@@ -144,10 +135,9 @@ class Store:
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            raise StoreError(
-                f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has room, or choose a "
-                "directory you may write to"
-            ) from error
+            why = getattr(error, "strerror", error)
+            remedy = "check that the disk has room, or choose a directory you may write to"
+            raise StoreError(f"cannot {what} ({why}); {remedy}") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
@@ -160,10 +150,8 @@ class Store:
             raise self._damaged(f"{what} cannot be read, {type(error).__name__}") from error
 
     def _damaged(self, why: object) -> StoreError:
-        return StoreError(
-            f"{self.path} is damaged or truncated ({why}); restore a copy or choose another directory, the file is "
-            "left as it is"
-        )
+        remedy = "restore a copy or choose another directory, the file is left as it is"
+        return StoreError(f"{self.path} is damaged or truncated ({why}); {remedy}")
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._told(f"use {self.path}"):
@@ -210,8 +198,8 @@ class Store:
                 row = (number, network.variant, network.seed, network.seconds, *texts)
                 inserted = connection.execute("INSERT INTO network VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
                 for name, array in network.artifacts.items():
-                    content = json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes()
-                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", (inserted, name, *content))
+                    kept = (inserted, name, json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes())
+                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", kept)
             connection.execute(f"DELETE FROM failure WHERE {THIS}", key)
 
     def read(self, cell: AnyCell) -> StoredCell | None:
@@ -246,18 +234,13 @@ class Store:
                 found.append((Cell.from_spec(json.loads(spec)), seconds))
         return found
 
-    def code_versions(self) -> list[str]:
-        """Every code version that has rows here, the latest first."""
-        rows = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
-        return [str(row[0]) for row in rows]
-
     def show_what_there_is(self) -> bool:
         """Read the rows of the latest other code if this code has none, never both; returns whether it does."""
-        known = self.code_versions()
-        others = bool(known) and self.code_version not in known
-        if others:
-            self.code_version = known[0]
-        return others
+        known = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
+        if not known or (self.code_version,) in known:
+            return False
+        (self.code_version,) = known[0]
+        return True
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
@@ -376,8 +359,8 @@ def _processor() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that touches the numbers."""
-    packages = ("rlploss", "torch", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{p: _version(p) for p in packages}}
+    packages = {name: _version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")}
+    return {"python": platform.python_version(), **packages}
 
 
 def machine() -> dict[str, str | int]:
