@@ -10,9 +10,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -32,7 +32,7 @@ class Plan:
 
     todo: tuple[AnyCell, ...]
     stored: int
-    seconds: dict[str, float] = field(repr=False)  # predicted, by cell hash
+    seconds: dict[str, float]  # predicted, by cell hash
     workers: int = 1
 
     @property
@@ -52,31 +52,26 @@ class Plan:
         return f"{len(self.todo) + self.stored} cells: {kept}{work}, {time_needed}."
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """What a run did."""
 
     trained: int
     failed: dict[str, str]  # reason by cell hash
-    seconds: float
-
-
-def calibrated(cost: Cost, store: Store) -> Cost:
-    """The predicted cost, corrected by what stored cells of the same family have taken."""
-    ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, seconds in store.costs():
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
-            ratios[cell.arm.family, cell.task.family].append(seconds / max(cost(cell), 1e-9))
-    factor = {family: statistics.median(values) for family, values in ratios.items()}
-    return lambda cell: cost(cell) * factor.get((cell.arm.family, cell.task.family), 1.0)
 
 
 def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False) -> Plan:
-    """Which cells are missing, the longest first or in their turn, and what they will cost."""
+    """Which cells are missing, the longest first or in their turn, and what they will cost.
+
+    The predicted cost is corrected by what stored cells of the same family have taken.
+    """
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
-    estimate = calibrated(cost, store)
-    seconds = {cell.hash: estimate(cell) for cell in todo}
+    ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell, took in store.costs():
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
+            ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
+    factors = {family: statistics.median(values) for family, values in ratios.items()}
+    seconds = {cell.hash: cost(cell) * factors.get((cell.arm.family, cell.task.family), 1.0) for cell in todo}
     if not in_turn:
         todo.sort(key=lambda cell: -seconds[cell.hash])
     return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
@@ -94,11 +89,8 @@ def execute(
     Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
     `time.monotonic`.
     """
-    started, failed = time.monotonic(), dict[str, str]()
-    if not todo.todo:
-        return Finished(0, failed, 0.0)
-    total, far = sum(todo.seconds.values()), dict[str, float]()  # how far each cell is
-    finished = 0
+    total, finished, failed = sum(todo.seconds.values()), 0, dict[str, str]()
+    far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
     def tell(cell: AnyCell, fraction: float | None, *, now: bool = False) -> None:
@@ -124,7 +116,7 @@ def execute(
                 tell(outcome.cell, 1.0, now=True)
     finally:
         line.close()
-    return Finished(finished - len(failed), failed, time.monotonic() - started)
+    return Finished(finished - len(failed), failed)
 
 
 def run_study(
@@ -140,7 +132,7 @@ def run_study(
 ) -> None:
     """Train the cells of a study that are not stored: say how long it takes, what was done, what failed or is left."""
     cells = distinct(cells)
-    todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
+    started, todo = time.monotonic(), plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
     say(console, f"{what}. {todo.sentence()}")
     if store.foreign_cells():
         say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
@@ -150,7 +142,7 @@ def run_study(
         shows = f"rlploss report {shlex.quote(str(store.directory))} shows them"
         raise Stopped(f"{sum(map(store.has, cells))} of {len(cells)} cells are stored, {shows}") from None
     if done.trained:
-        say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
+        say(console, f"Trained {done.trained} cells in {duration(time.monotonic() - started)}.")
     if done.failed:
         why = next(iter(done.failed.values()))
         say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")

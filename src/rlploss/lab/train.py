@@ -111,8 +111,6 @@ def train(cell: Cell, tell: Tell) -> CellResult:
 
 
 def _fleet(cell: Cell) -> list[Problem]:
-    """One problem per network."""
-
     def problem(variant: Variant, seed: int) -> Problem:
         X, y, X_test, y_test = split(cell.task, variant, seed).tensors()
         return Problem(X, y, validation=(X_test, y_test), seed=seed)

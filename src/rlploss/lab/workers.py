@@ -42,9 +42,7 @@ class Outcome:
 class Workers(Protocol):
     """Something that trains cells; it never writes to the store."""
 
-    @property
-    def count(self) -> int:
-        """How many cells train at once."""
+    count: int  # how many cells train at once
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
         """Train the cells, yield an outcome for each as they come; closing the iterator stops all work."""
