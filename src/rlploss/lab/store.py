@@ -154,14 +154,9 @@ class Store(AbstractContextManager["Store"]):
         return StoreError(f"{self.path} is damaged or truncated ({why}); {remedy}")
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What one statement gives; it is a transaction of its own."""
         with self._told(f"use {self.path}"):
             return self._connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
 
     def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
@@ -186,7 +181,8 @@ class Store(AbstractContextManager["Store"]):
         key = self._key(cell)
         origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
-        with self._transaction() as connection:
+        with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
             number = connection.execute(
                 "INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)",
                 (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
@@ -248,8 +244,7 @@ class Store(AbstractContextManager["Store"]):
 
     def write_failure(self, cell: AnyCell, reason: str) -> None:
         """Remember why a cell has no result; it is tried again the next time."""
-        with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", (*self._key(cell), reason, _now()))
+        self._rows("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", *self._key(cell), reason, _now())
 
     def failure(self, cell: AnyCell) -> str | None:
         """The reason of the last failure of this cell, if it failed."""
@@ -258,9 +253,7 @@ class Store(AbstractContextManager["Store"]):
 
     def write_request(self, name: str, options: dict[str, Any]) -> None:
         """Remember what was asked for, so that the report can be rendered again."""
-        with self._transaction() as connection:
-            row = (name, canonical_json(options), _now())
-            connection.execute("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", row)
+        self._rows("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", name, canonical_json(options), _now())
 
     def refuse_others(self, command: str) -> None:
         """Refuse a directory that another command than `reproduce`, `survey` or `compare`, the one given, has made."""
@@ -348,27 +341,23 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-@cache
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def versions() -> dict[str, str]:
     """Versions of everything that touches the numbers."""
     packages = {name: _version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")}
     return {"python": platform.python_version(), **packages}
 
 
+@cache
 def machine() -> dict[str, str | int]:
     """The machine, without names of people or hosts."""
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
+        named = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+        processor = next(named, f":{processor}").split(":", 1)[1].strip()
     return {
         "system": platform.system(),
         "release": platform.release(),
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count() or 1,
         "byteorder": sys.byteorder,
     }

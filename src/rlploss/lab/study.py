@@ -12,10 +12,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar  # which torch brings; Python's own has defaults from 3.13 on
 
 from rlploss import _checks
 from rlploss._scaling import Array
@@ -156,13 +157,8 @@ class Task(Part):
         return self.model
 
 
-if TYPE_CHECKING:  # a TypeVar has defaults from Python 3.13 on
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    A = DefaultTypeVar("A", bound=Part, default=Arm)
-    T = DefaultTypeVar("T", bound=Part, default=Task)
-else:
-    A, T = TypeVar("A"), TypeVar("T")
+A = TypeVar("A", bound=Part, default=Arm)
+T = TypeVar("T", bound=Part, default=Task)
 
 
 @dataclass(frozen=True)
