@@ -57,6 +57,7 @@ class Finished(NamedTuple):
 
     trained: int
     failed: dict[str, str]  # reason by cell hash
+    seconds: float
 
 
 def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False) -> Plan:
@@ -89,7 +90,7 @@ def execute(
     Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
     `time.monotonic`.
     """
-    total, finished, failed = sum(todo.seconds.values()), 0, dict[str, str]()
+    started, total, finished, failed = time.monotonic(), sum(todo.seconds.values()), 0, dict[str, str]()
     far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
@@ -116,7 +117,7 @@ def execute(
                 tell(outcome.cell, 1.0, now=True)
     finally:
         line.close()
-    return Finished(finished - len(failed), failed)
+    return Finished(finished - len(failed), failed, time.monotonic() - started)
 
 
 def run_study(
@@ -132,7 +133,7 @@ def run_study(
 ) -> None:
     """Train the cells of a study that are not stored: say how long it takes, what was done, what failed or is left."""
     cells = distinct(cells)
-    started, todo = time.monotonic(), plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
+    todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
     say(console, f"{what}. {todo.sentence()}")
     if store.foreign_cells():
         say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
@@ -142,7 +143,7 @@ def run_study(
         shows = f"rlploss report {shlex.quote(str(store.directory))} shows them"
         raise Stopped(f"{sum(map(store.has, cells))} of {len(cells)} cells are stored, {shows}") from None
     if done.trained:
-        say(console, f"Trained {done.trained} cells in {duration(time.monotonic() - started)}.")
+        say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
     if done.failed:
         why = next(iter(done.failed.values()))
         say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")

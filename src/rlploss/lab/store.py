@@ -16,7 +16,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from rlploss import _files
 from rlploss.lab.study import AnyCell, Cell, CellResult, StoredCell, TrainedNetwork, canonical_json
@@ -51,26 +52,26 @@ class Store(AbstractContextManager["Store"]):
         self.path = self.directory / FILE
         self.code_version = code_version
         self._prepare_directory(create)
-        self._take_lock()
-        try:
+        with ExitStack() as held:
+            held.callback(self._take_lock().release)
             with self._told(f"use {self.path}"):
-                self._connection = self._open()
-        except BaseException:
-            self._lock.release()
-            raise
+                self._check_header()
+                opened = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
+                self._connection = held.enter_context(closing(opened))
+                self._check_content()
+            self._held = held.pop_all()
 
     def close(self, *_: object) -> None:
         """Close the file and give the directory free."""
-        self._connection.close()
-        self._lock.release()
+        self._held.close()
 
     __exit__ = close
 
     def _prepare_directory(self, create: bool) -> None:
         """Make the directory, or refuse one that cannot be ours."""
-        wrong = ""
         if self.path.exists():
             return
+        wrong = ""
         if self.directory.exists() and not self.directory.is_dir():
             wrong = "is a file, not a directory; choose another output directory"
         elif not create:
@@ -82,7 +83,7 @@ class Store(AbstractContextManager["Store"]):
         with self._told(f"create {self.directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
 
-    def _take_lock(self) -> None:
+    def _take_lock(self) -> FileLock:
         """Be the only one in the directory; the file then holds the number of this process, for the message."""
         path = self.directory / LOCK
         with self._told(f"lock {self.directory}"):
@@ -91,30 +92,26 @@ class Store(AbstractContextManager["Store"]):
             holder = path.read_text(errors="replace").strip() or "unknown"
             what = f"another rlploss (process {holder}) is working in {self.directory}"
             raise StoreError(f"{what}; wait for it or choose another directory")
-        self._lock = lock
         with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
             path.write_text(f"{os.getpid()}\n")
+        return lock
 
-    def _open(self) -> sqlite3.Connection:
-        if self.path.exists() and self.path.stat().st_size > 0:
-            self._check_header()
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
-        try:
-            connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
-            # Whether it is empty is asked after SQLite has undone what a killed process left half done.
-            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                raise sqlite3.DatabaseError("malformed")
-            if connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
-                # One transaction in rollback mode: a kill leaves nothing, never half a schema.
-                connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-            connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _check_content(self) -> None:
+        """Refuse a damaged file, and make the tables of a new one."""
+        self._connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
+        # Whether it is empty is asked after SQLite has undone what a killed process left half done.
+        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("malformed")
+        if self._connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
+            # One transaction in rollback mode: a kill leaves nothing, never half a schema.
+            self._connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+        settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+        self._connection.executescript(settings)
 
     def _check_header(self) -> None:
         """Tell foreign, damaged and older files apart by the header, before SQLite touches the file."""
+        if not self.path.exists() or not self.path.stat().st_size:  # a new store
+            return
         with self.path.open("rb") as file:
             header = file.read(100)
         owner, version = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
