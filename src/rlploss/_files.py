@@ -59,19 +59,16 @@ def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
     The system releases it when its holder dies; the file stays.
     """
     held = FileLock(path)
-    try:
+    with suppress(Timeout):
         held.acquire(timeout=seconds)
-    except Timeout:
-        return None
-    return held
+    return held if held.is_locked else None
 
 
 def _sweep(path: Path) -> None:
     """Remove what processes that were killed while they wrote this file have left."""
-    if os.name != "posix":  # elsewhere a process cannot be asked whether it lives
-        return
     start = f".{path.name}."
-    for name in os.listdir(path.parent):
+    # Elsewhere a process cannot be asked whether it lives.
+    for name in os.listdir(path.parent) if os.name == "posix" else ():
         if name.startswith(start) and name.endswith(PART):
             with suppress(PermissionError, OverflowError, ValueError):  # it lives, or this is no process's
                 try:

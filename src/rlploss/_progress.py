@@ -36,11 +36,11 @@ class ProgressLine:
 
     def __init__(self, total: float, *, stream: IO[str] | None = None, every: float = 10.0, done: float = 0.0) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self.terminal = self._stream.isatty()
-        self.every = 0.25 if self.terminal else every
+        self._terminal = self._stream.isatty()
+        self._every = 0.25 if self._terminal else every
         self._total, self.begun = total, done  # what was done before took no time here
         self.started = time.perf_counter()
-        self.due = self.started + (0.0 if self.terminal else self.every)
+        self.due = self.started + (0.0 if self._terminal else every)
         self._open = False  # whether the cursor stands at the end of a line that may be rewritten
 
     def remaining(self, done: float, now: float) -> float:
@@ -48,20 +48,18 @@ class ProgressLine:
         fresh = done - self.begun
         return (now - self.started) / fresh * (self._total - done) if fresh > 0 else math.inf
 
-    def tell(self, done: float, label: str, *, remaining: float | None = None, now: bool = False) -> None:
-        """Show the state if it is time to, or `now`; `remaining` replaces the prediction from the pace."""
+    def tell(self, done: float, label: str, *, now: bool = False) -> None:
+        """Show the state if it is time to, or `now`."""
         clock = time.perf_counter()
         if not now and clock < self.due:
             return
-        self.due = clock + self.every
-        left = self.remaining(done, clock) if remaining is None else remaining
+        self.due, left = clock + self._every, self.remaining(done, clock)
         share = f"{done / self._total:4.0%}" if self._total else "    "
-        ending = "done" if done >= self._total else f"{duration(left)} left" if math.isfinite(left) else ""
-        text = ", ".join(part for part in (f"{share} {label}", ending) if part)
-        if self.terminal:
+        ending = ", done" if done >= self._total else f", {duration(left)} left" if math.isfinite(left) else ""
+        text = f"{share} {label}{ending}"
+        if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write("\r" + text[:width].ljust(width))
-            self._stream.flush()
+            print("\r" + text[:width].ljust(width), end="", file=self._stream, flush=True)
             self._open = True
         else:
             self.say(text)
@@ -69,14 +67,12 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """Write a sentence on a line of its own."""
         self.close()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """End the line, so that others can write below it."""
         if self._open:
-            self._stream.write("\n")
-            self._stream.flush()
+            print(file=self._stream, flush=True)
             self._open = False
 
 
@@ -85,15 +81,10 @@ class Reporter:
 
     def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
         self._function = progress if callable(progress) else None
-        self._shown = progress is True
-        self._line = ProgressLine(total, stream=sys.stderr if self._shown else io.StringIO())
+        self._line = ProgressLine(total, stream=sys.stderr if progress is True else io.StringIO())
         self._total, self._done = total, 0
-        self._due = self._line.started if self._function is not None else math.inf
-
-    @property
-    def due(self) -> float:
-        """When the next report is wanted."""
-        return self._line.due if self._shown else self._due
+        # When the next report is wanted.
+        self.due = self._line.due if progress is True else self._line.started if self._function else math.inf
 
     def add(self, steps: int, *, resumed: bool = False) -> None:
         """So many steps more are done; steps of an earlier sitting took no time here."""
@@ -108,13 +99,14 @@ class Reporter:
         self._line.close()
 
     def _tell(self, *, last: bool = False) -> None:
+        if self._function is None:
+            self._line.tell(self._done, f"step {self._done:,} of {self._total:,}", now=last)
+            self.due = self._line.due
+            return
         now = time.perf_counter()
         remaining = 0.0 if last else self._line.remaining(self._done, now)
-        if self._shown:
-            self._line.tell(self._done, f"step {self._done:,} of {self._total:,}", remaining=remaining, now=last)
-        if self._function is not None:
-            self._due = now + 0.25
-            self._function(Progress(self._done, self._total, now - self._line.started, remaining))
+        self.due = now + 0.25
+        self._function(Progress(self._done, self._total, now - self._line.started, remaining))
 
 
 def duration(seconds: float) -> str:

@@ -39,21 +39,18 @@ class Logger(AbstractContextManager["Logger"]):
 
     def write(self, run: str, rows: Rows, settings: Mapping[str, Any] | None = None) -> None:
         """Write rows of a run, and its settings."""
-        self._try(lambda: self._write(run, rows, settings or {}))
+        self._try(self._write, run, rows, settings or {})
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Close what is open."""
         self._try(self._close)
 
-    def __exit__(self, *_: object) -> None:
-        """Close what is open."""
-        self.close()
+    __exit__ = close
 
-    def _try(self, work: Callable[[], None]) -> None:
-        if self._broken:
-            return
+    def _try(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
-            work()
+            if not self._broken:
+                work(*arguments)
         except Exception as error:
             self._broken = True
             said = f"{type(self).__name__} failed ({' '.join(str(error).split())[:300]}); training goes on without it"
@@ -125,28 +122,22 @@ class MLflowLogger(Logger):
         self._runs = dict[str, str]()
 
     def _write(self, run: str, rows: Rows, settings: Mapping[str, Any]) -> None:
+        # A server that does not answer is asked for some seconds, not for the minutes that MLflow would wait.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
-        identity, now = self._identity(run), int(time.time() * 1000)
-        numbers = [Metric(k, v, now, step) for step, row in rows for k, v in row.items() if math.isfinite(v)]
-        self._client.log_batch(identity, params=[Param(k, str(v)[:500]) for k, v in settings.items()])
-        for i in range(0, len(numbers), PER_BATCH):
-            self._client.log_batch(identity, metrics=numbers[i : i + PER_BATCH])
-
-    def _identity(self, run: str) -> str:
-        """The run's name in the store, where it is made when first asked for."""
-        if self._client is None:
-            # A server that does not answer is asked for some seconds, not for the minutes that MLflow would wait.
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-            from mlflow import MlflowClient
-
-            self._client = MlflowClient(self.uri)
+        self._client = client = self._client or MlflowClient(self.uri)
         if run not in self._runs:
-            found = self._client.get_experiment_by_name(self.experiment)
-            where = found.experiment_id if found else self._client.create_experiment(self.experiment)
-            self._runs[run] = self._client.create_run(where, run_name=run).info.run_id
-        return self._runs[run]
+            found = client.get_experiment_by_name(self.experiment)
+            where = found.experiment_id if found else client.create_experiment(self.experiment)
+            self._runs[run] = client.create_run(where, run_name=run).info.run_id
+        now, identity = int(time.time() * 1000), self._runs[run]
+        numbers = [Metric(k, v, now, step) for step, row in rows for k, v in row.items() if math.isfinite(v)]
+        client.log_batch(identity, params=[Param(k, str(v)[:500]) for k, v in settings.items()])
+        for i in range(0, len(numbers), PER_BATCH):
+            client.log_batch(identity, metrics=numbers[i : i + PER_BATCH])
 
     def _close(self) -> None:
         while self._runs:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from tests.lab import stub
 
-from rlploss.lab.processes import Process
-from rlploss.lab.workers import Inline, LocalProcesses, attempt, one_thread, parse_workers
+from rlploss.lab.workers import Inline, LocalProcesses, Process, attempt, one_thread, parse_workers
 
 
 def collect(workers, cells, train=stub.train):
@@ -26,8 +25,6 @@ def test_parse_workers():
     assert parse_workers("local:3") == LocalProcesses(3)
     assert parse_workers("inline") == Inline()
     assert 1 <= parse_workers("local").count <= os.cpu_count()
-    for text in ("local:3", "inline"):
-        assert str(parse_workers(text)) == text
 
 
 @pytest.mark.parametrize("text", ["cloud:9", "local:²", "local:-1", "inline:2", "", "dask", "dask:here"])
@@ -142,15 +139,26 @@ def test_this_process_and_others_train_every_cell_once_and_the_others_stay():
 def test_a_process_that_waits_already_is_taken_and_ended():
     waiting = [Process(), Process()]
     one, other = waiting
-    team = LocalProcesses(2, here=True, begun=waiting)
-    found, _ = collect(team, [stub.cell(rate=rate) for rate in (0.1, 0.2, 0.3)], slowly)
+    team = LocalProcesses(2, here=True, team=waiting)
+    found, _ = collect(team, [stub.cell(rate=rate / 100) for rate in range(1, 30)], slowly)
     assert all(outcome.error is None for outcome in found.values())
-    assert waiting == [one]  # the last one was taken
+    assert {outcome.result[0] for outcome in found.values()} == {os.getpid(), one.process.pid}
+    assert waiting == [one, other]
     assert other.process.is_alive()
     team.close()
     assert not waiting
     assert not one.process.is_alive()
     assert not other.process.is_alive()
+
+
+def test_a_process_takes_another_function_when_it_is_given_one():
+    cells = [stub.cell(rate=rate / 100) for rate in range(1, 30)]
+    team = LocalProcesses(2, here=True)
+    for train in (slowly, stub.train, slowly):
+        found, said = collect(team, cells, train)
+        assert said == []
+        assert all(isinstance(outcome.result, tuple) == (train is slowly) for outcome in found.values())
+    team.close()
 
 
 @pytest.mark.slow

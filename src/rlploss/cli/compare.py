@@ -97,25 +97,22 @@ def compare(
 ) -> None:
     """Say what to use on a table of your own, and whether RLP helps. Keep the model that does best."""
     with ExitStack() as ending:
-        from rlploss.lab import processes
+        from rlploss.lab.workers import LocalProcesses, Process, cores
 
         # Much of a small network's time is Python's, which has one core for each process: the second imports meanwhile.
-        alone = workers != "auto" or processes.cores() < 2 or "torch" in sys.modules
-        begun = [] if alone else [processes.Process("rlploss.compare.train")]
-        ending.callback(processes.stop, begun)  # if nobody has taken it
+        alone = workers != "auto" or cores() < 2 or "torch" in sys.modules
+        pair = LocalProcesses(2, here=True, team=[] if alone else [Process("rlploss.compare.train")])
+        ending.callback(pair.close)
         from rich.console import Console
 
         from rlploss.compare import comparison, report
         from rlploss.lab.report import show
-        from rlploss.lab.workers import LocalProcesses
 
         shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
         losses, numbers = dict(map(_own_loss, loss or ())), {"decimal": decimal, "thousands": thousands}
         design = _read(table, target, task, drop, encoding, time=time, group=group, **numbers)
         place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
         _check_place(place, design, table.name)
-        pair = LocalProcesses(2, here=True, begun=begun)
-        ending.callback(pair.close)
         found = comparison.compare(
             design,
             arms=_names(arms),

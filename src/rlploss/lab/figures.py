@@ -1,8 +1,7 @@
 """Figures in one style: colour-blind-safe, the same every time, as SVG (file and inline) and PNG.
 
-A figure is data (`Figure` of `Panel`s of `Line`s); only this module knows matplotlib. In a report every panel
-is an SVG of its own, so that panels stack on a narrow screen; in a file they stand side by side with one
-legend.
+A figure is data (`Figure` of `Panel`s of `Line`s). In a report every panel is an SVG of its own, so that panels stack
+on a narrow screen; in a file they stand side by side with one legend.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from rlploss._scaling import Array
 from rlploss.lab.text import number
 
 INK, MUTED, GRID = "#1c1d21", "#5d6068", "#d9dbe0"
-# name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with white; arms
-# that are often seen together differ in dash too.
+# name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with white.
 STYLES: dict[str, tuple[str, str, str]] = {
     "blue": ("#0067a5", "#6db8f2", "solid"),
     "green": ("#00805e", "#3fc79a", "dashed"),
@@ -80,12 +78,12 @@ class Panel:
         """The text alternative: what is on the axes and where each curve begins and ends."""
         if not self.lines:
             return f"{self.title}: no data. {self.note}".strip()
-        parts = [
-            f"{line.label} goes from {number(line.y[0])} to {number(line.y[-1])}, lowest {number(np.nanmin(line.y))}"
-            for line in self.lines
-        ]
-        levels = [f"{label} is marked at {number(value)}" for label, value, _ in self.levels]
-        return f"{self.y_label} against {self.x_label}. " + "; ".join(parts + levels) + "."
+        said = []
+        for line in self.lines:
+            first, last, least = number(line.y[0]), number(line.y[-1]), number(np.nanmin(line.y))
+            said.append(f"{line.label} goes from {first} to {last}, lowest {least}")
+        said += [f"{label} is marked at {number(value)}" for label, value, _ in self.levels]
+        return f"{self.y_label} against {self.x_label}. {'; '.join(said)}."
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,6 @@ class Drawing:
     data: tuple[tuple[str, float, float], ...] = ()
 
     def describe(self) -> str:
-        """The text alternative."""
         return self.alt
 
 
@@ -132,32 +129,26 @@ def _style() -> Iterator[None]:
         yield
 
 
-# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a small
-# figure.
+# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a small figure.
 LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.06, 0.28, 0.44
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _add_axes(figure: MplFigure, panel: Panel | Drawing, left: float, bottom: float) -> Axes:
-    """Axes for one panel whose lower left corner is at (left, bottom) inches."""
+def _draw(figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: float = 0.0) -> Axes:
+    """Draw one panel whose lower left corner is at (left, bottom) inches."""
     (width, height), (across, up) = panel.size, figure.get_size_inches()
-    return figure.add_axes(
-        ((left + LEFT) / across, (bottom + BOTTOM) / up, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up)
-    )
-
-
-def _draw(axes: Axes, panel: Panel | Drawing) -> None:
+    corner = (left + LEFT) / across, (bottom + BOTTOM) / up
+    axes = figure.add_axes((*corner, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up))
     axes.set_title(panel.title)
     if isinstance(panel, Drawing):
         panel.draw(axes)
-        return
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
+        return axes
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     if not panel.lines:
         axes.set_axis_off()
         note = textwrap.fill(panel.note or "no data", 42)
         axes.text(0.5, 0.5, note, ha="center", va="center", transform=axes.transAxes)
-        return
+        return axes
     for label, value, style in panel.levels:
         axes.axhline(value, color=STYLES[style][0], linestyle=(0, (1, 2)), linewidth=1.1, label=label)
     for line in panel.lines:
@@ -167,45 +158,40 @@ def _draw(axes: Axes, panel: Panel | Drawing) -> None:
             axes.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
         marker = "o" if len(line.x) <= 12 else ""
         axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, marker=marker, markersize=3)
-    _scale(axes, "x", panel.x_log)
-    _scale(axes, "y", panel.y_log)
+    axes.set(xscale="log" if panel.x_log else "linear", yscale="log" if panel.y_log else "linear")
+    for axis in (axes.xaxis, axes.yaxis):
+        _set_ticks(axis)
+    return axes
 
 
-def _scale(axes: Axes, name: str, log: bool) -> None:
+def _set_ticks(axis: Axis) -> None:
     """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range is short."""
-    axis: Axis = getattr(axes, f"{name}axis")
     locator: ticker.Locator = ticker.MaxNLocator(5)
-    label = _short
-    if log:
-        axes.set(**{f"{name}scale": "log"})
+    powers = False
+    if axis.get_scale() == "log":
         low, high = axis.get_view_interval()
         decades = math.log10(high / low) if low > 0 else 9.0
-        locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10)))
-        if decades >= 1.5:
-            locator, label = ticker.LogLocator(numticks=6), _power
+        powers = decades >= 1.5
+        steps = (1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10))
+        locator = ticker.LogLocator(numticks=6) if powers else ticker.LogLocator(subs=steps)
         axis.set_minor_locator(ticker.NullLocator())
+
+    def label(value: float, _: object) -> str:
+        if powers:
+            return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
+        return number(value, 1) if 0 < abs(value) < 1e-3 else f"{value:,g}"
+
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: label(value)))
-
-
-def _short(value: float) -> str:
-    """A tick label that fits the margin."""
-    return number(value, 1) if 0 < abs(value) < 1e-3 else f"{value:,g}"
-
-
-def _power(value: float) -> str:
-    """10⁻³ as plain text."""
-    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
+    axis.set_major_formatter(ticker.FuncFormatter(label))
 
 
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables, described in words."""
     with _style():
         figure = MplFigure(figsize=panel.size)
-        figure.patch.set_alpha(0.0)
-        axes = _add_axes(figure, panel, 0.0, 0.0)
-        axes.patch.set_alpha(0.0)
-        _draw(axes, panel)
+        axes = _draw(figure, panel)
+        for patch in (figure.patch, axes.patch):
+            patch.set_alpha(0.0)
         text = _svg(figure)
     text = text[text.index("<svg") :]
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
@@ -221,10 +207,7 @@ def _svg(figure: MplFigure) -> str:
     buffer = io.StringIO()
     FigureCanvasSVG(figure)
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return _PATH.sub(_shorter, buffer.getvalue())
-
-
-_PATH = re.compile(r'(?<= d=")[^"]*(?=")')
+    return re.sub(r'(?<= d=")[^"]*(?=")', _shorter, buffer.getvalue())
 
 
 def _shorter(path: re.Match[str]) -> str:
@@ -233,37 +216,28 @@ def _shorter(path: re.Match[str]) -> str:
     return text if re.search("[CQ]", text) else text.replace(" L ", " ")  # what follows a point of M or L is a line
 
 
-def drawn(figure: Figure) -> MplFigure:
-    """The panels of a figure side by side over one legend, as a figure of matplotlib."""
-    columns = min(figure.columns, len(figure.panels))
-    rows = math.ceil(len(figure.panels) / columns)
-    width, height = (max(panel.size[k] for panel in figure.panels) for k in (0, 1))
-    legend = figure.legend()
-    foot = 0.35 if legend else 0.0
-    with _style():
-        made = MplFigure(figsize=(columns * width, rows * height + foot))
-        handles: dict[str, Any] = {}
-        for index, panel in enumerate(figure.panels):
-            row, column = divmod(index, columns)
-            top = (rows - row) * height + foot
-            axes = _add_axes(made, panel, column * width, top - panel.size[1])
-            _draw(axes, panel)
-            handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        if legend:
-            shown = [label for label, _, _ in legend if label in handles]
-            made.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
-        FigureCanvasAgg(made)
-    return made
-
-
 def save(figure: Figure, directory: Path) -> list[Path]:
     """Write NAME.svg and NAME.png: all panels side by side over one legend; files that are right already stay."""
     svg, png = (directory / f"{figure.name}{suffix}" for suffix in (".svg", ".png"))
     mark = _mark(figure)
     if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
         return [svg, png]
+    columns = min(figure.columns, len(figure.panels))
+    rows = math.ceil(len(figure.panels) / columns)
+    width, height = (max(panel.size[k] for panel in figure.panels) for k in (0, 1))
+    legend = [label for label, _, _ in figure.legend()]
+    foot = 0.35 if legend else 0.0
     with _style():
-        made = drawn(figure)
+        made = MplFigure(figsize=(columns * width, rows * height + foot))
+        handles: dict[str, Any] = {}
+        for index, panel in enumerate(figure.panels):
+            row, column = divmod(index, columns)
+            axes = _draw(made, panel, column * width, (rows - row) * height + foot - panel.size[1])
+            handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        if legend:
+            shown = [label for label in legend if label in handles]
+            made.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
+        FigureCanvasAgg(made)
         raster, small = io.BytesIO(), io.BytesIO()
         made.savefig(raster, format="png", dpi=160)
         Image.open(raster).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)

@@ -29,7 +29,6 @@ class Text(str):
     tone: str
 
     def __new__(cls, text: str, tone: str = "") -> Text:
-        """The text itself, with the tone beside it."""
         made = super().__new__(cls, text)
         made.tone = tone
         return made
@@ -54,18 +53,15 @@ class Table:
         return getattr(self.rows[row][column], "tone", "")
 
     def __post_init__(self) -> None:
+        n = len(self.header)
         for row in self.rows:
-            if len(row) != len(self.header):
-                raise ValueError(
-                    f"table {self.name!r} has {len(self.header)} columns, got a row of {len(row)}: {row!r}"
-                )
+            if len(row) != n:
+                raise ValueError(f"table {self.name!r} has {n} columns, got a row of {len(row)}: {row!r}")
 
     def csv(self) -> str:
-        """The exact numbers."""
         return csv_text(self.data_header or self.header, self.data_rows or self.rows)
 
     def markdown(self) -> str:
-        """The table as shown."""
         return markdown_text(self.header, self.rows)
 
 

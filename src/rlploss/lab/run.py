@@ -10,17 +10,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration, say
 from rlploss.lab.store import Store
-from rlploss.lab.study import AnyCell, CellResult, distinct
+from rlploss.lab.study import AnyCell, CellResult, Train, distinct
 from rlploss.lab.text import Stopped
-from rlploss.lab.workers import Train, Workers
+from rlploss.lab.workers import Workers
 from rlploss.tracking import Logger, MLflowLogger, TensorBoardLogger
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
@@ -32,7 +32,7 @@ class Plan:
 
     todo: tuple[AnyCell, ...]
     stored: int
-    seconds: dict[str, float] = field(repr=False)  # predicted, by cell hash
+    seconds: dict[str, float]  # predicted, by cell hash
     workers: int = 1
 
     @property
@@ -47,15 +47,12 @@ class Plan:
         if not self.todo:
             return f"All {self.stored} cells are stored already: nothing to train."
         kept = f"{self.stored} stored already, " if self.stored else ""
-        cells = len(self.todo) + self.stored
-        return (
-            f"{cells} cells: {kept}{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks), "
-            f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}."
-        )
+        work = f"{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks)"
+        time_needed = f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}"
+        return f"{len(self.todo) + self.stored} cells: {kept}{work}, {time_needed}."
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """What a run did."""
 
     trained: int
@@ -63,22 +60,19 @@ class Finished:
     seconds: float
 
 
-def calibrated(cost: Cost, store: Store) -> Cost:
-    """The predicted cost, corrected by what stored cells of the same family have taken."""
-    ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, seconds in store.costs():
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
-            ratios[cell.arm.family, cell.task.family].append(seconds / max(cost(cell), 1e-9))
-    factor = {family: statistics.median(values) for family, values in ratios.items()}
-    return lambda cell: cost(cell) * factor.get((cell.arm.family, cell.task.family), 1.0)
-
-
 def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False) -> Plan:
-    """Which cells are missing, the longest first or in their turn, and what they will cost."""
+    """Which cells are missing, the longest first or in their turn, and what they will cost.
+
+    The predicted cost is corrected by what stored cells of the same family have taken.
+    """
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
-    estimate = calibrated(cost, store)
-    seconds = {cell.hash: estimate(cell) for cell in todo}
+    ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell, took in store.costs():
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
+            ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
+    factors = {family: statistics.median(values) for family, values in ratios.items()}
+    seconds = {cell.hash: cost(cell) * factors.get((cell.arm.family, cell.task.family), 1.0) for cell in todo}
     if not in_turn:
         todo.sort(key=lambda cell: -seconds[cell.hash])
     return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
@@ -96,11 +90,8 @@ def execute(
     Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
     `time.monotonic`.
     """
-    started, failed = time.monotonic(), dict[str, str]()
-    if not todo.todo:
-        return Finished(0, failed, 0.0)
-    total, far = sum(todo.seconds.values()), dict[str, float]()  # how far each cell is
-    finished = 0
+    started, total, finished, failed = time.monotonic(), sum(todo.seconds.values()), 0, dict[str, str]()
+    far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
     def tell(cell: AnyCell, fraction: float | None, *, now: bool = False) -> None:
@@ -160,38 +151,32 @@ def run_study(
 
 # `--track`: the curves of each stored cell go to MLflow or TensorBoard too, whichever command trains it.
 
-_LOGGER: ContextVar[Logger | None] = ContextVar("logger", default=None)
+_LOGGERS: list[Logger] = []
 
 
 @contextmanager
-def tracking(track: str | None) -> Iterator[None]:
+def tracking(track: str) -> Iterator[None]:
     """Inside, cells that are stored are written to `mlflow:URI` or `tensorboard:DIR` as well."""
-    if track is None:
-        yield
-        return
     kind, _, where = track.partition(":")
     makers: dict[str, Callable[[str], Logger]] = {"mlflow": MLflowLogger, "tensorboard": TensorBoardLogger}
     if not where or kind not in makers:
         raise ValueError(f"--track takes mlflow:URI or tensorboard:DIR, got {track!r}; try tensorboard:runs")
     with makers[kind](where) as logger:
-        token = _LOGGER.set(logger)
+        _LOGGERS.append(logger)
         try:
             yield
         finally:
-            _LOGGER.reset(token)
+            _LOGGERS.remove(logger)
 
 
 def note(cell: AnyCell, result: CellResult, say: Callable[[str], object]) -> None:
     """One run per network of the cell: its settings, its curve, and its single numbers at the end."""
-    logger = _LOGGER.get()
-    if logger is None:
-        return
-    logger.tell = say
-    for network in result.networks:
+    for logger, network in product(_LOGGERS, result.networks):
         names = [name for name in network.curve if name != "step"]
         steps = [int(step) for step in network.curve.get("step", ())]
         rows = [(step, {name: network.curve[name][i] for name in names}) for i, step in enumerate(steps)]
         if network.values:
             rows.append((steps[-1] if steps else 0, dict(network.values)))
         which = f" · variant {network.variant}" if network.variant else ""
+        logger.tell = say
         logger.write(f"{cell}{which} · seed {network.seed}", rows, cell.spec())

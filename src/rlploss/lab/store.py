@@ -16,7 +16,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from rlploss import _files
 from rlploss.lab.study import AnyCell, Cell, CellResult, StoredCell, TrainedNetwork, canonical_json
@@ -36,17 +37,14 @@ THIS = "spec_hash = ? AND code_version = ?"  # the key of a cell
 TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};\n"
 TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 STRANGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # what odd rows lead to
-
-
-# Messages and re-exports: they change often and never change a number.
-IGNORED = frozenset({"rlploss", "rlploss._checks", "rlploss._version"})
+IGNORED = {"rlploss", "rlploss._checks", "rlploss._version"}  # messages and re-exports: they never change a number
 
 
 class StoreError(LabError):
     """The store cannot be used; the message is one sentence for the user."""
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The results of one output directory. `with Store(directory, code_version=...) as store:`."""
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
@@ -54,24 +52,20 @@ class Store:
         self.path = self.directory / FILE
         self.code_version = code_version
         self._prepare_directory(create)
-        self._take_lock()
-        try:
+        with ExitStack() as held:
+            held.callback(self._take_lock().release)
             with self._told(f"use {self.path}"):
-                self._connection = self._open()
-        except BaseException:
-            self._lock.release()
-            raise
+                self._check_header()
+                opened = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
+                self._connection = held.enter_context(closing(opened))
+                self._check_content()
+            self._held = held.pop_all()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Close the file and give the directory free."""
-        self._connection.close()
-        self._lock.release()
+        self._held.close()
+
+    __exit__ = close
 
     def _prepare_directory(self, create: bool) -> None:
         """Make the directory, or refuse one that cannot be ours."""
@@ -89,41 +83,35 @@ class Store:
         with self._told(f"create {self.directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
 
-    def _take_lock(self) -> None:
+    def _take_lock(self) -> FileLock:
         """Be the only one in the directory; the file then holds the number of this process, for the message."""
         path = self.directory / LOCK
         with self._told(f"lock {self.directory}"):
             lock = _files.lock(path)
         if lock is None:
             holder = path.read_text(errors="replace").strip() or "unknown"
-            raise StoreError(
-                f"another rlploss (process {holder}) is working in {self.directory}; wait for it or choose another "
-                "directory"
-            )
-        self._lock = lock
+            what = f"another rlploss (process {holder}) is working in {self.directory}"
+            raise StoreError(f"{what}; wait for it or choose another directory")
         with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
             path.write_text(f"{os.getpid()}\n")
+        return lock
 
-    def _open(self) -> sqlite3.Connection:
-        if self.path.exists() and self.path.stat().st_size > 0:
-            self._check_header()
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
-        try:
-            connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
-            # Whether it is empty is asked after SQLite has undone what a killed process left half done.
-            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                raise sqlite3.DatabaseError("malformed")
-            if connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
-                # One transaction in rollback mode: a kill leaves nothing, never half a schema.
-                connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-            connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _check_content(self) -> None:
+        """Refuse a damaged file, and make the tables of a new one."""
+        self._connection.execute("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
+        # Whether it is empty is asked after SQLite has undone what a killed process left half done.
+        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("malformed")
+        if self._connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone() == (0,):
+            # One transaction in rollback mode: a kill leaves nothing, never half a schema.
+            self._connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+        settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+        self._connection.executescript(settings)
 
     def _check_header(self) -> None:
         """Tell foreign, damaged and older files apart by the header, before SQLite touches the file."""
+        if not self.path.exists() or not self.path.stat().st_size:  # a new store
+            return
         with self.path.open("rb") as file:
             header = file.read(100)
         owner, version = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
@@ -144,10 +132,9 @@ class Store:
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            raise StoreError(
-                f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has room, or choose a "
-                "directory you may write to"
-            ) from error
+            why = getattr(error, "strerror", error)
+            remedy = "check that the disk has room, or choose a directory you may write to"
+            raise StoreError(f"cannot {what} ({why}); {remedy}") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(error) from error
 
@@ -160,20 +147,13 @@ class Store:
             raise self._damaged(f"{what} cannot be read, {type(error).__name__}") from error
 
     def _damaged(self, why: object) -> StoreError:
-        return StoreError(
-            f"{self.path} is damaged or truncated ({why}); restore a copy or choose another directory, the file is "
-            "left as it is"
-        )
+        remedy = "restore a copy or choose another directory, the file is left as it is"
+        return StoreError(f"{self.path} is damaged or truncated ({why}); {remedy}")
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What one statement gives; it is a transaction of its own."""
         with self._told(f"use {self.path}"):
             return self._connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
 
     def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
@@ -198,7 +178,8 @@ class Store:
         key = self._key(cell)
         origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
-        with self._transaction() as connection:
+        with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
             number = connection.execute(
                 "INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)",
                 (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
@@ -210,8 +191,8 @@ class Store:
                 row = (number, network.variant, network.seed, network.seconds, *texts)
                 inserted = connection.execute("INSERT INTO network VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
                 for name, array in network.artifacts.items():
-                    content = json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes()
-                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", (inserted, name, *content))
+                    kept = (inserted, name, json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes())
+                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", kept)
             connection.execute(f"DELETE FROM failure WHERE {THIS}", key)
 
     def read(self, cell: AnyCell) -> StoredCell | None:
@@ -246,18 +227,13 @@ class Store:
                 found.append((Cell.from_spec(json.loads(spec)), seconds))
         return found
 
-    def code_versions(self) -> list[str]:
-        """Every code version that has rows here, the latest first."""
-        rows = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
-        return [str(row[0]) for row in rows]
-
     def show_what_there_is(self) -> bool:
         """Read the rows of the latest other code if this code has none, never both; returns whether it does."""
-        known = self.code_versions()
-        others = bool(known) and self.code_version not in known
-        if others:
-            self.code_version = known[0]
-        return others
+        known = self._rows("SELECT code_version FROM cell GROUP BY code_version ORDER BY MAX(id) DESC")
+        if not known or (self.code_version,) in known:
+            return False
+        (self.code_version,) = known[0]
+        return True
 
     def foreign_cells(self) -> int:
         """Cells made by other code or another torch: kept, and never shown with ours."""
@@ -265,8 +241,7 @@ class Store:
 
     def write_failure(self, cell: AnyCell, reason: str) -> None:
         """Remember why a cell has no result; it is tried again the next time."""
-        with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", (*self._key(cell), reason, _now()))
+        self._rows("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", *self._key(cell), reason, _now())
 
     def failure(self, cell: AnyCell) -> str | None:
         """The reason of the last failure of this cell, if it failed."""
@@ -275,9 +250,7 @@ class Store:
 
     def write_request(self, name: str, options: dict[str, Any]) -> None:
         """Remember what was asked for, so that the report can be rendered again."""
-        with self._transaction() as connection:
-            row = (name, canonical_json(options), _now())
-            connection.execute("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", row)
+        self._rows("INSERT OR REPLACE INTO request VALUES (?, ?, ?)", name, canonical_json(options), _now())
 
     def refuse_others(self, command: str) -> None:
         """Refuse a directory that another command than `reproduce`, `survey` or `compare`, the one given, has made."""
@@ -365,27 +338,23 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-@cache
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def versions() -> dict[str, str]:
     """Versions of everything that touches the numbers."""
-    packages = ("rlploss", "torch", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{p: _version(p) for p in packages}}
+    packages = {name: _version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")}
+    return {"python": platform.python_version(), **packages}
 
 
+@cache
 def machine() -> dict[str, str | int]:
     """The machine, without names of people or hosts."""
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
+        named = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+        processor = next(named, f":{processor}").split(":", 1)[1].strip()
     return {
         "system": platform.system(),
         "release": platform.release(),
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count() or 1,
         "byteorder": sys.byteorder,
     }

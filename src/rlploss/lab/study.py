@@ -12,10 +12,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar  # which torch brings; Python's own has defaults from 3.13 on
 
 from rlploss import _checks
 from rlploss._scaling import Array
@@ -24,9 +25,12 @@ from rlploss.training.job import Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import BatchLoss, Objective, Pointwise, as_objective
 
 Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
-MODELS = ("regression", "autoencoder", "lenet5", "moons")
-OUTPUTS = ("logits", "softmax", "sigmoid")
-CHOICES = {"region": ("paper", "mahalanobis"), "scaling": ("standard",), "keep": ("reconstructions", "boundary")}
+CHOICES = {  # of a task
+    "model": ("regression", "autoencoder", "lenet5", "moons"),
+    "region": ("paper", "mahalanobis"),
+    "scaling": ("standard",),
+    "keep": ("reconstructions", "boundary"),
+}
 
 
 def canonical_json(value: Any) -> str:
@@ -74,11 +78,10 @@ class Part(Value):
 
     @property
     def family(self) -> str:
-        """What has the same family takes about as long as was predicted, or wrong by the same factor."""
+        """Cells of one family are predicted right, or wrong by the same factor."""
         return ""
 
     def __str__(self) -> str:
-        """The label that progress and messages show."""
         return self.name
 
 
@@ -97,7 +100,7 @@ class Arm(Part):
         put(self, "objective", as_objective(self.objective))
         if not isinstance(self.optimizer, OptimizerValue):
             raise TypeError(f"optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got {self.optimizer!r}")
-        _checks.one_of("output", self.output, OUTPUTS)
+        _checks.one_of("output", self.output, ("logits", "softmax", "sigmoid"))
 
     @property
     def family(self) -> str:
@@ -124,61 +127,38 @@ class Variant(Part):
 
 @dataclass(frozen=True)
 class Task(Part):
-    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with every seed.
+    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with every seed."""
 
-    Args:
-        name: for tables and messages.
-        dataset: a name of `rlploss.datasets`.
-        model: which network: "regression", "autoencoder", "lenet5" or "moons".
-        n_train: training rows. Default: half of all.
-        n_test: test rows. Default: the rest.
-        first: whether the first rows are taken, instead of random ones.
-        region: of a shift, "paper" (the default) or "mahalanobis".
-        scaling: "standard" standardises features and target; None leaves them as they are.
-        metrics: what is evaluated on the test rows.
-        keep: "reconstructions" or "boundary", pictures that the first seed keeps.
-        timed: whether the seconds are a result: such cells train alone, after the others.
-        variants: see `Variant`.
-    """
-
-    name: str
-    dataset: str
-    model: str
+    name: str  # for tables and messages
+    dataset: str  # a name of `rlploss.datasets`
+    model: str  # which network
     _: KW_ONLY
-    n_train: int | None = None
-    n_test: int | None = None
-    first: bool = False
-    region: str | None = None
-    scaling: str | None = None
-    metrics: tuple[str, ...] = ("mse",)
-    keep: str | None = None
+    n_train: int | None = None  # training rows; None: half of all
+    n_test: int | None = None  # test rows; None: the rest
+    first: bool = False  # whether the first rows are taken, instead of random ones
+    region: str | None = None  # of a shift; None: "paper"
+    scaling: str | None = None  # "standard": features and target; None leaves them as they are
+    metrics: tuple[str, ...] = ("mse",)  # what is evaluated on the test rows
+    keep: str | None = None  # pictures that the first seed keeps
     timed: bool = False
     variants: tuple[Variant, ...] = (Variant(),)
 
     def __post_init__(self) -> None:
-        _checks.one_of("model", self.model, MODELS)
-        for name, options in CHOICES.items():
-            if getattr(self, name) is not None:
-                _checks.one_of(name, getattr(self, name), options)
-        for name in ("n_train", "n_test"):
-            if getattr(self, name) is not None:
-                _checks.count(name, getattr(self, name))
+        for name, value in vars(self).items():
+            if value is not None and name in CHOICES:
+                _checks.one_of(name, value, CHOICES[name])
+            elif value is not None and name in ("n_train", "n_test"):
+                _checks.count(name, value)
         if not self.variants:
             raise ValueError(f"task {self.name!r} needs at least one variant, got none; leave it out for a plain task")
 
     @property
     def family(self) -> str:
-        """The network."""
         return self.model
 
 
-if TYPE_CHECKING:  # a TypeVar has defaults from Python 3.13 on
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    A = DefaultTypeVar("A", bound=Part, default=Arm)
-    T = DefaultTypeVar("T", bound=Part, default=Task)
-else:
-    A, T = TypeVar("A"), TypeVar("T")
+A = TypeVar("A", bound=Part, default=Arm)
+T = TypeVar("T", bound=Part, default=Task)
 
 
 @dataclass(frozen=True)
@@ -201,13 +181,8 @@ class Cell(Generic[A, T]):
 
     def spec(self) -> dict[str, Any]:
         """Everything that decides the result, as plain data."""
-        return {
-            "arm": self.arm.to_json(),
-            "task": self.task.to_json(),
-            "budget": self.budget.to_json(),
-            "evaluate_every": self.evaluate_every,
-            "seeds": list(self.seeds),
-        }
+        parts = {name: getattr(self, name).to_json() for name in ("arm", "task", "budget")}
+        return {**parts, "evaluate_every": self.evaluate_every, "seeds": list(self.seeds)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:
@@ -269,6 +244,10 @@ class CellResult:
     objectives: tuple[dict[str, Any], ...] = ()  # as JSON with M and K resolved: one, or one per variant
 
 
+Train = Callable[[AnyCell, Tell], CellResult]
+TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
+
+
 @dataclass(frozen=True)
 class StoredCell:
     """A cell read from the store: the networks and the provenance of the row."""
@@ -291,8 +270,7 @@ class StoredCell:
 
     def axis(self, name: str, variant: int = 0) -> Array:
         """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in seconds only)."""
-        values: Array = self.matrix(name, variant).mean(axis=0)
-        return values
+        return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]
 
     def final(self, name: str, variant: int = 0) -> Array:
         """[seeds]: the last value of a metric's curve, or the single number of this name."""

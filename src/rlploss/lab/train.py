@@ -6,12 +6,12 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from rlploss import datasets, models
 from rlploss.datasets import Dataset, Split
@@ -71,8 +71,8 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     """Train the cell and return its curves; warnings become notes of the result."""
     started = time.perf_counter()
     fleet = _fleet(cell)
-    recorder = SnapshotRecorder(cell.task, fleet[0])
-
+    kept: dict[str, NDArray[np.float32]] = {}  # pictures of the first network
+    record = partial(_keep_reconstructions, kept, fleet[0])
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for kind in (DeprecationWarning, FutureWarning):  # about torch's own code, not about this run
@@ -85,19 +85,20 @@ def train(cell: Cell, tell: Tell) -> CellResult:
             budget=cell.budget,
             evaluate_every=type(cell.budget)(cell.evaluate_every),
             metrics=cell.task.metrics,
-            callbacks=[recorder] if cell.task.keep == "reconstructions" else [],
+            callbacks=[record] if cell.task.keep == "reconstructions" else [],
             progress=lambda state: tell(state.step / max(1, state.total_steps)),
             on_divergence="record",
         )
     for index, history in enumerate(histories):
         if history.stopped == "diverged":
             raise RuntimeError(f"seed {cell.keys[index][1]}: {history.message.removeprefix(f'replica {index}: ')}")
-    recorder.finish(histories[0].model)
+    if cell.task.keep == "boundary" and histories[0].model is not None:
+        kept["boundary"] = _boundary(histories[0].model)
     networks = [
         TrainedNetwork(seed, variant, history.columns, float(history.last("seconds")))
         for (variant, seed), history in zip(cell.keys, histories, strict=True)
     ]
-    networks[0] = replace(networks[0], artifacts=recorder.kept)
+    networks[0] = replace(networks[0], artifacts=kept)
     shapes = dict.fromkeys(torch.as_tensor(problem.X).flatten(1).shape for problem in fleet)
     return CellResult(
         tuple(networks),
@@ -110,8 +111,6 @@ def train(cell: Cell, tell: Tell) -> CellResult:
 
 
 def _fleet(cell: Cell) -> list[Problem]:
-    """One problem per network."""
-
     def problem(variant: Variant, seed: int) -> Problem:
         X, y, X_test, y_test = split(cell.task, variant, seed).tensors()
         return Problem(X, y, validation=(X_test, y_test), seed=seed)
@@ -133,32 +132,23 @@ def builder(arm: Arm, task: Task) -> Callable[[int], nn.Module]:
     return lambda seed: models.seeded(factories[task.model], seed)
 
 
-class SnapshotRecorder:
-    """Keeps pictures of the first network: reconstructions of its first test images, or its decision boundary."""
+def _keep_reconstructions(kept: dict[str, NDArray[np.float32]], problem: Problem, event: Event) -> None:
+    """Keep the first test images and what the first network makes of them, for every epoch of interest not over."""
+    if event.replica != 0 or problem.validation is None:
+        return
+    images = torch.as_tensor(problem.validation[0])[:KEPT_IMAGES]
+    kept.setdefault("original", images.numpy())
+    for epoch in KEPT_EPOCHS:
+        if event.epoch <= epoch:
+            with torch.no_grad():
+                kept[f"epoch {epoch}"] = event.model()(images).numpy()
 
-    def __init__(self, task: Task, problem: Problem) -> None:
-        self._keep = task.keep
-        assert problem.validation is not None
-        self._images: Tensor = torch.as_tensor(problem.validation[0])[:KEPT_IMAGES]
-        self.kept: dict[str, NDArray[np.float32]] = {}
 
-    def __call__(self, event: Event) -> None:
-        """Keep the reconstructions at this evaluation, for every epoch of interest that is not over."""
-        if event.replica != 0:
-            return
-        self.kept.setdefault("original", self._images.numpy())
-        for epoch in KEPT_EPOCHS:
-            if event.epoch <= epoch:
-                with torch.no_grad():
-                    self.kept[f"epoch {epoch}"] = event.model()(self._images).numpy()
-
-    def finish(self, model: nn.Module | None) -> None:
-        """Keep the class-1 score of the trained network on a grid over the plane."""
-        if self._keep != "boundary":
-            return
-        assert model is not None
-        axis_x, axis_y = torch.linspace(-1.8, 2.8, GRID), torch.linspace(-1.4, 1.9, GRID)
-        points = torch.stack([g.flatten() for g in torch.meshgrid(axis_x, axis_y, indexing="xy")], dim=1)
-        with torch.no_grad():
-            scores = model(points)
-        self.kept["boundary"] = (scores[:, 1] - scores[:, 0]).reshape(GRID, GRID).numpy().astype(np.float32)
+def _boundary(model: nn.Module) -> NDArray[np.float32]:
+    """The class-1 score of a network on a grid over the plane."""
+    axes = torch.linspace(-1.8, 2.8, GRID), torch.linspace(-1.4, 1.9, GRID)
+    points = torch.stack([g.flatten() for g in torch.meshgrid(*axes, indexing="xy")], dim=1)
+    with torch.no_grad():
+        scores = model(points)
+    found: NDArray[np.float32] = (scores[:, 1] - scores[:, 0]).reshape(GRID, GRID).numpy().astype(np.float32)
+    return found

@@ -1,29 +1,29 @@
 """Where cells are trained: in this process, in a few processes of this machine, or on a cluster (`lab.cluster`).
 
-Anything with the `run` method of `Workers` can take their place: it is handed cells and a training function, and
-yields one `Outcome` per cell, in any order. It never writes to the store.
+Nothing heavy is imported at the top, so that a process can import what it needs while its driver still does.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import signal
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rlploss import _checks
-from rlploss.distributed import one_torch_thread
-from rlploss.lab.processes import Process, cores, stop
-from rlploss.lab.study import AnyCell, CellResult, Tell
+if TYPE_CHECKING:
+    from rlploss.lab.study import AnyCell, CellResult, Tell, TellOf, Train
 
-Train = Callable[[AnyCell, Tell], CellResult]
-TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
 Say = Callable[[str], None]  # a sentence for the user: a worker was lost, a cell is tried again
 
 TRIES = 3  # of a cell whose worker dies: a machine may be short of memory once, a cell that always kills is given up
@@ -40,14 +40,12 @@ class Outcome:
 
 
 class Workers(Protocol):
-    """Something that trains cells."""
+    """Something that trains cells; it never writes to the store."""
 
-    @property
-    def count(self) -> int:
-        """How many cells train at once."""
+    count: int  # how many cells train at once
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
-        """Train the cells, yield outcomes as they come; closing the iterator stops all work."""
+        """Train the cells, yield an outcome for each as they come; closing the iterator stops all work."""
 
 
 def parse_workers(text: str) -> Workers:
@@ -68,17 +66,18 @@ def parse_workers(text: str) -> Workers:
     raise ValueError(f'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT", got {text!r}; try "local:2"')
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Inline:
     """One cell after another, in this process."""
 
     count = 1
 
-    def __str__(self) -> str:
-        return "inline"
-
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
-        """See `Workers.run`."""
         for cell in cells:
             yield attempt(train, cell, partial(tell, cell))
 
@@ -96,19 +95,6 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def now_and_then(tell: Tell, seconds: float) -> Tell:
-    """The same function, called at most once in so many seconds."""
-    due = 0.0
-
-    def told(fraction: float) -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + seconds
-            tell(float(fraction))
-
-    return told
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread for torch, BLAS and OpenMP in this thread, and for what is loaded meanwhile; as before afterwards.
@@ -116,6 +102,8 @@ def one_thread() -> Iterator[None]:
     Sums that are shared out among threads round differently, so results would depend on where a cell ran.
     """
     from threadpoolctl import threadpool_limits
+
+    from rlploss.distributed import one_torch_thread
 
     before = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
@@ -128,39 +116,42 @@ def one_thread() -> Iterator[None]:
             os.environ.update(before)
 
 
+# Workers that may die: processes of this machine, and those of a cluster
+
+W = TypeVar("W", bound=Hashable)
+Training = Iterator[Outcome | float | None]  # how far a cell is, None: nothing new; last its outcome, or `WorkerLost`
+
+
 class WorkerLost(Exception):
     """A worker has gone with its cell; without words if it had not begun, which is no try."""
 
 
-class Worker(Protocol):
-    """A process that trains one cell at a time and may die."""
+def keep_busy(
+    look: Callable[[int], Sequence[W]],
+    begin: Callable[[W, AnyCell], Training],
+    waiting: deque[AnyCell],
+    tell: TellOf,
+    say: Say,
+) -> Generator[Outcome | None]:
+    """Have the workers begin a cell each; yield an outcome for every cell, and None while there is no news.
 
-    def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
-        """Begin a cell. Yield how far it is (None: nothing new), and last its outcome, or raise `WorkerLost`."""
-
-
-Look = Callable[[int, bool], Sequence[Worker]]  # (cells left, whether one trains alone) to the workers there are
-
-
-def keep_busy(look: Look, waiting: deque[AnyCell], tell: TellOf, say: Say) -> Generator[Outcome | None]:
-    """Give the workers that `look` finds a cell each; yield an outcome for every cell, and None while there is no news.
-
-    A cell whose worker is lost is tried again behind the others, three times in all. Cells whose task is `timed` come
-    last, one at a time and on one worker. Who is yielded to may take cells out of those that wait.
+    `look` finds the workers there are, of which so many are of use. A cell whose worker is lost is tried again behind
+    the others, three times in all. Cells whose task is `timed` come last, one at a time and on one worker: their
+    seconds are results. Who is yielded to may take cells out of those that wait.
     """
     timed, alone = [cell for cell in waiting if cell.task.timed], False
     for cell in timed:
         waiting.remove(cell)
-    lost = Counter[AnyCell]()
-    busy: dict[Worker, tuple[AnyCell, Iterator[Outcome | float | None]]] = {}
+    lost: Counter[AnyCell] = Counter()
+    busy: dict[W, tuple[AnyCell, Training]] = {}
     while waiting or busy or timed:
         if not waiting and not busy:
             waiting.extend(timed)
             timed, alone = [], True
-        for worker in look(len(waiting) + len(busy), alone):
+        for worker in look(1 if alone else len(waiting) + len(busy)):
             if worker not in busy and waiting:
                 cell = waiting.popleft()
-                busy[worker] = cell, worker.train(cell)
+                busy[worker] = cell, begin(worker, cell)
         before = len(busy)
         for worker, (cell, training) in list(busy.items()):
             try:
@@ -189,29 +180,21 @@ def keep_busy(look: Look, waiting: deque[AnyCell], tell: TellOf, say: Say) -> Ge
 class LocalProcesses:
     """`count` processes, one thread each, so that results do not depend on how many there are.
 
-    A cell whose process dies is tried again, three times in all. Cells whose task is `timed` run alone, after the
-    others: their seconds are results. With `here`, this process is one of them, and does what one that died leaves;
-    the others begin when they are needed and stay until `close`, so that they import everything once.
+    With `here`, this process is one of them, and does what one that died leaves; the others begin when they are needed
+    and stay until `close`, so that they import everything once. `team` are processes that wait already.
     """
 
     count: int
     here: bool = False
-    begun: list[Process] = field(default_factory=list, repr=False, compare=False)  # processes that wait already
-    _team: list[_Process] = field(default_factory=list, init=False, repr=False, compare=False)
-    _lost: int = field(default=0, init=False, repr=False, compare=False)  # processes that died beside this one
+    team: list[Process] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _checks.count("workers", self.count)
-
-    def __str__(self) -> str:
-        return f"local:{self.count}"
+        if self.count < 1:
+            raise ValueError(f"workers must be at least 1, got {self.count}")
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
-        """See `Workers.run`."""
-        if any(worker.trains is not train for worker in self._team):
-            self.close()
         waiting, stay = deque(cells), False
-        running = keep_busy(partial(self._look, train), waiting, tell, say)
+        running = keep_busy(self._look, lambda process, cell: process.train(train, cell), waiting, tell, say)
         try:
             for outcome in running:
                 if outcome is not None:
@@ -219,7 +202,7 @@ class LocalProcesses:
                 elif self.here and waiting:
                     yield from self._train_here(train, waiting.popleft(), tell, running)
                 else:
-                    wait([worker.own.pipe for worker in self._team], 0.2)
+                    wait([process.pipe for process in self.team], 0.2)
             stay = self.here
         finally:
             if not stay:
@@ -227,22 +210,18 @@ class LocalProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        stop([*self.begun, *(worker.own for worker in self._team)])
-        self.begun.clear()
-        self._team = []
+        _stop(self.team)
+        self.team.clear()
 
-    def _look(self, train: Train, left: int, alone: bool) -> list[_Process]:
+    def _look(self, most: int) -> list[Process]:
         """The processes that are of use now; beside this one, none takes the place of one that died."""
-        gone = [worker for worker in self._team if not worker.own.process.is_alive()]
-        stop([worker.own for worker in gone])
-        self._team = [worker for worker in self._team if worker not in gone]
-        self._lost += len(gone) if self.here else 0
-        size = self.count - self.here - self._lost
-        if alone:
-            size = 0 if self.here else 1
-        while len(self._team) < min(size, left - self.here):
-            self._team.append(_Process(train, self.begun.pop() if self.begun else Process()))
-        return self._team[:size]
+        gone = [one for one in self.team if not one.process.is_alive()]
+        _stop(gone)
+        self.team[:] = [one for one in self.team if one not in gone]
+        self.count -= len(gone) if self.here else 0
+        size = max(0, min(self.count, most) - self.here)
+        self.team.extend(Process() for _ in range(size - len(self.team)))
+        return self.team[:size]
 
     def _train_here(
         self, train: Train, cell: AnyCell, tell: TellOf, running: Generator[Outcome | None]
@@ -265,40 +244,83 @@ class LocalProcesses:
             raise trouble[0]
 
 
-class _Process:
-    """One process that is sent cells, and sends back how far it is and outcomes."""
+class Process:
+    """A process that imports some modules, is sent cells, and sends back how far it is and outcomes."""
 
-    def __init__(self, train: Train, process: Process) -> None:
-        self.trains, self.own = train, process
-        with suppress(OSError):  # it has died already, as the first cell tells
-            process.pipe.send(train)
+    def __init__(self, *modules: str) -> None:
+        # "spawn": no lock, no open store and no thread of the driver is inherited.
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(modules, theirs))
+        self._function: Train | None = None  # which it has
+        with _interrupts_held():
+            self.process.start()
+        theirs.close()
 
-    def train(self, cell: AnyCell) -> Iterator[Outcome | float | None]:
-        """See `Worker.train`."""
-        process, pipe = self.own.process, self.own.pipe
+    def train(self, function: Train, cell: AnyCell) -> Training:
+        """Send a cell, and the function if it is another one than before; see `Training`."""
         with suppress(EOFError, OSError):
             try:
-                pipe.send(cell)
+                self.pipe.send((None if function is self._function else function, cell))
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 yield Outcome(cell, error=f"the cell cannot be sent: {reason(error)}")
+            self._function = function
             # A child of a dead process may hold the pipe open. What it sent before it died counts.
-            while process.is_alive() or pipe.poll():
+            while self.process.is_alive() or self.pipe.poll():
                 news: Outcome | float | None = None
-                while not isinstance(news, Outcome) and pipe.poll():
-                    news = pipe.recv()
+                while not isinstance(news, Outcome) and self.pipe.poll():
+                    news = self.pipe.recv()
                 yield news
-        process.join(1.0)
-        raise WorkerLost(f"the worker process died ({self.own.ending()})")
+        self.process.join(1.0)
+        code = self.process.exitcode
+        ending = f"exit code {code}"
+        if code is not None and code < 0:
+            name = next((one.name for one in signal.Signals if one == -code), "without a name")
+            ending = f"killed by signal {-code}, {name}"
+        raise WorkerLost(f"the worker process died ({ending})")
 
 
-def live(driver: Connection) -> None:
-    """What a process does: it is sent the training function, then cells."""
+def _stop(team: Sequence[Process]) -> None:
+    """End some processes: all are asked at once, and those that do not go within a second are killed."""
+    for one in team:
+        one.process.terminate()
+    deadline = time.monotonic() + 1.0
+    for one in team:
+        one.process.join(max(0.0, deadline - time.monotonic()))
+        if one.process.is_alive():
+            one.process.kill()
+        one.pipe.close()
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Processes started in here never see Ctrl-C, not even while they import; the driver sees it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its own start would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(modules: Sequence[str], driver: Connection) -> None:
+    """The life of a process. Ctrl-C is the driver's to handle; without a driver there is nobody to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    for name in modules:
+        import_module(name)
+    function: Any = None
     with suppress(EOFError, OSError):
-        train = driver.recv()
         while True:
-            cell = driver.recv()
+            new, cell = driver.recv()
+            function = new or function
             with one_thread():
-                outcome = attempt(train, cell, now_and_then(driver.send, 0.2))
+                outcome = attempt(function, cell, driver.send)
             try:
                 driver.send(outcome)
             except Exception as error:

@@ -282,7 +282,7 @@ def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
     return [cell for name in names for cell in STUDIES[name](request)]
 
 
-# What a cell costs, for plans; stored cells correct these figures (see `lab.run.calibrated`).
+# What a cell costs, for plans; stored cells correct these figures (see `lab.run.plan`).
 COST = data("report.toml")["cost"]
 SMALL = ("regression", "moons")  # trained by the kernel
 

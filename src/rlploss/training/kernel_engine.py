@@ -293,7 +293,7 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
     with _LOCK:
         if dtype in _READY:
             return
-        told = threading.Timer(1.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
+        told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
         told.daemon = True
         told.start()
         run.disable_compile(False)
