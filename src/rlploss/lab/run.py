@@ -91,6 +91,8 @@ def execute(
     `time.monotonic`.
     """
     started, total, finished, failed = time.monotonic(), sum(todo.seconds.values()), 0, dict[str, str]()
+    if not todo.todo:
+        return Finished(0, failed, 0.0)
     far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 
