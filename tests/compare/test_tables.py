@@ -104,6 +104,7 @@ def test_types_of_parquet_become_numbers(tmp_path):
     ("name", "data", "message"),
     [
         ("t.csv", b"", "is empty; give a table with a header and rows"),
+        ("t.parquet", b"", "is empty; give a table with a header and rows"),
         ("t.csv", b"\n\n", "is empty; give a table with a header and rows"),
         ("t.csv", b"a,b\n", "is empty: it has 2 columns and 0 rows"),
         ("t.csv", b"a,b\n1,2\n3\n", "is not a table: line 3 has 1 fields and the header has 2"),

@@ -605,3 +605,27 @@ def test_partial_fit_goes_on_with_one_row():
     assert model.partial_fit(X[:1], y[:1], sample_weight=[2.0]).n_iter_ == 2
     with pytest.raises(ValueError, match="at least one"):
         model.partial_fit(X[:1], y[:1], sample_weight=[0.0])
+
+
+class StrangeFrame:
+    """A frame whose names scikit-learn does not see, as polars' in older versions."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns, self.shape = np.asarray(values), columns, np.shape(values)
+
+    def to_numpy(self):
+        return self.values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype=dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+
+def test_names_of_a_frame_that_scikit_learn_does_not_know():
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = RLPRegressor(max_iter=2, random_state=0).fit(StrangeFrame(X, ["a", "b"]), X[:, 0])
+    assert list(model.feature_names_in_) == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(StrangeFrame(X, ["b", "a"]))

@@ -113,3 +113,13 @@ def test_a_number_needs_no_matplotlib():
     code = "import sys; from rlploss.lab.text import number; print(number(0.5), 'matplotlib' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed == "0.500 False\n"
+
+
+def test_a_long_title_stays_above_its_panel():
+    def size(title):
+        drawn = next(line for line in inline_svg(panel(title), "fig-1").splitlines() if f">{title}</text>" in line)
+        return float(re.search(r"font-size: ([\d.]+)px", drawn)[1])
+
+    usual, long = size("Linear"), "MNIST, 5000 examples, mixup, accuracy, equal epochs"
+    assert size("Wine, equal steps") == usual
+    assert size(long) * 0.6 * len(long) < 72 * 3.0 < usual * 0.6 * len(long)

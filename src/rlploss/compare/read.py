@@ -47,6 +47,8 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
         raise TableError(f"there is no file {path}; check the path")
     if suffix not in SUFFIXES:
         raise TableError(f"a table must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; convert or rename it")
+    if path.stat().st_size == 0:
+        raise TableError(f"{path} is empty; give a table with a header and rows")
     if suffix in (".parquet", ".pq"):
         return check_frame(_read_parquet(path), str(path))
     text = _decoded(path, encoding)

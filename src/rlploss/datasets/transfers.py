@@ -108,8 +108,10 @@ class Reporter:
             if total:
                 line.tell(position, f"{label}: {position / 1e6:.1f} MB", now=position >= total)
 
-        yield show
-        line.close()
+        try:
+            yield show
+        finally:
+            line.close()
 
 
 def use_download(url: str, part: Path, use: Callable[[Path], None], *, max_bytes: int, progress: Reporter) -> None:

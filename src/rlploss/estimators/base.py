@@ -113,7 +113,9 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Data, NDArray[np.bool_]]:
         """Check all rows; return those of weight above 0, two at least or one where training goes on, and which."""
         fewest = 2 if first else 1
-        X, y = validation.validate_data(self, X, y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS)
+        X, y = validation.validate_data(
+            self, known_frame(X), y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS
+        )
         if sample_weight is None:
             return (X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
         weight: Array = validation._check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -167,7 +169,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _read_new(self, X: Any) -> Array:
         """Check rows to predict for, and tell how many of them lie far outside the training rows."""
         validation.check_is_fitted(self)
-        checked: Array = validation.validate_data(self, X, reset=False, **ROWS)
+        checked: Array = validation.validate_data(self, known_frame(X), reset=False, **ROWS)
         low, high = self._range
         width = high - low
         far = (checked < low - width) | (checked > high + width)
@@ -283,3 +285,15 @@ def scaled(scaling: Scaling, data: Data) -> Data:
     """Rows as networks see them; class numbers [n] stay as they are."""
     X, target, weight = data
     return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target), weight
+
+
+def known_frame(X: Any) -> Any:
+    """X itself; a frame whose column names this version of scikit-learn cannot see, as one of pandas."""
+    names = getattr(X, "columns", None)
+    if names is None or not hasattr(X, "to_numpy") or validation._get_feature_names(X) is not None:
+        return X
+    try:
+        import pandas as pd
+    except ImportError:
+        return X
+    return pd.DataFrame(X.to_numpy(), columns=list(names)) if all(isinstance(name, str) for name in names) else X

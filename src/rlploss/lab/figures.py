@@ -139,7 +139,8 @@ def _draw(figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: 
     (width, height), (across, up) = panel.size, figure.get_size_inches()
     corner = (left + LEFT) / across, (bottom + BOTTOM) / up
     axes = figure.add_axes((*corner, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up))
-    axes.set_title(panel.title)
+    room = (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))  # points, for letters of 0.6 em each
+    axes.set_title(panel.title, fontsize=min(mpl.rcParams["axes.titlesize"], room))
     if isinstance(panel, Drawing):
         panel.draw(axes)
         return axes

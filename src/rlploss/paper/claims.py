@@ -46,9 +46,11 @@ def judge(held: State | None, at_steps: State | None, *, judged: bool = True) ->
     """One of the words, from what was shown in the released loop and at equal steps; None: not run."""
     if held is None:
         return NOT_TESTED
+    if not judged:
+        return NOT_JUDGED
     words = {"fails": NOT_REPRODUCED, "open": UNDECIDED}
     steps = {"fails": GONE, "open": OPEN_AT_STEPS}
-    return words.get(held) or steps.get(at_steps or "", REPRODUCED) if judged else NOT_JUDGED
+    return words.get(held) or steps.get(at_steps or "", REPRODUCED)
 
 
 def findings(found: Sequence[Placed]) -> list[str]:
