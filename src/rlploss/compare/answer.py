@@ -283,7 +283,8 @@ class Comparison:
             against = f", against {base:.1%} for the most frequent class"
             if self.lower_is_better:
                 against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
-        renamed = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)" * at_mse
+        stood = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
+        renamed = stood if at_mse else ""
         use = f"Use {best}{renamed}: {how}{against}; {seconds:.1f} s to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."

@@ -183,7 +183,8 @@ def _open(url: str, start: int, timeout: float) -> http.client.HTTPResponse:
     """Ask for the URL from byte `start` on; the server may send all of it, or another part, nevertheless."""
     headers = {"User-Agent": "rlploss", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)  # type: ignore[no-any-return]
+        asked = urllib.request.Request(url, headers=headers)
+        return urllib.request.urlopen(asked, timeout=timeout)  # type: ignore[no-any-return]  # it has no types
     except urllib.error.HTTPError as error:
         error.close()
         too_long = start and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE

@@ -270,7 +270,7 @@ class StoredCell:
 
     def axis(self, name: str, variant: int = 0) -> Array:
         """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in seconds only)."""
-        return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]
+        return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]  # an array, as of a matrix
 
     def final(self, name: str, variant: int = 0) -> Array:
         """[seeds]: the last value of a metric's curve, or the single number of this name."""
