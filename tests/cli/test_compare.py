@@ -94,6 +94,15 @@ def test_inspect_of_a_wide_table(capsys):
     assert told in capsys.readouterr().out
 
 
+def test_inspect_knows_that_windows_of_time_begin_with_few_rows(capsys):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 26)), columns=[f"c{i}" for i in range(26)])
+    table.assign(day=pd.date_range("2020-01-01", periods=60)).to_csv("days.csv", index=False)
+    assert run(["inspect", "days.csv", "--target", "c0", "--drop", "day"]) == 0
+    assert "tried are MSE and" in capsys.readouterr().out
+    assert run(["inspect", "days.csv", "--target", "c0", "--time", "day"]) == 0
+    assert "leave RLP no subset" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from rlploss import cli
+from rlploss.cli.compare import _own_losses
 from rlploss.compare import survey
 from rlploss.compare.survey import TRAITS, Request, SurveyArm, drawn_rows, load_rows, train
 from rlploss.compare.survey_report import answers, build
@@ -153,6 +154,15 @@ def test_a_loss_of_ones_own_is_an_arm_that_any_process_can_load():
         loss_json("mine", lambda pred, target: (pred - target) ** 4, ())
     with pytest.raises(ValueError, match="no arm has"):
         loss_json("rlp", cubic, survey.ARMS["regression"])
+
+
+def test_the_command_in_the_report_makes_the_same_survey(tmp_path):
+    (tmp_path / "mine.py").write_text("def cubic(pred, target):\n    return (pred - target).abs() ** 3\n")
+    losses = _own_losses([f"{tmp_path / 'mine.py'}:cubic"], survey.ARMS["regression"])
+    request = Request(("a", "b", "c"), (40,), 3, 1000, losses)
+    command = build(made_survey((), lambda t: 0.0, request=request), tmp_path).sections[0].command
+    assert f"--rows 40 --splits 3 --loss {tmp_path / 'mine.py'}:cubic --quick --out" in command
+    assert "--quick" not in build(made_survey(("a", "b"), lambda t: 0.0), tmp_path).sections[0].command
 
 
 # Numbers

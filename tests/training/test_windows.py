@@ -94,6 +94,24 @@ def test_blocks_give_what_a_whole_plan_gives(data, monkeypatch, name, block, eng
     np.testing.assert_allclose(second.columns["loss"][1:], first.columns["loss"][1:], rtol=1e-10)
 
 
+@pytest.mark.parametrize("n_features", [25, 60], ids=["complement", "mse"])
+def test_planes_of_wide_subsets_are_fitted_once(monkeypatch, n_features):
+    """Images have more columns than half of a subset's rows: the smaller side of their planes fits, and is kept."""
+    made = []
+
+    class Counted(feed.ProjectionBank):
+        def __init__(self, *arguments, **options):
+            made.append(self)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(feed, "ProjectionBank", Counted)
+    monkeypatch.setattr(feed, "HELD_BYTES", 40 * 30 * (15 + 1) * 4)  # 40 subsets of 30 rows, half of these and the ones
+    X = torch.randn(80, n_features, generator=torch.Generator().manual_seed(1))
+    with pytest.warns() if n_features > 30 else nullcontext():
+        fit(RegressionNet(n_features), X, X[:, 0], RLP(30, 40), budget=Epochs(3), engine="torch")
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("objective", [MSE(7), MSE(7, mixup=0.3), MSE("all"), MSE("all", mixup=0.3)])
 @pytest.mark.parametrize("rows", [1, 150, 10**6])

@@ -51,6 +51,10 @@ def _track(context: typer.Context, track: str | None) -> str | None:
     return track
 
 
+OwnLosses = Annotated[
+    list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
+]
+Team = Annotated[str, typer.Option(help="Who trains: local:N processes, inline, or a cluster, dask:tcp://HOST:PORT.")]
 Track = Annotated[
     str | None,
     typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
@@ -66,9 +70,7 @@ def compare(
     ] = None,
     task: TaskOption = "auto",
     arms: Annotated[str | None, typer.Option(help=f"Only these arms, separated by commas. For {ARMS}.")] = None,
-    loss: Annotated[
-        list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
-    ] = None,
+    loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
@@ -80,12 +82,7 @@ def compare(
     steps: Annotated[int, typer.Option(help="The most optimiser steps of a network.")] = 4000,
     max_rows: Annotated[int, typer.Option(help="The most rows; larger tables are sampled.")] = 10_000,
     seed: Annotated[int, typer.Option(help="The seed of the first split.")] = 0,
-    workers: Annotated[
-        str,
-        typer.Option(
-            help="Who trains: auto, inline (this process), local:N (N processes), dask:tcp://HOST:PORT (a cluster)."
-        ),
-    ] = "auto",
+    workers: Team = "auto",
     decimal: Decimal = None,
     thousands: Thousands = None,
     track: Track = None,
@@ -164,7 +161,8 @@ def inspect(
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         say(console, f"Classes: {', '.join(counts)}.")
-    say(console, dial_said(Trainer(design.X, design.target.y, design.target.task, len(design.target.classes))))
+    asked, n_classes = design.target, len(design.target.classes)
+    say(console, dial_said(Trainer(design.X, asked.y, asked.task, n_classes, design.time, design.group)))
 
 
 def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None) -> Design:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.compare import Track, _names, _own_losses
+from rlploss.cli.compare import Team, Track, _names, _own_losses
 
 DEFAULT_OUT = Path("rlploss-results")
 
@@ -29,12 +29,7 @@ def reproduce(
         list[str] | None,
         typer.Option(help="With table1: a loss of your own, FILE.py:NAME; may be given several times."),
     ] = None,
-    workers: Annotated[
-        str,
-        typer.Option(
-            help="Who trains: local:N (N processes), inline (this process), dask:tcp://HOST:PORT (a cluster)."
-        ),
-    ] = "local",
+    workers: Team = "local",
     track: Track = None,
     list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlploss._progress import duration, say
-from rlploss.cli.compare import Track, _names, _own_losses
+from rlploss.cli.compare import OwnLosses, Team, Track, _names, _own_losses
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,14 +28,10 @@ def survey(
     half: Annotated[str, typer.Option(help="development, held-out or all.")] = "all",
     rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.", show_default="100,1000")] = None,
     splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
-    loss: Annotated[
-        list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
-    ] = None,
+    loss: OwnLosses = None,
     classification: Annotated[bool, typer.Option("--classification", help="The tables with classes instead.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="100 rows, 3 splits, 1,000 steps.")] = False,
-    workers: Annotated[
-        str, typer.Option(help='"local:N" processes, "inline", or a Dask cluster: "dask:tcp://HOST:PORT".')
-    ] = "local",
+    workers: Team = "local",
     track: Track = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the tables and what they cost, and stop.")] = False,
 ) -> None:
@@ -47,7 +43,8 @@ def survey(
     from rlploss.lab.store import Store, code_version
     from rlploss.lab.workers import parse_workers
 
-    kind, team, console = "classification" if classification else "regression", parse_workers(workers), Console()
+    console, team = Console(), parse_workers(workers)
+    kind = "classification" if classification else "regression"
     chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
     request = study.Request(
         tuple(chosen),
@@ -57,15 +54,15 @@ def survey(
         _own_losses(loss, study.ARMS[kind]),
         kind,
     )
-    cells, cost = request.cells(), study.expected_seconds  # few rows first
+    cells = request.cells()  # few rows first
     if list_:
         show_tables(cells, team.count, console)
         return
     with Store(out, code_version=code_version(TRAINER)) as store:
         store.refuse_others(NAME)
         store.write_request(NAME, asdict(request))
-        what = f"{len(request.tables)} tables"
-        run_study(what, cells, store, cost=cost, train=study.train, workers=team, console=console, in_turn=True)
+        cost, train, what = study.expected_seconds, study.train, f"{len(request.tables)} tables"
+        run_study(what, cells, store, cost=cost, train=train, workers=team, console=console, in_turn=True)
         render(store, out, console)
 
 

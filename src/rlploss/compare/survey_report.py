@@ -11,10 +11,12 @@ from matplotlib.axes import Axes
 
 from rlploss import __version__
 from rlploss._progress import duration
+from rlploss.compare.survey import STEPS
 from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
+from rlploss.lab.study import loss_options
 from rlploss.lab.text import Scalar, number
 
 TONES = {"better": "good", "helps": "good", "worse": "bad", "hurts": "bad", "level": "calm", "undecided": "warn"}
@@ -203,8 +205,10 @@ def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
 def _command(found: Survey, out: Path) -> str:
     r = found.request
     words = ["rlploss", "survey", "--tables", ",".join(r.tables), "--rows", ",".join(map(str, r.rows)), "--splits"]
-    words += [str(r.splits), *["--classification"] * (r.kind == "classification"), "--out", str(out)]
-    return shlex.join(words)
+    words += [str(r.splits), *loss_options(r.losses)]
+    words += ["--classification"] if r.kind == "classification" else []
+    words += ["--quick"] if r.steps < STEPS else []
+    return shlex.join([*words, "--out", str(out)])
 
 
 # Pictures

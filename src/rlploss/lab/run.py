@@ -90,9 +90,10 @@ def execute(
     Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
     `time.monotonic`.
     """
-    started, total, finished, failed = time.monotonic(), sum(todo.seconds.values()), 0, dict[str, str]()
     if not todo.todo:
-        return Finished(0, failed, 0.0)
+        return Finished(0, {}, 0.0)
+    started, total, finished = time.monotonic(), sum(todo.seconds.values()), 0
+    failed: dict[str, str] = {}
     far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
 

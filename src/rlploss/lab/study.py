@@ -61,6 +61,12 @@ def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
     return text
 
 
+def loss_options(losses: Iterable[tuple[str, str]]) -> list[str]:
+    """The words that name such losses again on a command line."""
+    wheres = [(name, json.loads(text).get("function", {}).get("where", "FILE.py")) for name, text in losses]
+    return [word for name, where in wheres for word in ("--loss", f"{where}:{name}")]
+
+
 class Part(Value):
     """What arms, tasks and variants share: frozen dataclasses that turn into JSON and back.
 

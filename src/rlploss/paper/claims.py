@@ -247,8 +247,7 @@ def bounds(at: Place) -> Iterator[Placed]:
 def overfit(at: Place) -> Iterator[Placed]:
     """The baselines' test error rises from a share of the training to its end, RLP's falls."""
     for arm, cell in at.single().items():
-        early = cell.at(at.metric, at.axis, at.claim.level * float(cell.axis(at.axis)[-1]))
-        ends = (cell.final(at.metric), early)
+        ends = cell.final(at.metric), cell.at(at.metric, at.axis, at.claim.level * float(cell.axis(at.axis)[-1]))
         word, sides = ("falls", ends) if arm == "rlp" else ("rises (early over final)", ends[::-1])
         yield f"{ARMS[arm].label} {word}", stats.compare(*sides)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlploss import _checks
+from rlploss.lab.study import loss_options
 from rlploss.paper import published
 
 
@@ -84,7 +84,4 @@ class Request:
         datasets, arms = (None if names is None else ",".join(names) for names in (self.datasets, self.arms))
         given = {"scale": self.scale, "budget": self.budget, "seeds": self.seeds, "datasets": datasets, "arms": arms}
         words = [f"--{name} {value}" for name, value in given.items() if value is not None]
-        for name, text in self.losses:
-            where = json.loads(text).get("function", {}).get("where", "FILE.py")
-            words.append(f"--loss {shlex.quote(f'{where}:{name}')}")
-        return " ".join(words)
+        return " ".join([*words, shlex.join(loss_options(self.losses))]).rstrip()

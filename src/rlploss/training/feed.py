@@ -143,9 +143,9 @@ class Feed:
 
     def _held_bytes(self, r: RLP) -> int:
         """Bytes that factors of a whole plan take."""
-        M, K, _ = r.shape()
-        columns, dtype = self.table.n_columns, self.table.x.dtype
-        kept = ProjectionBank.bytes_for(K, M, columns, probe=r.probe, intercept=r.planes.intercept, dtype=dtype)
+        (M, K, _), columns, dtype = r.shape(), self.table.n_columns, self.table.x.dtype
+        seen = min(columns, M // 2) if r.planes.is_projection else columns  # or what they do not see, if that is less
+        kept = ProjectionBank.bytes_for(K, M, seen, probe=r.probe, intercept=r.planes.intercept, dtype=dtype)
         mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
         return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
