@@ -17,9 +17,7 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help='Tables and figures, or "all"; see --list.')
     ] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (30 seeds, full epochs).")] = (
-        "quick"
-    ),
+    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (full epochs).")] = "quick",
     budget: Annotated[str, typer.Option(help="How arms are matched: by epochs, by optimiser steps, or both.")] = "both",
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,

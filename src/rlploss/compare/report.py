@@ -59,22 +59,26 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
     first, *others = words
     comma, to = (", ", "–") if short else (",\u00a0", " to ")
     rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not lower)
-    shown: list[tuple[str, ...]] = []
+    shown: list[dict[str, str]] = []  # by the heads of the columns
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
             effect = f"{number(row['effect'])} [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
-        interval = f"{number(row[f'{first}_low'])}{to}{number(row[f'{first}_high'])}"
         few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) and not short else ""
-        rest = (number(row[name]) for name in (*others, "seconds"))
-        shown.append((f"{row['arm']}{few}", number(row[first]), interval, effect, p, word, *rest))
-    head = ("arm", words[first], "95 % interval", f"against {ours}", "p (Holm)", "verdict",
-            *(words[name] for name in others), "seconds")  # fmt: skip
+        shown.append({
+            "arm": f"{row['arm']}{few}",
+            ("error" if lower else "accuracy") if short else words[first]: number(row[first]),
+            "95 % interval": f"{number(row[f'{first}_low'])}{to}{number(row[f'{first}_high'])}",
+            f"against {ours}": effect,
+            **({} if short else {"p (Holm)": p}),
+            "verdict": word,
+            **({} if short else {words[name]: number(row[name]) for name in others}),
+            "seconds": number(row["seconds"]),
+        })  # fmt: skip
+    head, lines = tuple(shown[0]), tuple(tuple(row.values()) for row in shown)
     if short:
-        few_columns = [(row[0], row[1], row[2], row[3], row[5], row[-1]) for row in (head, *shown)]
-        few_columns[0] = ("arm", "error" if lower else "accuracy", *few_columns[0][2:])
-        return Table("results", "", few_columns[0], tuple(few_columns[1:]))
+        return Table("results", "", head, lines)
     how = "ratio of errors, below 1 is better" if lower else "difference of accuracies"
     own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
     if found.design.time is not None:
@@ -86,7 +90,8 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
         "of other tables. Seconds are for all splits and settings."
     )
     title, exact = f"Test rows, mean over {len(found.seeds)} splits", tuple(tuple(row.values()) for row in rows)
-    return Table("results", title, head, tuple(shown), tuple(rows[0]), exact, (note,), text_columns=frozenset({5}))
+    at = head.index("verdict")
+    return Table("results", title, head, lines, tuple(rows[0]), exact, (note,), text_columns=frozenset({at}))
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
