@@ -1,7 +1,7 @@
 """Table 1 at full length in three minutes: the published numbers, ours at equal epochs, ours at equal steps.
 
 Run it with `make demo`. Linear and Nonlinear have 200 epochs and 30 seeds, as in the paper; Wine and California follow
-as far as the time allows. It writes out/demo/report.html; a second run trains only what is missing. All columns:
+as far as the time allows. It writes out/demo/report.html; a second run trains only what is missing. For all columns:
 
     rlploss reproduce table1 fig-curves --scale paper --datasets california,wine,linear,nonlinear --out out/demo
 """
