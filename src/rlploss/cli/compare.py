@@ -51,10 +51,10 @@ def _track(context: typer.Context, track: str | None) -> str | None:
     return track
 
 
-OwnLosses = Annotated[
-    list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be given several times.")
-]
-Team = Annotated[str, typer.Option(help="Who trains: local:N processes, inline, or a cluster, dask:tcp://HOST:PORT.")]
+OwnLosses = Annotated[list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")]
+WHO = "Who trains: inline (this process), local (one process per core), local:N, or a cluster, dask:tcp://HOST:PORT"
+Team = Annotated[str, typer.Option(help=f"{WHO}.")]
+TeamOrAuto = Annotated[str, typer.Option(help=f"{WHO}; auto decides by how much there is to do.")]
 Track = Annotated[
     str | None,
     typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
@@ -69,12 +69,12 @@ def compare(
         typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, typer.Option(help=f"Only these arms, separated by commas. For {ARMS}.")] = None,
+    arms: Annotated[str | None, typer.Option(help=f"Only these contenders, separated by commas. For {ARMS}.")] = None,
     loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The contenders that matter most, on 5 splits.")] = False,
     time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
     splits: Annotated[
         int | None, typer.Option(help="Splits into training and test rows.", show_default="10; 5 with --quick")
@@ -82,7 +82,7 @@ def compare(
     steps: Annotated[int, typer.Option(help="The most optimiser steps of a network.")] = 4000,
     max_rows: Annotated[int, typer.Option(help="The most rows; larger tables are sampled.")] = 10_000,
     seed: Annotated[int, typer.Option(help="The seed of the first split.")] = 0,
-    workers: Team = "auto",
+    workers: TeamOrAuto = "auto",
     decimal: Decimal = None,
     thousands: Thousands = None,
     track: Track = None,

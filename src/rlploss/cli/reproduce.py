@@ -18,14 +18,13 @@ def reproduce(
         list[str] | None, typer.Argument(metavar="NAME", help='Tables and figures, or "all"; see --list.')
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (full epochs).")] = "quick",
-    budget: Annotated[str, typer.Option(help="How arms are matched: by epochs, by optimiser steps, or both.")] = "both",
+    budget: Annotated[str, typer.Option(help="What is equal for all arms: epochs, steps, or both in turn.")] = "both",
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these datasets, e.g. wine,linear.")] = None,
-    arms: Annotated[str | None, typer.Option(help="Only these arms, e.g. mse,rlp.")] = None,
+    arms: Annotated[str | None, typer.Option(help="Only these arms (losses), e.g. mse,rlp.")] = None,
     loss: Annotated[
-        list[str] | None,
-        typer.Option(help="With table1: a loss of your own, FILE.py:NAME; may be given several times."),
+        list[str] | None, typer.Option(help="With table1 alone: a loss of your own, FILE.py:NAME; may be repeated.")
     ] = None,
     workers: Team = "local",
     track: Track = None,

@@ -24,9 +24,9 @@ TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
 
 def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
-    tables: Annotated[str | None, typer.Option(help="Only these, separated by commas; see --list.")] = None,
-    half: Annotated[str, typer.Option(help="development, held-out or all.")] = "all",
-    rows: Annotated[str | None, typer.Option(help="Training rows, each in turn.", show_default="100,1000")] = None,
+    tables: Annotated[str | None, typer.Option(help="Only these tables, separated by commas; see --list.")] = None,
+    half: Annotated[str, typer.Option(help="Which tables: development, held-out or all.")] = "all",
+    rows: Annotated[str | None, typer.Option(help="Numbers of training rows.", show_default="100,1000")] = None,
     splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
     loss: OwnLosses = None,
     classification: Annotated[bool, typer.Option("--classification", help="The tables with classes instead.")] = False,
