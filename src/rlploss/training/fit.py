@@ -57,8 +57,8 @@ def fit(
         model: any module that maps rows [B, ...] to [B], [B, C] or [B, ...]; float32 or float64.
         X: inputs [N, ...], tensor or array; a `np.memmap` is not copied, and not changed. Or a map-style `Dataset` of
             (input, target), beside y=None: its rows are read, and its subsets factored, a window of steps at a time.
-        y: targets. Floating: regression, [N] or [N, C]. Whole numbers: class numbers [N], one-hot for every
-            objective but cross entropy. None: the input is the target (reconstruction).
+        y: targets. Floating: regression, [N] or [N, C]. Whole numbers: class numbers [N], which objectives see as
+            one-hot rows. None: the input is the target (reconstruction).
         objective: a value: `RLP(...)`, `MSE(...)`, `MAE(...)`, `Huber(...)`, `CrossEntropy(...)` (on logits),
             `Pointwise(function)`, `BatchLoss(function)`. A name, `"rlp"` or `"mse"`, stands for the value with its
             defaults. `RLP.paper(...)` is Algorithm 2 (with mixup Algorithm 3) as printed, `RLP.released(...)` the loop
