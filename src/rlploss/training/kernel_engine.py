@@ -155,12 +155,9 @@ class KernelEngine(Engine):
         self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
-    def begin(self) -> None:
-        """Nothing to do: each stretch begins with the module's weights."""
-
     def end(self) -> None:
+        super().end()
         self._ready_for = self._rows = self._loss = self._work = None
-        self.feed.release()
 
     # Steps
 

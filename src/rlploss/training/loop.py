@@ -83,7 +83,6 @@ class Loop:
 
     def begin(self) -> None:
         """Start, or go on from the checkpoint."""
-        self.engine.begin()
         if self.job.engine_state is not None:
             self.engine.load_state_dict(self.job.engine_state)
         spec: dict[str, Any] = {}
