@@ -202,10 +202,10 @@ class Loop:
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
-        self.job.model.load_state_dict(state["model"])
         self.best, self.engine.total = state["best"], state["loss_sum"]
-        if self.best is not None and _shapes(self.best) != _shapes(state["model"]):
-            raise ValueError("its best weights are not those of the model")
+        if self.best is not None:
+            self.job.model.load_state_dict(self.best)  # so that weights of another model are refused now
+        self.job.model.load_state_dict(state["model"])
         for name in ("columns", "stopped", "best_step"):
             setattr(self.history, name, state[name])
         if self.stopper is not None:
@@ -213,7 +213,3 @@ class Loop:
                 self.stopper.better(float(value), int(step))
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])
-
-
-def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in weights.items()}
