@@ -6,7 +6,6 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -42,10 +41,12 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     """The chain that a network is, its layers and the number of each one's activation, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    for module in _in_order(model):
+    for _, module in model.named_modules(remove_duplicate=False):  # in order; what is used twice comes twice
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS):
             return f"{kind.__name__} has hooks"
+        if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+            continue  # its parts come next
         if isinstance(module, nn.Linear) and kind is nn.Linear:
             layers.append(module)
             activations.append(kt.IDENTITY)
@@ -61,6 +62,8 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
     if not layers or kt.SOFTMAX in activations[:-1]:
         return "it is no chain of linear layers with a soft-max at the end only"
+    if any(module._modules for module in model.modules() if not isinstance(module, nn.Sequential)):
+        return "one of its layers has parts of its own"
     own = [p for layer in layers for p in layer.parameters()]
     if len({id(p) for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
         return "it has parameters beside its layers, or uses a layer twice"
@@ -69,16 +72,6 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own):
         return "a parameter has hooks"
     return layers, activations
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """The module, or what stands in it one after another."""
-    own = type(model).forward is not nn.Sequential.forward or any(getattr(model, name) for name in _HOOKS)
-    if isinstance(model, nn.Sequential) and not own:
-        for child in model:
-            yield from _in_order(child)
-    else:
-        yield model
 
 
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
