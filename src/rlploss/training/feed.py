@@ -91,8 +91,8 @@ class Feed:
         self.job, self.table, share = job, job.table, share or Share()
         rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
         self._unit = 1 if rlp is None else rlp.shape()[0]
-        rows = job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step
-        in_epoch, in_step = (n // self._unit for n in rows)
+        in_epoch = job.objective.rows_per_epoch(self.table.n_rows) // self._unit
+        in_step = job.objective.rows_per_step // self._unit
         first = np.arange(job.steps_per_epoch) * in_step
         self._totals = np.minimum(in_step, in_epoch - first)
         part = share.of(self._totals)
@@ -186,8 +186,7 @@ class Feed:
             return rows, others[0], lam.repeat_interleave(self._unit)
         rows = units
         if self._totals[0] < n:  # with all rows in one step their order means nothing
-            rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
-            rows = rows if len(units) == n else rows[units]
+            rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))[units]
         if alpha is None:
             return rows, None, None
         mixed = stream(job.seed, "mixup", epoch)
@@ -250,30 +249,25 @@ class Feed:
         if r.probe == "sum" and self._weight is not None:
             sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
             return replace(block, projector=sums.to(self.table.x.dtype))
-        N = self.table.n_rows
-        if self._as_form and r.probe != "draw" and N <= bank.dense_rows:
-            height = 0 if bank.rows is None else bank.rows.shape[1]
-            if N * N <= block.rows.numel() * (height + 4):  # gathering a row costs about as much as four products
-                return replace(block, form=bank.form())
+        if self._as_form and bank.prefers_form():
+            return replace(block, form=bank.form())
         if bank.kind == "chunks":
             return replace(block, bank=bank)
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Window, r: RLP) -> ProjectionBank:
-        n, pool = len(block.rows), None
         own = self._at_once and block.partner is None  # the planes' rows are those of the table
         if own:
             features, plan = self._columns(block.x, None), block.rows.to(block.x.device)
         else:
-            features = self._columns(block.mixed(block.x, 0, n), block.rows)
-            plan = torch.arange(n, device=features.device)
+            features = self._columns(block.mixed(block.x, 0, len(block.rows)), block.rows)
+            plan = torch.arange(len(block.rows), device=features.device)
+        pool = None
         if r.probe == "expected" and not own:
             if self._pool is None:
                 parts = torch.split(torch.arange(self.table.n_rows), 2**16)
                 self._pool = same_moments(lambda: (self._columns(self.table.read(part)[0], part) for part in parts))
             pool = self._pool
-        elif r.probe == "draw" and not own:
-            pool = features[:1]  # stands for the points, which are given
         with warnings.catch_warnings():
             if self._told:  # about subsets like these
                 warnings.simplefilter("ignore")
