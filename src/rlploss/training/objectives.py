@@ -307,8 +307,8 @@ class _OwnLoss(OnBatches):
     @property
     def has_generator(self) -> bool:
         """Whether the function draws from a generator of its own, which no checkpoint could keep."""
-        found = vars(self.function).values() if hasattr(self.function, "__dict__") else ()
-        return any(isinstance(value, torch.Generator) for value in found)
+        held = getattr(self.function, "__dict__", {})
+        return any(isinstance(value, torch.Generator) for value in held.values())
 
 
 @dataclass(frozen=True, repr=False)
