@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss import distributed
@@ -120,7 +119,7 @@ class KernelEngine(Engine):
         chain, table = read_chain(job.model), job.table
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
         self.job, (layers, activations) = job, chain
-        self._run: Any = run
+        self._run = run
         self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
@@ -267,10 +266,9 @@ class KernelEngine(Engine):
             getattr(self.state, name)[:] = state[name].numpy()
 
 
-def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
+def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:
     """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
-    array: NDArray[Any] = (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
-    return array
+    return (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
 
 
 def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
