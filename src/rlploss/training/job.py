@@ -89,7 +89,8 @@ def as_optimizer(value: object) -> OptimizerFunction:
         raise TypeError(
             f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of the parameters, got {value!r}"
         )
-    return value
+    function: OptimizerFunction = value
+    return function
 
 
 class Budget(Value):
