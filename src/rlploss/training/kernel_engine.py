@@ -141,10 +141,12 @@ class KernelEngine(Engine):
         kind = kt.NESTEROV if getattr(optimizer, "nesterov", False) else kind
         momentum = float(getattr(optimizer, "momentum", 0.0))
         self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
-        self._ready_for: Tensor | None = None  # the rows that the three below are made for
+        B, C, P = self.feed.most_rows, table.n_outputs, len(self._theta)
+        sizes = [B * sum(widths), B * sum(widths), B * C, B * C, B * C, P, P, max(widths)]
+        self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
+        self._ready_for: Tensor | None = None  # the rows that the two below are made for
         self._rows: Any = None
         self._loss: Any = None
-        self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
     def end(self) -> None:
@@ -224,11 +226,6 @@ class KernelEngine(Engine):
         rows, partner = (_numbers(part, torch.int64) for part in (window.rows, window.partner))
         self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, window.spans[:0], window.every_row)
         self._loss = self._make_loss(window)
-        B, C, P = self.feed.most_rows, self._y.shape[1], len(self._theta)
-        total = B * int(self._net.widths.sum())
-        q = max(self._loss.projector.shape[1], self._loss.subset_size)
-        sizes = (total, total, B * C, B * C, q * C, P, P, int(self._net.widths.max()))
-        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
         if window.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
