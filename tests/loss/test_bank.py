@@ -108,7 +108,7 @@ def test_the_dense_way_is_taken_when_cheaper_with_the_same_result(reduction):
         grads.append((loss, grad))
     assert dense._form is not None
     assert sparse._form is None
-    assert not ProjectionBank(X, plan, max_bytes=dense.nbytes - 1)._dense()  # the form counts as kept
+    assert not ProjectionBank(X, plan, max_bytes=dense.nbytes - 1).prefers_form()  # the form counts as kept
     assert_close(grads[0][0], grads[1][0])
     assert_close(grads[0][1], grads[1][1])
 
@@ -283,7 +283,7 @@ def test_first_and_second_derivatives(way):
     X, pred, target, plan = data(N=14, d=d, M=12, K=60 if way == "dense" else 4)
     limits = {"max_bytes": 0 if way == "chunks" else 2**30, "dense_rows": 100 if way == "dense" else 0}
     bank = ProjectionBank(X, plan, **limits)
-    assert bank._dense() == (way == "dense")
+    assert bank.prefers_form() == (way == "dense")
     assert bank.kind == ("rows" if way == "dense" else way)
     pred.requires_grad_()
     assert torch.autograd.gradcheck(lambda p: bank.loss(p, target), (pred,))

@@ -194,7 +194,7 @@ class ProjectionBank(nn.Module):
         C = residual.shape[1]
         if self.reduction != "none" and self.kind == "mse":
             mean = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C * K)
-        elif self.reduction != "none" and self._dense():
+        elif self.reduction != "none" and self.prefers_form():
             mean = quadratic_value(residual, self.form().to(residual.dtype))
             mean = mean if C == 1 else mean / C
         else:
@@ -223,7 +223,7 @@ class ProjectionBank(nn.Module):
             values.append(checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece]))
         return torch.cat(values)
 
-    def _dense(self) -> bool:
+    def prefers_form(self) -> bool:
         """Whether the N×N form is cheaper than going through the subsets."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
         if self.plane_form.probe == "draw" or N > self.dense_rows or (self._form is None and is_tracing()):

@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, whole and undamaged."""
     with refusing(path):  # torch raises half a dozen kinds for damaged files
         content = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or not isinstance(mark := content.get("mark"), str) or mark != MARK:
+    if not isinstance(content, dict) or content.get("mark") != MARK:
         raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
     with refusing(path):
         if content["format"] != FORMAT:
@@ -81,11 +81,6 @@ def read(path: Path) -> dict[str, Any]:
                 raise ValueError(f"its {part} is not one")
         _check_state(content["state"])
     return content
-
-
-def engine_of(path: Path) -> str | None:
-    """The engine that a checkpoint was written by; None where there is none yet."""
-    return str(read(path)["spec"].get("engine")) if path.exists() else None
 
 
 @contextmanager

@@ -8,30 +8,24 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 
 UNUSED_SECONDS = 30 * 24 * 3600
 
-F = TypeVar("F", bound=Callable[..., Any])
 _njit: Any = numba.njit  # its types do not know all of its options
 _config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
-
-def compiled(function: F) -> F:
-    """Compile a function that other compiled functions call."""
-    made: F = _njit(no_cpython_wrapper=True, **_RULES)(function)
-    return made
+compiled = _njit(no_cpython_wrapper=True, **_RULES)  # a function that other compiled functions call
 
 
-def cached(function: F) -> F:
+def cached(function: Any) -> Any:
     """Compile a function that is called from Python, and keep the result on disk where that is possible.
 
     The folder is named by a digest of this room's compiled sources: numba itself looks at one file only. Folders of
@@ -49,7 +43,7 @@ def cached(function: F) -> F:
                     shutil.rmtree(each)
     except OSError:
         kept = False
-    made: F = _njit(cache=kept, **_RULES)(function)
+    made = _njit(cache=kept, **_RULES)(function)
     _config.CACHE_DIR = before
     return made
 

@@ -40,10 +40,6 @@ class Engine(ABC):
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
     @abstractmethod
-    def begin(self) -> None:
-        """Begin the run."""
-
-    @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window, fewer if the deadline passes; nothing that is not finite reaches the weights."""
 
@@ -55,9 +51,9 @@ class Engine(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with such a state."""
 
-    @abstractmethod
     def end(self) -> None:
         """Let go of what can be made again."""
+        self.feed.release()
 
 
 class ModuleEngine(Engine):
@@ -75,16 +71,14 @@ class ModuleEngine(Engine):
             raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(self.optimizer).__name__}")
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def begin(self) -> None:
-        """Dropout and its like draw from torch's default generator, which depends on the job's seed from here on."""
+        # dropout and its like draw from torch's default generators, which depend on the job's seed from here on
+        self._generators = [torch.default_generator]
+        device = job.table.x.device
+        if device.type == "cuda":
+            self._generators.append(torch.cuda.default_generators[device.index])
         purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
-        source = stream(self.job.seed, purpose).initial_seed()
-        for generator in default_generators(self.job.table.x.device):
-            generator.manual_seed(source)
-
-    def end(self) -> None:
-        self.feed.release()
+        for generator in self._generators:
+            generator.manual_seed(stream(job.seed, purpose).initial_seed())
 
     def run(self, window: Window, deadline: float) -> Outcome:
         job, model, parameters = self.job, self.job.model, self._parameters
@@ -124,7 +118,7 @@ class ModuleEngine(Engine):
         return Outcome(taken, time.perf_counter() - started)
 
     def state_dict(self) -> dict[str, Any]:
-        random = [generator.get_state() for generator in default_generators(self.job.table.x.device)]
+        random = [generator.get_state() for generator in self._generators]
         return {"engine": self.name, "optimizer": self.optimizer.state_dict(), "random": random}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -132,21 +126,12 @@ class ModuleEngine(Engine):
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate  # that of this job
         if self.share.rank == 0:  # the others' were not kept
-            for generator, bits in zip(default_generators(self.job.table.x.device), state["random"], strict=True):
+            for generator, bits in zip(self._generators, state["random"], strict=True):
                 generator.set_state(bits)
 
 
 def _finite(parameters: list[nn.Parameter]) -> bool:
     return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
-
-
-def default_generators(device: torch.device) -> list[torch.Generator]:
-    """The generators that dropout and its like draw from."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
-    return generators
 
 
 def _check_for_processes(model: nn.Module) -> None:

@@ -97,9 +97,9 @@ class Evaluator:
             return {}
         training = model.training
         model.eval()
-        parts = [model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)]
+        pred = torch.cat([model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)])
         model.train(training)
-        seen = parts[0] if len(parts) == 1 else torch.cat(parts), self.validation.y, self.validation.features
+        seen = pred, self.validation.y, self.validation.features
         return {name: float(function(*seen)) for name, function in self.functions.items()}
 
 

@@ -91,8 +91,8 @@ class Feed:
         self.job, self.table, share = job, job.table, share or Share()
         rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
         self._unit = 1 if rlp is None else rlp.shape()[0]
-        rows = job.objective.rows_per_epoch(self.table.n_rows), job.objective.rows_per_step
-        in_epoch, in_step = (n // self._unit for n in rows)
+        in_epoch = job.objective.rows_per_epoch(self.table.n_rows) // self._unit
+        in_step = job.objective.rows_per_step // self._unit
         first = np.arange(job.steps_per_epoch) * in_step
         self._totals = np.minimum(in_step, in_epoch - first)
         part = share.of(self._totals)
@@ -163,10 +163,8 @@ class Feed:
 
     # Draws
 
-    def _plan(self, epoch: int) -> list[Tensor]:
+    def _plan(self, r: RLP, epoch: int) -> list[Tensor]:
         """The subsets of an epoch [K, M], and with mixup their partners."""
-        r = self._rlp
-        assert r is not None
         source = epoch if r.plan == "each-epoch" else 0
         if self._plans is None or self._plans[0] != source:
             (M, K, _), n, generator = r.shape(), self.table.n_rows, stream(self.job.seed, "plan", source)
@@ -175,25 +173,25 @@ class Feed:
             self._plans = source, plans
         return self._plans[1]
 
-    def _draw(self, epoch: int, low: int, high: int, units: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Row numbers of some units, those of their partners, and λ, in steps low..high of an epoch."""
+    def _draw(self, epoch: int, low: int, high: int, units: Tensor) -> list[Tensor]:
+        """Row numbers of some units, and with mixup those of their partners, and λ, in steps low..high of an epoch."""
         job, n, alpha = self.job, self.table.n_rows, self.job.objective.mixup
         if self._rlp is not None:
-            rows, *others = (plan[units].flatten() for plan in self._plan(epoch))
+            drawn = [plan[units].flatten() for plan in self._plan(self._rlp, epoch)]
             if alpha is None:
-                return rows, None, None
+                return drawn
             lam = mixup_lambdas(self._rlp.shape()[1], alpha, generator=stream(job.seed, "mixup", epoch))[units]
-            return rows, others[0], lam.repeat_interleave(self._unit)
+            return [*drawn, lam.repeat_interleave(self._unit)]
         rows = units
         if self._totals[0] < n:  # with all rows in one step their order means nothing
             rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
-            rows = rows if len(units) == n else rows[units]
+            rows = rows if len(units) == n else rows[units]  # which would take half as long again
         if alpha is None:
-            return rows, None, None
+            return [rows]
         mixed = stream(job.seed, "mixup", epoch)
         partner = torch.randperm(n, generator=mixed)[units]
         lam = mixup_lambdas(job.steps_per_epoch, alpha, generator=mixed)
-        return rows, partner, lam[torch.from_numpy(np.repeat(np.arange(low, high), self._sizes[low:high]))]
+        return [rows, partner, lam[torch.from_numpy(np.repeat(np.arange(low, high), self._sizes[low:high]))]]
 
     # Blocks
 
@@ -213,8 +211,8 @@ class Feed:
         units = torch.from_numpy(np.repeat(self._begin[low:high] - np.cumsum(sizes) + sizes, sizes))
         units += torch.arange(len(units))
         drawn = [self._draw(e, low, high, units) for e in range(epoch, epoch + epochs)]
-        rows, partner, lam = (None if part[0] is None else torch.cat(part) for part in zip(*drawn, strict=True))
-        assert rows is not None
+        rows, *mixed = (torch.cat(part) for part in zip(*drawn, strict=True))
+        partner, lam = mixed or (None, None)
         ends = np.cumsum(np.tile(sizes, epochs)) * self._unit
         spans = np.stack([ends - np.tile(sizes, epochs) * self._unit, ends], axis=1)
         x, y = self.table.x, self.table.y
@@ -245,35 +243,30 @@ class Feed:
             self._bank = bank if self._at_once and r.plan == "once" and r.mixup is None else None
         if r.probe == "draw":
             generator = stream(self.job.seed, "draw", epoch)
-            index = draw_rows(self._plan(epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
-            bank.redraw(self._columns(self.table.read(index)[0], index))
+            index = draw_rows(self._plan(r, epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
+            bank.redraw(self._columns(r, self.table.read(index)[0], index))
         if r.probe == "sum" and self._weight is not None:
             sums = weighted_sums(bank.features[bank.subsets], self._weight[plan], ridge=r.ridge)
             return replace(block, projector=sums.to(self.table.x.dtype))
-        N = self.table.n_rows
-        if self._as_form and r.probe != "draw" and N <= bank.dense_rows:
-            height = 0 if bank.rows is None else bank.rows.shape[1]
-            if N * N <= block.rows.numel() * (height + 4):  # gathering a row costs about as much as four products
-                return replace(block, form=bank.form())
+        if self._as_form and bank.prefers_form():
+            return replace(block, form=bank.form())
         if bank.kind == "chunks":
             return replace(block, bank=bank)
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Window, r: RLP) -> ProjectionBank:
-        n, pool = len(block.rows), None
         own = self._at_once and block.partner is None  # the planes' rows are those of the table
         if own:
-            features, plan = self._columns(block.x, None), block.rows.to(block.x.device)
+            features, plan = self._columns(r, block.x, None), block.rows.to(block.x.device)
         else:
-            features = self._columns(block.mixed(block.x, 0, n), block.rows)
-            plan = torch.arange(n, device=features.device)
+            features = self._columns(r, block.mixed(block.x, 0, len(block.rows)), block.rows)
+            plan = torch.arange(len(block.rows), device=features.device)
+        pool = None
         if r.probe == "expected" and not own:
             if self._pool is None:
                 parts = torch.split(torch.arange(self.table.n_rows), 2**16)
-                self._pool = same_moments(lambda: (self._columns(self.table.read(part)[0], part) for part in parts))
+                self._pool = same_moments(lambda: (self._columns(r, self.table.read(part)[0], part) for part in parts))
             pool = self._pool
-        elif r.probe == "draw" and not own:
-            pool = features[:1]  # stands for the points, which are given
         with warnings.catch_warnings():
             if self._told:  # about subsets like these
                 warnings.simplefilter("ignore")
@@ -291,10 +284,9 @@ class Feed:
                 check_finite=False,
             )
 
-    def _columns(self, x: Tensor, rows: Tensor | None) -> Tensor:
+    def _columns(self, r: RLP, x: Tensor, rows: Tensor | None) -> Tensor:
         """Inputs as the planes see them; `rows` says which they are, None: all."""
-        r = self._rlp
-        if self._weight is None or r is None:
+        if self._weight is None:
             return flat(x)
         weight = self._weight if rows is None else self._weight[rows.to(self._weight.device)]
         return weighted_columns(flat(x), weight, self._centre, intercept=r.planes.intercept, ridge=r.ridge)

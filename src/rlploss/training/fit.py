@@ -15,7 +15,7 @@ from rlploss import distributed
 from rlploss._checks import one_of
 from rlploss._extras import need
 from rlploss._progress import ProgressFunction, Reporter
-from rlploss.training.checkpoint import engine_of
+from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
 from rlploss.training.job import Adam, Budget, ChosenOptimizer, Job, Problem, Schedule, make_job
@@ -232,10 +232,10 @@ def train(
 
 def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, str]:
     """The engine of a job and why it is that one; a checkpoint's own comes first."""
-    earlier = None if path is None else engine_of(path)
-    if earlier not in ENGINES:
-        earlier = None if job.engine_state is None else str(job.engine_state["engine"])
-    wanted = earlier if engine == "auto" and earlier is not None else engine
+    earlier = None if job.engine_state is None else job.engine_state["engine"]
+    if path is not None and path.exists():
+        earlier = files.read(path)["spec"].get("engine")
+    wanted = earlier if engine == "auto" and earlier in ENGINES else engine
     because = "as asked" if wanted == engine else "its earlier training used it"
     if wanted == "torch":
         return ModuleEngine(job), because

@@ -6,13 +6,11 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlploss import distributed
@@ -42,10 +40,12 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     """The chain that a network is, its layers and the number of each one's activation, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    for module in _in_order(model):
+    for _, module in model.named_modules(remove_duplicate=False):  # in order; what is used twice comes twice
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS):
             return f"{kind.__name__} has hooks"
+        if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+            continue  # its parts come next
         if isinstance(module, nn.Linear) and kind is nn.Linear:
             layers.append(module)
             activations.append(kt.IDENTITY)
@@ -61,6 +61,8 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
     if not layers or kt.SOFTMAX in activations[:-1]:
         return "it is no chain of linear layers with a soft-max at the end only"
+    if any(module._modules for module in model.modules() if not isinstance(module, nn.Sequential)):
+        return "one of its layers has parts of its own"
     own = [p for layer in layers for p in layer.parameters()]
     if len({id(p) for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
         return "it has parameters beside its layers, or uses a layer twice"
@@ -69,16 +71,6 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own):
         return "a parameter has hooks"
     return layers, activations
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """The module, or what stands in it one after another."""
-    own = type(model).forward is not nn.Sequential.forward or any(getattr(model, name) for name in _HOOKS)
-    if isinstance(model, nn.Sequential) and not own:
-        for child in model:
-            yield from _in_order(child)
-    else:
-        yield model
 
 
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
@@ -127,7 +119,7 @@ class KernelEngine(Engine):
         chain, table = read_chain(job.model), job.table
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
         self.job, (layers, activations) = job, chain
-        self._run: Any = run
+        self._run = run
         self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
         self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
@@ -149,18 +141,17 @@ class KernelEngine(Engine):
         kind = kt.NESTEROV if getattr(optimizer, "nesterov", False) else kind
         momentum = float(getattr(optimizer, "momentum", 0.0))
         self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
-        self._ready_for: Tensor | None = None  # the rows that the three below are made for
+        B, C, P = self.feed.most_rows, table.n_outputs, len(self._theta)
+        sizes = [B * sum(widths), B * sum(widths), B * C, B * C, B * C, P, P, max(widths)]
+        self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
+        self._ready_for: Tensor | None = None  # the rows that the two below are made for
         self._rows: Any = None
         self._loss: Any = None
-        self._work: Any = None
         self._pace = math.inf  # seconds of a step
 
-    def begin(self) -> None:
-        """Nothing to do: each stretch begins with the module's weights."""
-
     def end(self) -> None:
+        super().end()
         self._ready_for = self._rows = self._loss = self._work = None
-        self.feed.release()
 
     # Steps
 
@@ -235,11 +226,6 @@ class KernelEngine(Engine):
         rows, partner = (_numbers(part, torch.int64) for part in (window.rows, window.partner))
         self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, window.spans[:0], window.every_row)
         self._loss = self._make_loss(window)
-        B, C, P = self.feed.most_rows, self._y.shape[1], len(self._theta)
-        total = B * int(self._net.widths.sum())
-        q = max(self._loss.projector.shape[1], self._loss.subset_size)
-        sizes = (total, total, B * C, B * C, q * C, P, P, int(self._net.widths.max()))
-        self._work = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
         if window.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
@@ -277,10 +263,9 @@ class KernelEngine(Engine):
             getattr(self.state, name)[:] = state[name].numpy()
 
 
-def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> NDArray[Any]:
+def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:
     """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
-    array: NDArray[Any] = (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
-    return array
+    return (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
 
 
 def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:

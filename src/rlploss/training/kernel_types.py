@@ -73,7 +73,7 @@ class Work(NamedTuple):
     back: Any  # [B·Σ widths] gradients of the same
     target: Any  # [B·C]; as the inputs
     residual: Any  # [B·C]
-    seen: Any  # [q·C], or [M·C] if that is more
+    seen: Any  # [B·C], since W has at most as many rows as a subset
     gradient: Any  # [P]
     before: Any  # [P] the weights before the update
     zeros: Any  # [widest layer] a bias that is not there

@@ -70,20 +70,22 @@ class Loop:
             every = Epochs(1) if isinstance(job.budget, Epochs) else Steps(-(-job.total_steps // 100))
         self._evaluate_every = as_budget("evaluate_every", every).steps(job.steps_per_epoch)
         self._path = watch.path(number)
-        self._save_every = 0  # steps; 0 goes by the clock
+        self._save_every = job.total_steps
+        self._save_seconds = math.inf
         if watch.checkpoint_every is not None:
             self._save_every = as_budget("checkpoint_every", watch.checkpoint_every).steps(job.steps_per_epoch)
+        elif self._path is not None and self.share.rank == 0:
+            self._save_seconds = CHECKPOINT_SECONDS
+        self._save_at = time.perf_counter() + self._save_seconds
         if self._path is not None and getattr(job.objective, "has_generator", False):
             kind = type(job.objective).__name__
             raise ValueError(f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two")
-        self._saved_at = time.perf_counter()
         self._mode = job.model.training
 
     # The stretches
 
     def begin(self) -> None:
         """Start, or go on from the checkpoint."""
-        self.engine.begin()
         if self.job.engine_state is not None:
             self.engine.load_state_dict(self.job.engine_state)
         spec: dict[str, Any] = {}
@@ -112,14 +114,9 @@ class Loop:
         """The next stretch of steps, as a function to call; None at the end of the run."""
         if self.history.stopped:
             return None
-        stop = min(self.job.total_steps, (self.step // self._evaluate_every + 1) * self._evaluate_every)
-        deadline = self.reporter.due
-        if self._path is not None:
-            if self._save_every:
-                stop = min(stop, (self.step // self._save_every + 1) * self._save_every)
-            elif self.share.rank == 0:
-                deadline = min(deadline, self._saved_at + CHECKPOINT_SECONDS)
-        window = self.engine.feed.window(self.step, stop)
+        due = ((self.step // every + 1) * every for every in (self._evaluate_every, self._save_every))
+        window = self.engine.feed.window(self.step, min(self.job.total_steps, *due))
+        deadline = min(self.reporter.due, self._save_at)
         return lambda: self.engine.run(window, deadline)
 
     def took(self, outcome: Outcome) -> None:
@@ -139,7 +136,8 @@ class Loop:
                 self.history.best_step = self.stopper.best_step
             if self.best is not None:
                 self.job.model.load_state_dict(self.best)
-        if self._path is not None and outcome.bad is None and (self.history.stopped or self._save_due()):
+        due = self.step % self._save_every == 0 or time.perf_counter() >= self._save_at
+        if self._path is not None and outcome.bad is None and (self.history.stopped or due):
             self._save()
         self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
 
@@ -147,11 +145,6 @@ class Loop:
         """Put back what was lent: the module owns its weights again and is in the mode it was in."""
         self.engine.end()
         self.job.model.train(self._mode)
-
-    def _save_due(self) -> bool:
-        if self._save_every:
-            return self.step % self._save_every == 0
-        return time.perf_counter() - self._saved_at >= CHECKPOINT_SECONDS
 
     def _evaluate(self) -> None:
         """Measure, note, tell the callbacks, and see whether to stop."""
@@ -205,14 +198,14 @@ class Loop:
         state |= {name: getattr(self.history, name) for name in ("columns", "stopped", "best_step")}
         weights = {"model": self.job.model.state_dict(), "engine": self.engine.state_dict()}
         self._file.save({**state, **weights, "loss_sum": self.engine.total})
-        self._saved_at = time.perf_counter()
+        self._save_at = time.perf_counter() + self._save_seconds
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.step, self.seconds, self.loss_count = state["step"], state["seconds"], state["loss_count"]
-        self.job.model.load_state_dict(state["model"])
         self.best, self.engine.total = state["best"], state["loss_sum"]
-        if self.best is not None and _shapes(self.best) != _shapes(state["model"]):
-            raise ValueError("its best weights are not those of the model")
+        if self.best is not None:
+            self.job.model.load_state_dict(self.best)  # so that weights of another model are refused now
+        self.job.model.load_state_dict(state["model"])
         for name in ("columns", "stopped", "best_step"):
             setattr(self.history, name, state[name])
         if self.stopper is not None:
@@ -220,7 +213,3 @@ class Loop:
                 self.stopper.better(float(value), int(step))
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])
-
-
-def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in weights.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, n_different, one_of, plan_sizes
-from rlploss._values import Value, function_from_json, function_to_json, loaded_by_path, positive, put
+from rlploss._values import Value, from_json, loaded_by_path, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
 
@@ -296,19 +296,17 @@ class _OwnLoss(OnBatches):
                 "put them into the model"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which could not import a file that was loaded by its path."""
-        return vars(self) | ({"function": function_to_json(self.function)} if loaded_by_path(self.function) else {})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        described = isinstance(state["function"], dict)
-        vars(self).update(state | ({"function": function_from_json(state["function"])} if described else {}))
+        if loaded_by_path(self.function):
+            return from_json, (self.to_json(),)
+        return type(self), (self.function, self.batch_size)
 
     @property
     def has_generator(self) -> bool:
         """Whether the function draws from a generator of its own, which no checkpoint could keep."""
-        found = vars(self.function).values() if hasattr(self.function, "__dict__") else ()
-        return any(isinstance(value, torch.Generator) for value in found)
+        held = getattr(self.function, "__dict__", {})
+        return any(isinstance(value, torch.Generator) for value in held.values())
 
 
 @dataclass(frozen=True, repr=False)
