@@ -135,21 +135,18 @@ class Stopper:
         one_of("the metric of early_stopping", rule.metric, metrics)
         up = rule.metric in HIGHER_IS_BETTER if rule.higher_is_better is None else rule.higher_is_better
         self.rule, self._sign = rule, -1.0 if up else 1.0
-        self._best, self._waited, self.best_step = math.inf, 0, 0
+        self._best, self.best_step = math.inf, 0
+        self.waited = 0  # evaluations since the best one
 
     def better(self, value: float, step: int) -> bool:
         """Take in the metric of one evaluation; True if it is the best so far."""
         value = self._sign * value
         if value < self._best - self.rule.min_delta or (math.isinf(self._best) and math.isfinite(value)):
-            self._best, self._waited, self.best_step = value, 0, step
+            self._best, self.best_step = value, step
+            self.waited = 0
             return True
-        self._waited += 1
+        self.waited += 1
         return False
-
-    @property
-    def done(self) -> bool:
-        """Whether patience has run out."""
-        return self._waited >= self.rule.patience
 
 
 @dataclass(frozen=True)

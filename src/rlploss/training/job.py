@@ -89,8 +89,7 @@ def as_optimizer(value: object) -> OptimizerFunction:
         raise TypeError(
             f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of the parameters, got {value!r}"
         )
-    function: OptimizerFunction = value
-    return function
+    return value
 
 
 class Budget(Value):

@@ -158,7 +158,7 @@ class Loop:
             rule = self.stopper.rule
             if self.stopper.better(measured[rule.metric], step) and rule.restore_best:
                 self.best = copy.deepcopy(self.job.model.state_dict())
-            if self.stopper.done:
+            if self.stopper.waited >= rule.patience:
                 history.stopped = "early stopping"
         event = Event(step, epoch, samples, self.seconds, found, lambda: self.job.model, self.number or 0)
         answers = [callback(event) for callback in self.watch.callbacks]
