@@ -185,7 +185,7 @@ class Feed:
         rows = units
         if self._totals[0] < n:  # with all rows in one step their order means nothing
             rows = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
-            rows = rows if len(units) == n else rows[units]  # which would take half as long again
+            rows = rows if len(units) == n else rows[units]  # all of them in their order: spares a copy
         if alpha is None:
             return [rows]
         mixed = stream(job.seed, "mixup", epoch)
