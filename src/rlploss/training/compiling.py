@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 UNUSED_SECONDS = 30 * 24 * 3600
 
@@ -22,7 +25,7 @@ _config: Any = numba.config
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
-compiled = _njit(no_cpython_wrapper=True, **_RULES)  # a function that other compiled functions call
+compiled = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES)
 
 
 def cached(function: Any) -> Any:
@@ -63,3 +66,25 @@ def _folder() -> Path:
         "darwin": Path.home() / "Library" / "Caches",
     }.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
     return Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss") / f"kernel-{digest.hexdigest()[:16]}"
+
+
+@intrinsic
+def view(typing: Any, a: Any, start: Any, shape: Any) -> Any:
+    """The numbers of a contiguous array from `start` on in another shape: a reshape that checks and counts nothing.
+
+    It does not keep the array alive, so it is for arrays that the caller holds.
+    """
+    made = types.Array(a.dtype, len(shape), "C")
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, out = make_array(a)(context, builder, arguments[0]), make_array(made)(context, builder)
+        lengths = cgutils.unpack_tuple(builder, arguments[2])
+        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(a.dtype)))
+        strides = [itemsize]
+        for length in lengths[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], length))
+        first = builder.gep(source.data, [arguments[1]])
+        populate_array(out, data=first, shape=lengths, strides=strides, itemsize=itemsize, meminfo=None)
+        return out._getvalue()
+
+    return made(a, types.intp, shape), build

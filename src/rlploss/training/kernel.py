@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from rlploss.training import kernel_types as kt
-from rlploss.training.compiling import cached, compiled
+from rlploss.training.compiling import cached, compiled, view
 from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
@@ -25,7 +25,7 @@ TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with 
 def gather(table, data, s, out):
     """Copy, or mix, the rows of a step from a table [N, d] to the start of out."""
     low, high, d = data.spans[s, 0], data.spans[s, 1], table.shape[1]
-    taken = out[: (high - low) * d].reshape(high - low, d)
+    taken = view(out, 0, (high - low, d))
     if data.partner.size:
         for i in range(low, high):
             a, b, lam = data.rows[i], data.partner[i], data.lam[i]
@@ -73,7 +73,7 @@ def activate(z, bias, kind):
     """Add the bias to z [B, n] and apply the activation, in place."""
     zero, one = z.dtype.type(0), z.dtype.type(1)
     B, n = z.shape
-    flat = z.reshape(B * n)
+    flat = view(z, 0, (B * n,))
     if n == 1:  # rows of one number are one long row
         for i in range(B):
             flat[i] += bias[0]
@@ -108,7 +108,7 @@ def activate(z, bias, kind):
 def through_activation(back, out, kind):
     """Turn the gradient of a layer's output [B, n] into that of its linear part, in place."""
     zero, one = out.dtype.type(0), out.dtype.type(1)
-    h, g = out.reshape(out.size), back.reshape(out.size)
+    h, g = view(out, 0, (out.size,)), view(back, 0, (out.size,))
     if kind == kt.RELU:
         for i in range(h.size):
             g[i] = g[i] if h[i] > zero else zero
@@ -134,15 +134,17 @@ def forward(chain, theta, work, B, room):
     start, acts = 0, work.acts
     for layer in range(chain.activations.size):
         n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
-        x = acts[start : start + B * n_in].reshape(B, n_in)
+        x = view(acts, start, (B, n_in))
         start += room * n_in
-        out = acts[start : start + B * n_out].reshape(B, n_out)
+        out = view(acts, start, (B, n_out))
         at, bias = chain.weights[layer], chain.biases[layer]
         if n_out > 1:
-            np.dot(x, theta[at : at + n_in * n_out].reshape(n_in, n_out), out)
+            np.dot(x, view(theta, at, (n_in, n_out)), out)
         else:
-            np.dot(x, theta[at : at + n_in], out.reshape(B))
-        activate(out, theta[bias : bias + n_out] if bias >= 0 else work.zeros, chain.activations[layer])
+            np.dot(x, view(theta, at, (n_in,)), view(out, 0, (B,)))
+        activate(
+            out, view(theta, bias, (n_out,)) if bias >= 0 else view(work.zeros, 0, (n_out,)), chain.activations[layer]
+        )
 
 
 @compiled
@@ -151,26 +153,24 @@ def backward(chain, theta, work, B, room, start):
     acts, back, gradient = work.acts, work.back, work.gradient
     for layer in range(chain.activations.size - 1, -1, -1):
         n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
-        g = back[start : start + B * n_out].reshape(B, n_out)
-        through_activation(g, acts[start : start + B * n_out].reshape(B, n_out), chain.activations[layer])
+        g = view(back, start, (B, n_out))
+        through_activation(g, view(acts, start, (B, n_out)), chain.activations[layer])
         start -= room * n_in
         at, bias = chain.weights[layer], chain.biases[layer]
-        x, weight = acts[start : start + B * n_in].reshape(B, n_in), theta[at : at + n_in * n_out].reshape(n_in, n_out)
+        x, before = view(acts, start, (B, n_in)), view(back, start, (B, n_in))
         if n_out > 1:
-            np.dot(x.T, g, gradient[at : at + n_in * n_out].reshape(n_in, n_out))
+            np.dot(x.T, g, view(gradient, at, (n_in, n_out)))
+            if layer > 0:
+                np.dot(g, view(theta, at, (n_in, n_out)).T, before)
         else:
-            np.dot(x.T, g.reshape(B), gradient[at : at + n_in])
+            column, weight = view(g, 0, (B,)), view(theta, at, (n_in,))
+            np.dot(x.T, column, view(gradient, at, (n_in,)))
+            for i in range(B if layer > 0 else 0):  # BLAS is slow at a product of two vectors
+                row, factor = before[i], column[i]
+                for j in range(n_in):
+                    row[j] = factor * weight[j]
         if bias >= 0:
-            column_sums(g, gradient[bias : bias + n_out])
-        if layer > 0:
-            before = back[start : start + B * n_in].reshape(B, n_in)
-            if n_out > 1:
-                np.dot(g, weight.T, before)
-            else:  # BLAS is slow at a product of two vectors
-                for i in range(B):
-                    row, factor = before[i], g[i, 0]
-                    for j in range(n_in):
-                        row[j] = factor * weight[j, 0]
+            column_sums(g, view(gradient, bias, (n_out,)))
 
 
 @compiled
@@ -178,8 +178,10 @@ def column_sums(a, out):
     """Sum the rows of a [B, n] into out [n]."""
     fill(out, out.dtype.type(0))
     if out.size == 1:  # rows of one number are one long row
+        column, total = view(a, 0, (a.size,)), out[0]
         for i in range(a.size):
-            out[0] += a[i, 0]
+            total += column[i]
+        out[0] = total
         return
     for i in range(a.shape[0]):
         row = a[i]
@@ -243,12 +245,12 @@ def run(chain, data, loss, update, state, work, part, value):
             forward(chain, state.theta, work, B, room)
             if part == kt.FORWARD:
                 return 0, kt.DONE, 0.0
-        pred, back = work.acts[last : last + B * C].reshape(B, C), work.back[last : last + B * C].reshape(B, C)
-        target = work.target[: B * C].reshape(B, C)
+        pred, back = view(work.acts, last, (B, C)), view(work.back, last, (B, C))
+        target = view(work.target, 0, (B, C))
         if loss.kind <= kt.CROSS_ENTROPY:
             value = pointwise(loss, data, s, pred, target, back)
         elif loss.kind != kt.OUTSIDE:
-            value = of_subsets(loss, data, s, work.acts[: B * d].reshape(B, d), pred, target, back, work)
+            value = of_subsets(loss, data, s, view(work.acts, 0, (B, d)), pred, target, back, work)
             if value < 0 and loss.kind >= kt.FRESH_SUBSET:
                 return s, kt.DOUBTFUL, value
         if not math.isfinite(value):

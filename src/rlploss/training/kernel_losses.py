@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rlploss.training import kernel_types as kt
-from rlploss.training.compiling import compiled
+from rlploss.training.compiling import compiled, view
 
 CONDITION = 1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
 
@@ -38,7 +38,8 @@ def pointwise(loss, data, s, pred, target, back):
     one, delta = pred.dtype.type(1), pred.dtype.type(loss.delta)
     each = one / (B if loss.kind == kt.CROSS_ENTROPY else B * C)
     if loss.kind != kt.CROSS_ENTROPY and data.weight.size == 0:  # as one long row
-        pred, target, back = pred.reshape(1, B * C), target.reshape(1, B * C), back.reshape(1, B * C)
+        n = B * C
+        pred, target, back = view(pred, 0, (1, n)), view(target, 0, (1, n)), view(back, 0, (1, n))
     value = 0.0
     for i in range(pred.shape[0]):
         w = each
@@ -73,13 +74,13 @@ def pointwise(loss, data, s, pred, target, back):
 def projected(W, residual_weight, residual, back, seen, scale):
     """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
     M, C = residual.shape
-    r, g, z = residual.reshape(M * C), back.reshape(M * C), seen[: W.shape[0] * C]
+    r, g, z = view(residual, 0, (M * C,)), view(back, 0, (M * C,)), view(seen, 0, (W.shape[0] * C,))
     if C == 1:
         np.dot(W, r, z)
         np.dot(W.T, z, g)
     else:
-        np.dot(W, residual, z.reshape(W.shape[0], C))
-        np.dot(W.T, z.reshape(W.shape[0], C), back)
+        np.dot(W, residual, view(seen, 0, (W.shape[0], C)))
+        np.dot(W.T, view(seen, 0, (W.shape[0], C)), back)
     value = 0.0
     two = residual.dtype.type(2 * scale)
     if residual_weight == 0:
@@ -205,8 +206,8 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
     B, C = pred.shape
     M = loss.subset_size
     low, high = data.spans[s, 0], data.spans[s, 1]
-    residual = work.residual[: B * C].reshape(B, C)
-    r, p, t = residual.reshape(B * C), pred.reshape(B * C), target.reshape(B * C)
+    residual = view(work.residual, 0, (B, C))
+    r, p, t = view(residual, 0, (B * C,)), view(pred, 0, (B * C,)), view(target, 0, (B * C,))
     for i in range(B * C):
         r[i] = p[i] - t[i]
     for i in range(B if data.weight.size else 0):
@@ -225,7 +226,7 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
         value /= C
     else:
         if data.every_row:  # subsets share rows: what each gives is added
-            fill(back.reshape(B * C), pred.dtype.type(0))
+            fill(view(back, 0, (B * C,)), pred.dtype.type(0))
         for u in range(k):
             rows = data.rows[low + u * M : low + (u + 1) * M]
             r, g = residual[u * M : (u + 1) * M], back[u * M : (u + 1) * M]
