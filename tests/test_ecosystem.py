@@ -72,7 +72,11 @@ for net in (plain, sharded):
         optimizer.step()
     losses.append(loss.item())
 assert abs(losses[0] - losses[1]) < 1e-6, losses
-print("same")
+try:
+    fit(sharded, X, Y, budget=Steps(3))
+except ValueError as error:
+    assert "got sharded ones; train the module in a loop with RLPLoss" in str(error), error
+    print("same")
 dist.destroy_process_group()
 """
 

@@ -227,6 +227,8 @@ def make_job(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise ValueError("fit needs whole parameters, got sharded ones; train the module in a loop with RLPLoss")
     wanted = as_objective(objective if problem.objective is None else problem.objective)
     where = next(iter(model.parameters()), torch.zeros(0)).device if device is None else torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
