@@ -77,8 +77,8 @@ def test_inspect(capsys):
     for words in (
         "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task overrides.",
         "| city | category | 1 for 'Rome', 0 for 'Oslo' |",
-        "The dial: subsets of 8 rows or fewer (columns and intercept) are MSE, all 30 training rows are linear",
-        "tried are MSE and 15, 26, 30 rows.",
+        "The dial: subsets of 8 rows or fewer (columns and intercept) are MSE, all rows are linear regression",
+        "tried are MSE and 13, 17, 20 rows, where settings are chosen on 20.",
     ):
         assert words in said
     assert run(["inspect", "houses.csv", "--target", "city"]) == 0
@@ -90,7 +90,7 @@ def test_inspect_of_a_wide_table(capsys):
         "wide.csv", index=False
     )
     assert run(["inspect", "wide.csv", "--target", "c0"]) == 0
-    told = "The dial: 29 columns and 8 training rows leave RLP no subset with more rows than columns: it is MSE."
+    told = "The dial: 29 columns and 8 rows to choose settings on leave RLP no subset with more rows than columns"
     assert told in capsys.readouterr().out
 
 

@@ -103,6 +103,14 @@ def test_without_rlp_the_first_arm_is_compared():
     assert found.sentence("x").startswith("MSE is better than MAE by 50 %")
 
 
+def test_without_networks_the_first_model_is_compared_not_the_mean():
+    X, y = noisy_line(60, noise=0.1)
+    found = compare(X, y, arms=["mean", "ridge"], n_splits=4, random_state=SEED)
+    assert found.answer().ours.name == "ridge"
+    assert found.lines()[1].startswith("Ridge regression is better than the mean by")
+    assert "class frequencies" not in found.summary()
+
+
 def test_corrected_intervals_agree_with_corrected_p_values():
     rng = np.random.default_rng(SEED)
     for lower in (True, False):
@@ -483,6 +491,7 @@ def test_classes_of_few_rows_can_be_trained_on(n_train):
         ({"arms": ["rlp"]}, "arms must name at least two different arms to compare, got rlp"),
         ({"arms": ["rpl", "mse"]}, "arms must be one of .*got 'rpl'; did you mean \"rlp\"?"),
         ({"n_splits": 1}, "n_splits must be at least 2"),
+        ({"n_splits": 0}, "n_splits must be at least 2, got 0"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"workers": "many"}, 'workers must be "inline"'),
         ({"task": "ranking"}, 'task must be one of "auto"'),
@@ -505,12 +514,32 @@ def test_bad_data():
         compare(X, y[:-1])
 
 
-def test_an_arm_that_fails_is_an_error_with_its_reason(monkeypatch):
+def test_an_arm_that_fails_is_left_out_with_its_reason(monkeypatch):
     X, y = noisy_line(40)
 
-    def broken(*args):
-        raise ValueError("no such luck")
+    def broken(model, *others):
+        if model == "ridge":
+            raise ValueError("no such luck")
+        return arms.tuned(model, *others)
 
     monkeypatch.setattr("rlploss.compare.train.tuned", broken)
+    found = compare(X, y, arms=["mse", "ridge", "mean"], **QUICK)
+    assert [one.name for one in found.contenders] == ["mean", "mse"]
+    assert found.notes == ("Left out, because it could not be trained: ridge regression (ValueError: no such luck).",)
     with pytest.raises(LabError, match="1 of 2 arms could not be trained: ValueError: no such luck"):
         compare(X, y, arms=["mse", "ridge"], **QUICK)
+
+
+def test_an_arm_that_fails_after_its_first_splits_is_left_out_whole(monkeypatch):
+    X, y = noisy_line(60)
+    train = Trainer._networks
+
+    def later(self, cell, data, tell):
+        if cell.arm.name == "huber" and cell.seeds[0] > SEED:
+            raise ValueError("no such luck")
+        return train(self, cell, data, tell)
+
+    monkeypatch.setattr(Trainer, "_networks", later)
+    found = compare(X, y, arms=["mse", "huber"], losses={"mine": lambda p, t: (p - t) ** 2}, **QUICK | {"n_splits": 6})
+    assert [one.name for one in found.contenders] == ["mse", "mine"]
+    assert "Huber (ValueError: no such luck)" in found.notes[-1]

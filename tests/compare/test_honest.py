@@ -12,7 +12,7 @@ from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
 from rlploss.compare.columns import make_design
-from rlploss.compare.comparison import of_use
+from rlploss.compare.comparison import check_rows, dial_said, of_use
 from rlploss.compare.rows import TargetScale, class_measures
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
@@ -274,6 +274,21 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
         compare(few.drop(columns="y"), y, time="when", arms=["ridge", "mean"])
 
 
+def test_rows_without_a_group_are_refused():
+    frame = days().assign(patient_id=[None, *[f"p{i // 4}" for i in range(119)]])
+    with pytest.raises(TableError, match="--group needs a value in every row, but 1 row has none in 'patient_id';"):
+        make_design(frame, "y", group="patient_id")
+
+
+def test_one_group_with_most_of_the_rows_is_refused():
+    frame = days().assign(patient_id=np.minimum(np.arange(120) // 4, 8))  # eight of 4 rows, one of 88
+    one = rows_of(make_design(frame, "y", group="patient_id"))
+    seed = next(seed for seed in range(99) if len(one.split(seed)[0]) == 88)
+    with pytest.raises(TableError, match="--group must leave at least two groups to train on in every split"):
+        check_rows(one, [seed])
+    assert dial_said(one)  # which `inspect` tells, whatever the groups are
+
+
 # More columns than rows
 
 
@@ -339,13 +354,26 @@ def test_one_that_has_ended_keeps_its_last_error():
 
 def test_settings_that_come_to_the_same_are_trained_once():
     rng = np.random.default_rng(SEED)
-    X = rng.normal(size=(4000, 2))
+    X = rng.normal(size=(30, 12))  # folds have 14 or 15 rows: 0.85 of them are no more than the 13 columns
     one = Trainer(X, X[:, 0], "regression")
     rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
     cell = one.cell(rlp, (0,), 10)
     made = one._runners(cell, one.data(0), [(setting, False) for setting in rlp.settings])
     assert len(made) == arms.N_SETTINGS
-    assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)  # both ends of 2,000 rows
+    assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)
+
+
+def test_the_dial_that_is_told_is_the_dial_that_is_tried():
+    """No subset has more than 2,000 rows, and places that this would make the same are spread."""
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(10_000, 5))
+    one = Trainer(X, X.sum(1), "regression")
+    rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
+    fold = one.data(0).folds[0][0]
+    tried = sorted({setting.subset_size(len(fold), 5) or 0 for setting in rlp.settings})
+    assert len(tried) == 4
+    assert tried[-1] == arms.MOST_ROWS_IN_A_SUBSET
+    assert f"tried are MSE and {', '.join(f'{size:,}' for size in tried[1:])} rows" in dial_said(one)
 
 
 def test_networks_that_have_not_converged_are_named(bent):

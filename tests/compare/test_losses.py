@@ -53,12 +53,43 @@ def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
     [
         ({"mse": squared}, {}, ValueError, "needs a name that no arm has, got 'mse'"),
         ({"mine": 3}, {}, TypeError, "the loss 'mine' must be a function or a Pointwise or BatchLoss value"),
-        ({"mine": squared}, {"workers": "local:2"}, ValueError, 'workers must be "inline", got'),
+        ({"mine": lambda p, t: p - t}, {"workers": "local:2"}, ValueError, 'workers must be "inline", got'),
     ],
 )
 def test_losses_that_cannot_be(losses, options, error, message):
     with pytest.raises(error, match=message):
         compare(*line(), arms=["mse", "mean"], losses=losses, n_splits=2, steps=20, **options)
+
+
+def lost(pred, target):
+    return (pred - target) * float("nan")
+
+
+def test_a_loss_that_diverges_is_told_and_never_the_best():
+    """Its weights stay as they began, which on a target without signal may well be the best."""
+    X, _ = line()
+    y = 1e-3 * np.random.default_rng(SEED).normal(size=len(X))
+    found = compare(X, y, arms=["mse", "mean"], losses={"lost": lost}, n_splits=2, steps=20)
+    assert [one.name for one in found.contenders] == ["mean", "mse"]
+    (note,) = found.notes
+    assert note.startswith("Left out, because it could not be trained: lost (DivergenceError: ")
+    assert "infinite or NaN" in note
+
+
+def far_away(pred, target):
+    """Finite for a few steps."""
+    far_away.calls += 1
+    return (pred - target).square() * (1.0 if far_away.calls < far_away.most else float("nan"))
+
+
+def test_a_model_to_keep_that_diverges_is_an_error(monkeypatch):
+    far_away.calls, far_away.most = 0, 10**9
+    found = compare(*line(), arms=["mean", "mse"], losses={"far_away": far_away}, n_splits=2, steps=20)
+    best = next(one for one in found.contenders if one.name == "far_away")
+    monkeypatch.setattr(type(found), "answer", lambda self: type("Made", (), {"best": best}))
+    far_away.most = 0
+    with pytest.raises(LabError, match=r"far_away could not be trained on all rows: .*the loss became nan"):
+        found.best_model()
 
 
 def test_a_lambda_is_not_kept_beyond_the_session(tmp_path):
@@ -74,7 +105,14 @@ def _here(tmp_path, monkeypatch):
     Path("mine.py").write_text(
         "class Cubed:\n    def __call__(self, pred, target):\n        return (pred - target).abs() ** 3\n"
         "def quartic(pred, target):\n    return (pred - target) ** 4\n"
+        "from torch.nn.functional import smooth_l1_loss\n"
+        "constant = 3\n"
+        "class Power:\n    def __init__(self, power):\n        pass\n"
+        "def single(pred):\n    return pred\n"
     )
+    Path("other.py").write_text(Path("mine.py").read_text())
+    Path("broken.py").write_text("import nothing_of_that_name\n")
+    Path("ends.py").write_text("import sys\nsys.exit(3)\n")
 
 
 @pytest.mark.usefixtures("_here")
@@ -82,12 +120,53 @@ def test_losses_from_a_file(capsys):
     losses = ["--loss", "mine.py:quartic"]
     assert run(["compare", "t.csv", "--target", "y", "--arms", "mse,mean", *losses, *QUICK]) == 0
     assert "quartic" in capsys.readouterr().out
-    for bad, message in (
-        ("mine.py:none", "there is no 'none' in mine.py"),
-        ("gone.py:f", "takes FILE.py:NAME of a file"),
-    ):
-        assert run(["compare", "t.csv", "--target", "y", "--loss", bad]) == 2
-        assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        (["mine.py:none"], "there is no 'none' in mine.py"),
+        (["gone.py:f"], "takes FILE.py:NAME of a file"),
+        (["mine.py:constant"], "--loss mine.py:constant: the loss 'constant' must be a function or a Pointwise"),
+        (["mine.py:Power"], "--loss mine.py:Power: the class cannot be made without arguments (TypeError: "),
+        (["mine.py:single"], "--loss mine.py:single: BatchLoss takes a function of (pred, target, features)"),
+        (["broken.py:f"], "--loss: broken.py cannot be loaded (ModuleNotFoundError: No module named 'nothing_of"),
+        (["ends.py:f"], "--loss: ends.py cannot be loaded (SystemExit: 3)"),
+        (["mine.py:quartic", "other.py:quartic"], "two losses are called 'quartic', got other.py:quartic beside it"),
+    ],
+)
+def test_bad_losses_are_one_sentence_and_exit_code_2(losses, message, capsys):
+    words = [word for loss in losses for word in ("--loss", loss)]
+    for start in (["compare", "t.csv", "--target", "y"], ["survey", "--tables", "quake"]):
+        assert run([*start, *words]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_loss_that_a_file_imports_from_a_library(capsys):
+    words = ["compare", "t.csv", "--target", "y", "--arms", "mse,mean", "--loss", "mine.py:smooth_l1_loss"]
+    assert run([*words, "--splits", "2", "--steps", "20"]) == 0
+    said = capsys.readouterr()
+    assert "workers" not in said.err
+    assert "could not be trained: smooth_l1_loss (ValueError: a Pointwise function must return one value" in said.out
+
+
+def test_which_losses_stay_in_this_process():
+    import torch
+
+    def stays(function):
+        return comparison.stays_here(arms.contenders_for("regression", ["mse", "mean"], {"mine": function}))
+
+    assert not stays(squared)
+    assert not stays(torch.nn.functional.smooth_l1_loss)
+    assert not stays(torch.nn.SmoothL1Loss(reduction="none"))
+    assert stays(lambda pred, target: pred)
+    of_a_script = type(squared)(squared.__code__, {}, "squared")
+    of_a_script.__module__ = "__main__"
+    assert stays(of_a_script)
 
 
 @pytest.mark.usefixtures("_here")

@@ -136,3 +136,42 @@ def test_what_is_missing_only_in_new_rows_is_the_median():
     size = X["size"].str.replace(",", ".").astype(float)
     middle = X.assign(size=f"{size.median():.6f}".replace(".", ","))
     np.testing.assert_allclose(model.predict(X.drop(columns="size")), model.predict(middle), rtol=1e-4)
+
+
+def test_the_grid_of_boosting_may_change_with_the_rows_of_a_window():
+    """Windows train on 450 to 810 of 900 rows, and beyond 500 boosting tries others."""
+    rng = np.random.default_rng(SEED)
+    X = pd.DataFrame(rng.normal(size=(900, 2)), columns=["a", "b"]).assign(day=np.arange(900))
+    found = compare(X, X["a"] * X["b"], time="day", arms=["mean", "boosting"])
+    n_train, setting = found.values("boosting", "n_train"), found.values("boosting", "setting")
+    assert n_train.min() < arms.LARGE < n_train.max()
+    winner = found.best_model()[-1].model
+    assert type(winner).__name__ == "HistGradientBoostingRegressor"
+    tried = [model.get_params() for model in arms.tuned("boosting", "regression", 810)]
+    taken = tried.index(next(t for t in tried if winner.get_params() | {"max_iter": t["max_iter"]} == t))
+    assert taken in setting[n_train > arms.LARGE]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(False, True), (1.0, 2.0), (0.5, 1.5), (3, 10), ("1", "2"), ("cheap", "dear")]
+)
+def test_classes_come_back_as_they_were_given(low, high, tmp_path):
+    X = frame().drop(columns="price")
+    y = np.where(target("classification") == "dear", high, low)
+    found = compare(X, y, task="classification", arms=["prior", "logistic"], n_splits=2)
+    save(found.best_model(), tmp_path / "model", {})
+    for model in (found.best_model(), load(tmp_path)):
+        predicted = model.predict(X)
+        assert predicted.dtype.kind == y.dtype.kind
+        assert set(predicted.tolist()) == {low, high}
+
+
+def test_two_categories_and_a_third_in_new_rows():
+    """What is neither of two counts as the more frequent, wherever it stands in the alphabet."""
+    rng = np.random.default_rng(SEED)
+    for often, seldom in (("a", "b"), ("b", "a")):
+        city = np.where(np.arange(80) % 4 == 0, seldom, often)
+        X = pd.DataFrame({"city": city, "size": rng.normal(size=80)})
+        model = compare(X, (city == seldom) * 9 + X["size"], arms=["mean", "ridge"], n_splits=2).best_model()
+        told = {name: model.predict(pd.DataFrame({"city": [name], "size": [0.0]}))[0] for name in (often, "c", None)}
+        assert told["c"] == told[None] == told[often]

@@ -106,7 +106,7 @@ def compare(
         from rlploss.lab.report import show
 
         shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-        losses, numbers = dict(map(_own_loss, loss or ())), {"decimal": decimal, "thousands": thousands}
+        losses, numbers = _own_values(loss), {"decimal": decimal, "thousands": thousands}
         design = _read(table, target, task, drop, encoding, time=time, group=group, **numbers)
         place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
         _check_place(place, design, table.name)
@@ -169,7 +169,8 @@ def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, 
     from rlploss.compare.columns import make_design
     from rlploss.compare.read import read_table
 
-    return make_design(read_table(table, encoding=encoding), target, task=task, drop=_names(drop) or (), **options)
+    frame = read_table(table, encoding=encoding)
+    return make_design(frame, target, task=task, drop=_names(drop) or (), from_file=True, **options)
 
 
 def _tell_table(console: Console, table: Path, design: Design, columns: Sequence[Column]) -> None:
@@ -204,26 +205,48 @@ def _check_place(place: Path, design: Design, source: str) -> None:
 
 
 def _own_loss(text: str) -> tuple[str, Any]:
-    """Return the name and the value of FILE.py:NAME; a class without arguments is called."""
+    """Return the name and the value of FILE.py:NAME; a class is called without arguments."""
     from rlploss._values import load_file
+    from rlploss.lab.study import as_loss
+    from rlploss.lab.workers import reason
 
     path, _, name = text.rpartition(":")
     if not path.endswith(".py") or not Path(path).exists():
         raise ValueError(f"--loss takes FILE.py:NAME of a file that is there, got {text!r}")
-    found = getattr(load_file(Path(path)), name, None)
+    try:
+        found = getattr(load_file(Path(path)), name, None)
+    except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
+        raise ValueError(f"--loss: {path} cannot be loaded ({reason(error)}); correct it") from error
     if found is None:
         raise ValueError(f"--loss: there is no {name!r} in {path}; check its spelling")
-    return name, found() if isinstance(found, type) else found
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            why = f"the class cannot be made without arguments ({reason(error)})"
+            raise ValueError(f"--loss {text}: {why}; name an object of it in the file") from error
+    try:
+        return name, as_loss(name, found, ())
+    except TypeError as error:
+        raise ValueError(f"--loss {text}: {error}") from error
+
+
+def _own_values(texts: list[str] | None) -> dict[str, Any]:
+    """Return the losses of FILE.py:NAME by their names."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, loss = _own_loss(text)
+        if name in found:
+            raise ValueError(f"--loss: two losses are called {name!r}, got {text} beside it; rename one")
+        found[name] = loss
+    return found
 
 
 def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return the name and the JSON of each, for processes that load it again; no name may be taken."""
     from rlploss.lab.study import loss_json
 
-    made: dict[str, str] = {}
-    for name, value in map(_own_loss, texts or ()):
-        made[name] = loss_json(name, value, (*taken, *made))
-    return tuple(made.items())
+    return tuple((name, loss_json(name, loss, taken)) for name, loss in _own_values(texts).items())
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

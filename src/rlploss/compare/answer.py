@@ -174,8 +174,8 @@ def answer(
     stays: int = 0,
     of: int = 0,
 ) -> Answer:
-    """Compare RLP (or the first network, if RLP is not there) with all others, and return the answer."""
-    ours = min(contenders, key=lambda one: (one.name != "rlp", not one.is_rlp, bool(one.model)))
+    """Compare RLP (or the first network, or the first model) with all others, and return the answer."""
+    ours = min(contenders, key=lambda one: (one.name != "rlp", not one.is_rlp, bool(one.model), one.model in BASELINES))
     others = [one for one in contenders if one is not ours]
 
     def test(one: Contender, other: Contender) -> Paired:

@@ -46,7 +46,7 @@ class Setting:
         """Return the objective for so many rows: no batch is larger, and subsets no larger than the columns are MSE."""
         if self.dial is None or not isinstance(self.objective, RLP):
             return self.objective.resolve(n_rows, n_features)
-        size = min(self.dial.subset_size(n_rows, n_features + 1), MOST_ROWS_IN_A_SUBSET)
+        size = self.dial.subset_size(min(n_rows, MOST_ROWS_IN_A_SUBSET), n_features + 1)
         most = max(20, min(200, 100_000 // size))
         return objective_at(size, n_rows, n_features, self.objective, most_subsets=most)
 

@@ -42,7 +42,7 @@ class Column:
     n_missing: int
     names: tuple[str, ...] = ()
     style: str = ""  # of numbers or dates
-    levels: tuple[str, ...] = ()  # of a category that have a column
+    levels: tuple[str, ...] = ()  # of a category that have a column; two of them may share one
     other: bool = False  # whether the other levels share one
     flag: bool = False  # whether the last column says where values are missing
     first: str = ""  # day from which days are counted
@@ -64,10 +64,18 @@ class Column:
                 parts += [np.sin(turn), np.cos(turn)]
         else:
             texts = _texts(values)
-            parts += [texts == level for level in self.levels]
-            parts += [texts.notna() & ~texts.isin(self.levels)] * self.other
+            known = texts.isin(self.levels)
+            if len(self.names) < len(self.levels):  # one column for two levels, NaN for what is neither
+                parts.append(np.where(known, texts == self.levels[1], np.nan))
+            else:
+                parts += [texts == level for level in self.levels]
+            if self.other:
+                parts.append(texts.notna() & ~known)
         gaps = [texts.isna() if self.levels else np.isnan(parts[0])] if self.flag else []
         return np.column_stack([*parts, *gaps]).astype(np.float64)
+
+
+Class = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,8 @@ class Target:
     name: str
     task: str
     y: NDArray[Any]
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # in words
+    values: tuple[Class, ...] = ()  # the same as their owner has them
     said: str = ""
 
 
@@ -121,10 +130,12 @@ def make_design(
     group: str | None = None,
     decimal: str | None = None,
     thousands: str | None = None,
+    from_file: bool = False,
 ) -> Design:
     """Decide what every column is, and return the table as numbers; columns named in `drop` are left out.
 
-    `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on.
+    `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on. In a
+    table `from_file` text may stand for numbers: the classes "0" and "1" are 0 and 1.
     """
     one_of("task", task, TASKS)
     asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
@@ -144,7 +155,7 @@ def make_design(
     if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
         raw = raw.where(~np.isnan(found.values))
     known = raw.notna().to_numpy()
-    read = read_target(raw[known].reset_index(drop=True), task, convention)
+    read = read_target(raw[known].reset_index(drop=True), task, convention, from_file=from_file)
     columns, parts, warned = [], [], list(convention.warnings)
     for name in [name for name in frame.columns if name != target and name not in drop]:
         values = frame[name].reset_index(drop=True)
@@ -164,9 +175,7 @@ def make_design(
         wanted = "add columns with numbers, categories or dates"
         raise TableError(f"no column but the target {target!r} can be used; {wanted}")
     when = None if time is None else _times(frame[time][known].reset_index(drop=True), convention)
-    keys = None if group is None else pd.factorize(_texts(frame[group][known]))[0].astype(np.int64)
-    if keys is not None and keys.max() + 1 < FEWEST_GROUPS:
-        raise TableError(f"--group needs at least {FEWEST_GROUPS} groups, got {keys.max() + 1} in {group!r}")
+    keys = None if group is None else _groups(frame[group][known])
     said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
     counts = len(frame), int((~known).sum())
     return Design(X, read, tuple(columns), *counts, when, keys, tuple(warned), said)
@@ -183,6 +192,21 @@ def _times(values: pd.Series, convention: Convention) -> Array:
         shown = values.iloc[int(np.isnan(days).argmax())]
         raise TableError(f"--time needs dates or numbers without gaps, but in {values.name!r} {shown!r} is none")
     return days
+
+
+def _groups(values: pd.Series) -> NDArray[np.int64]:
+    """Return the group of every row as a number."""
+    keys, found = pd.factorize(_texts(values))
+    if gaps := int((keys < 0).sum()):
+        rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
+        raise TableError(
+            f"--group needs a value in every row, but {rows} none in {values.name!r}; fill them or leave them out"
+        )
+    if len(found) < FEWEST_GROUPS:
+        raise TableError(
+            f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}; name another column"
+        )
+    return np.asarray(keys, dtype=np.int64)
 
 
 def _order_or_key(column: Column, values: pd.Series) -> str:
@@ -328,15 +352,21 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
         return _left_out(name, "identifier", "a different text in every row", n_missing)
     if len(levels) > max(MOST_LEVELS, 0.5 * len(known)):
         return _left_out(name, "text", f"free text, {len(levels)} different values", n_missing)
-    kind, kept, does = "category", levels, f"one column for each of {len(levels)} categories"
+    kind, kept, named = "category", levels, levels
+    does = f"one column for each of {len(levels)} categories"
     other = len(levels) > MOST_LEVELS + 1
     if len(levels) == 2 and n_missing == 0:  # the second says the same as the first
-        kind = "yes/no" if {level.lower() for level in levels} in _YES_NO else kind
-        kept, does = levels[1:], f"1 for {levels[1]!r}" + (f", 0 for {levels[0]!r}" if kind == "category" else "")
+        named = levels[1:]
+        does = f"1 for {levels[1]!r}"
+        if {level.lower() for level in levels} in _YES_NO:
+            kind = "yes/no"
+        else:
+            does += f", 0 for {levels[0]!r}"
     elif other:
         kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
+        named = [*kept, "other"]
         does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
-    names = tuple(f"{name} = {level}" for level in [*kept, *["other"] * other])
+    names = tuple(f"{name} = {level}" for level in named)
     made = Column(name, kind, does, n_missing, names, levels=tuple(kept), other=other, remark=other)
     return _with_missing(made, "are a category of their own")
 
@@ -344,7 +374,7 @@ def _text_column(name: str, texts: pd.Series, n_missing: int) -> Column:
 # The target
 
 
-def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
+def read_target(values: pd.Series, task: str, convention: Convention, *, from_file: bool = False) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
 
@@ -384,7 +414,16 @@ def read_target(values: pd.Series, task: str, convention: Convention) -> Target:
         remedy = "choose another column, or --task regression if it is numbers"
         raise refused(f"has {len(classes)} classes, more than {MOST_CLASSES}; {remedy}")
     y = pd.Categorical(labels, categories=classes).codes.astype(np.int64)
-    return Target(name, task, y, tuple(classes), said)
+    owned = [_class_value(values.iloc[int(np.argmax(y == code))], label) for code, label in enumerate(classes)]
+    if from_file and whole:
+        owned = [int(label) for label in classes]
+    return Target(name, task, y, tuple(classes), tuple(owned), said)
+
+
+def _class_value(value: Any, label: str) -> Class:
+    """Return a class as its owner has it; what JSON does not have is a text."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return plain if isinstance(plain, Class) else label
 
 
 def _natural(label: str) -> tuple[int, float, str]:

@@ -6,6 +6,7 @@ Other models are trained first, networks after, those clearly behind only on the
 from __future__ import annotations
 
 import math
+import pickle
 import tempfile
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
@@ -21,23 +22,22 @@ from rich.console import Console
 
 from rlploss import _checks
 from rlploss._progress import duration, say
-from rlploss._values import loaded_by_path
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contender, contenders_for
 from rlploss.compare.columns import Design, frame_of, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import MEASURES, TEST_SHARE, WINDOWS, filled, n_test_rows
+from rlploss.compare.rows import MEASURES, WINDOWS, filled
 from rlploss.compare.train import Trainer
-from rlploss.estimators.dial import DIALS, Index, auto_subset_size
+from rlploss.estimators.dial import Index, auto_subset_size
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
-from rlploss.lab.text import LabError
+from rlploss.lab.text import LabError, sentence
 from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
-FEWEST_ROWS, FEWEST_OF_A_CLASS = 24, 8
+FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TEST_ROWS = 24, 8, 5
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
@@ -72,7 +72,8 @@ def compare(
 
     Every arm sees the same splits and chooses among its settings on validation parts of the training rows. Networks try
     the same number of settings, and go on while their best step is among the latest, to at most `steps` steps. The
-    test rows are used once. Arms that are no networks come first; arms that are clearly behind after three splits end.
+    test rows are used once. Other models come first. With six splits or more, networks that are clearly behind end
+    after three; RLP and the best network without it go on. An arm that cannot be trained is left out, with a note.
 
     Args:
         X: array or frame (pandas, polars); text, dates and missing values are fine. Or the `Design` of a table that
@@ -107,7 +108,9 @@ def compare(
     names = QUICK[target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
     chosen = contenders_for(target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
-    n_splits = _checks.count("n_splits", n_splits or (5 if quick else 10), minimum=2, maximum=MOST_SPLITS)
+    if n_splits is None:
+        n_splits = 5 if quick else 10
+    n_splits = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
     keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
@@ -118,7 +121,8 @@ def compare(
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
     chosen, notes = of_use(chosen, rows, asked=names is not None)
-    if stays_here(chosen) and workers not in ("auto", "inline"):
+    may_stay = workers in ("auto", "inline") or (isinstance(workers, LocalProcesses) and workers.here)
+    if stays_here(chosen) and not may_stay:
         here = "losses of this session are trained in this process"
         raise ValueError(f'{here}: workers must be "inline", got {workers!r}')
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
@@ -139,6 +143,9 @@ def compare(
             run = Run(rows, chosen, seeds, steps, store, team, console, limit)
             notes += run.all(found)
     made = found(run.cells)
+    if made is None and run.failed:
+        reason = next(iter(run.failed.values()))
+        raise LabError(f"{len(run.failed)} of {len(chosen)} arms could not be trained: {reason}")
     if made is None:
         raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
     return made
@@ -177,37 +184,50 @@ class Run:
     console: Console
     time_limit: float | None
     cells: Cells = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # reasons by contender
 
     def all(self, found: Callable[[Cells], Comparison | None]) -> list[str]:
         """Train what is not stored, and return sentences on what was left out; `found` makes the answer so far."""
-        deadline = math.inf if self.time_limit is None else clock.monotonic() + self.time_limit
-        train = partial(self._train, self._team(), deadline)
         models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
         networks = [one for one in self.contenders if one not in models]
         first = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
+        rest = self.seeds[len(first) :]
+        self._read(models, self.seeds)
+        self._read(networks, first)
+        going = [one for one in networks if one not in self._behind(networks)] if rest else []
+        team = self._team([(models, self.seeds), (networks, first), (going, rest)])
+        deadline = math.inf if self.time_limit is None else clock.monotonic() + self.time_limit
+        train = partial(self._train, team, deadline)
         train(models, self.seeds)
         if networks and (provisional := found(self.cells)) is not None:
             say(self.console, f"So far, without networks: {provisional.lines()[0]}")
         train(networks, first)
         notes = []
-        if len(first) < len(self.seeds):
+        if rest:
             behind = self._behind(networks)
-            train([one for one in networks if one not in behind], self.seeds[FIRST:])
-            labels = ", ".join(one.label for one in behind)
-            notes += [f"Ended after {FIRST} splits, clearly behind: {labels}."] if behind else []
+            train([one for one in networks if one not in behind], rest)
+            if behind:
+                labels = ", ".join(one.label for one in behind)
+                notes.append(f"Ended after {FIRST} splits, clearly behind: {labels}.")
+        if self.failed:
+            reasons = [f"{one.label} ({self.failed[one.name]})" for one in self.contenders if one.name in self.failed]
+            notes.append(f"Left out, because it could not be trained: {'; '.join(reasons)}.")
         if clock.monotonic() > deadline:
-            missing = [one.label for one in self.contenders if one.name not in self.cells]
+            there = {*self.cells, *self.failed}
+            missing = [one.label for one in self.contenders if one.name not in there]
             left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
             notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
         return notes
 
-    def _team(self) -> Workers:
-        """Say what will be done and how long it takes, and return who does it."""
-        cells = [self.rows.cell(one, self.seeds, self.steps) for one in self.contenders]
-        parts = (self.seeds, self.seeds[:FIRST])  # a network's first splits are a cell of their own
-        todo = [cell for cell in cells if not any(self.store.has(replace(cell, seeds=seeds)) for seeds in parts)]
-        work, stored = sum(map(self.rows.expected_seconds, todo)), len(cells) - len(todo)
-        team, cores, stays = self.workers, torch.get_num_threads(), stays_here(self.contenders)
+    def _team(self, parts: Sequence[tuple[Sequence[Contender], tuple[int, ...]]]) -> Workers:
+        """Say what will be done and how long it takes, and return who does it; `parts` are arms and their splits."""
+        cells = [self.rows.cell(one, seeds, self.steps) for arms, seeds in parts for one in arms]
+        todo = [cell for cell in cells if not self.store.has(cell)]
+        work = sum(map(self.rows.expected_seconds, todo))
+        stored = len(self.contenders) - len({cell.arm.name for cell in todo})
+        stays = stays_here(self.contenders)
+        cores = torch.get_num_threads()
+        team = self.workers
         if isinstance(team, str):
             team = parse_workers("inline" if work < WORTH_PROCESSES or stays else "local")
         elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or stays or cores < 2):
@@ -215,26 +235,36 @@ class Run:
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         kept = f", {stored} trained already" if stored else ""
-        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
+        on = "1 core" if threads == 1 else f"{threads} cores"
+        about = f": about {duration(left)} on {on}" if todo else ""
         say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{kept}{about}.")
         return team
 
     def _train(self, team: Workers, deadline: float, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
-        """Train arms on these splits unless they are stored, and add them to what there is."""
-        made = {one.name: self.rows.cell(one, seeds, self.steps) for one in arms}
+        """Train arms on these splits unless they are stored; one that fails is left out from there on."""
+        made = {one: self.rows.cell(one, seeds, self.steps) for one in arms if one.name not in self.failed}
         if clock.monotonic() < deadline:
             todo = plan(made.values(), self.store, cost=self.rows.expected_seconds, workers=team)
             done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
-            if done.failed:
-                reason = next(iter(done.failed.values()))
-                raise LabError(f"{len(done.failed)} of {len(self.contenders)} arms could not be trained: {reason}")
-        for name, cell in made.items():
-            if (found := self.store.read(cell)) is None:
-                continue
-            if (before := self.cells.get(name)) is not None:
-                networks, seconds = before.networks + found.networks, before.seconds + found.seconds
-                found = replace(found, networks=networks, seconds=seconds)
-            self.cells[name] = found
+            for one, cell in made.items():
+                if cell.hash in done.failed:
+                    self.failed[one.name] = sentence(done.failed[cell.hash], 300)
+                    self.cells.pop(one.name, None)
+        self._read([one for one in made if one.name not in self.failed], seeds)
+
+    def _read(self, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
+        """Add what is stored of arms on these splits to what there is."""
+        for one in arms:
+            before = self.cells.get(one.name)
+            if before is not None and before.networks[-1].seed >= seeds[-1]:
+                continue  # it is there already
+            found = self.store.read(self.rows.cell(one, seeds, self.steps))
+            if found is not None and before is not None:
+                found = replace(
+                    found, networks=before.networks + found.networks, seconds=before.seconds + found.seconds
+                )
+            if found is not None:
+                self.cells[one.name] = found
 
     def _behind(self, networks: Sequence[Contender]) -> list[Contender]:
         """Return networks that were clearly behind the best arm in each of the first splits.
@@ -252,9 +282,12 @@ class Run:
 
 
 def stays_here(contenders: Sequence[Contender]) -> bool:
-    """Whether a loss among them is a function that cannot be sent to another process: it is in no file of its own."""
-    functions = [getattr(one.objective, "function", None) for one in contenders]
-    return not all(function is None or loaded_by_path(function) for function in functions)
+    """Whether a loss among them cannot be sent to another process: a lambda, or a function of the main script."""
+    try:
+        sent = [pickle.dumps(one.objective) for one in contenders if hasattr(one.objective, "function")]
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return True
+    return any(b"__main__" in data for data in sent)
 
 
 # The rows before anything is trained
@@ -268,7 +301,7 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     """
     smallest, p, notes = _smallest(rows), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
-    if rlp and smallest <= p + 1:
+    if rlp and smallest <= p:
         notes.append(
             f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more "
             f"rows than columns. {', '.join(one.label for one in rlp)} not trained."
@@ -285,25 +318,27 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
 
 
 def _smallest(rows: Trainer) -> int:
-    """Return the fewest rows that a network trains on."""
-    n = len(rows.X) - n_test_rows(len(rows.X)) if rows.time is None else rows.windows()[1][0]
-    if n < FEWEST_TRAINING_ROWS:
-        return n
-    return min(len(train) for train, _ in rows.folds(np.arange(n), np.random.default_rng(0)))
+    """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
+    train, _ = rows.split(0)
+    one_group = rows.group is not None and len(np.unique(rows.group[train])) == 1
+    if len(train) < FEWEST_TRAINING_ROWS or one_group:
+        return len(train)
+    return min(len(inside) for inside, _ in rows.folds(train, np.random.default_rng(0)))
 
 
 def dial_said(rows: Trainer) -> str:
     """Return where RLP's dial may stand on this table, and why."""
-    n, d = round((1 - TEST_SHARE) * len(rows.X)), rows.X.shape[1]
-    if _smallest(rows) <= d + 2:
+    n, d = _smallest(rows), rows.X.shape[1]
+    if n <= d + 1:
         none = "leave RLP no subset with more rows than columns: it is MSE"
-        return f"The dial: {d} columns and {n} training rows {none}."
-    sizes = ", ".join(f"{dial.subset_size(n, d + 1):,}" for dial in DIALS[1:])
+        return f"The dial: {d} columns and {n} rows to choose settings on {none}."
+    rlp = next(one for one in contenders_for(rows.task) if one.is_rlp)
+    sizes = sorted({setting.subset_size(n, d) or 0 for setting in rlp.settings} - {0})
     auto = auto_subset_size(filled(rows.X)[0], np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     return (
-        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all {n:,} training rows are "
-        f"linear regression; tried are MSE and {sizes} rows. "
+        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "
+        f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}. "
         f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
     )
 
@@ -336,13 +371,28 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
 
 def check_rows(rows: Trainer, seeds: Sequence[int]) -> None:
     """Refuse times and groups that leave too few rows, before anything is trained."""
-    for seed in seeds if rows.time is not None or rows.group is not None else ():
+    if rows.time is None and rows.group is None:
+        return
+    option = "--group" if rows.time is None else "--time"
+    fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
+    if rows.time is not None and len(rows.X) < fewest:
+        raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
+    for seed in seeds:
         train, test = rows.split(seed)
-        classes = rows.task == "regression" or len(np.unique(rows.y[train])) > 1
-        if len(train) < FEWEST_TRAINING_ROWS or len(test) < 5 or not classes:
+        if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
             raise TableError(
-                f"--{'group' if rows.time is None else 'time'} must leave {FEWEST_TRAINING_ROWS} training rows and 5 "
-                f"test rows in every split, got {len(train)} and {len(test)}; the column has too few different values"
+                f"{option} must leave {FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows in every "
+                f"split, got {len(train)} and {len(test)}; the column has too few different values"
+            )
+        if rows.group is not None and len(np.unique(rows.group[train])) == 1:
+            raise TableError(
+                "--group must leave at least two groups to train on in every split, but one has most of the rows; "
+                "name another column"
+            )
+        if rows.n_classes and len(np.unique(rows.y[train])) == 1:
+            raise TableError(
+                f"{option} must leave at least two classes to train on in every split, but in one there is one class "
+                "only; name another column"
             )
 
 

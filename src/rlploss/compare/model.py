@@ -20,12 +20,15 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
-from rlploss.compare.columns import Column, frame_of
+from rlploss.compare.arms import LARGE
+from rlploss.compare.columns import Class, Column, frame_of
 from rlploss.compare.read import TableError
 from rlploss.compare.rows import TargetScale, filled
 from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
+from rlploss.lab.text import LabError
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.job import Steps
+from rlploss.training.loop import DivergenceError
 
 if TYPE_CHECKING:
     from rlploss.compare.answer import Comparison
@@ -54,7 +57,8 @@ class Made(BaseEstimator):
 class ReadColumns(TransformerMixin, Made):
     """Raw frames to numbers: every column as it was read in the table, dates counted from the table's first day.
 
-    Columns may be missing or in another order; categories that the table did not have count as none of its own.
+    Columns may be missing or in another order. A category that the table did not have counts as none of its own, or
+    where the table had two as the more frequent.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -112,7 +116,7 @@ class Chain:
 class Kept(Made):
     """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
 
-    def __init__(self, model: Any, target: TargetScale, classes: Sequence[str], logits: bool = False) -> None:
+    def __init__(self, model: Any, target: TargetScale, classes: Sequence[Class], logits: bool = False) -> None:
         self.model, self.target, self.classes, self.logits = model, target, classes, logits
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -122,8 +126,7 @@ class Kept(Made):
     @property
     def classes_(self) -> NDArray[Any]:
         """The classes, in the order of the columns of `predict_proba`."""
-        whole = all(label.lstrip("-").isdigit() for label in self.classes)
-        return np.array([int(label) if whole else label for label in self.classes])
+        return np.array(self.classes)
 
     def predict_proba(self, X: Array) -> Array:
         """Return probabilities [n, C] of the classes."""
@@ -145,31 +148,38 @@ class Kept(Made):
 def train_model(found: Comparison) -> Pipeline:
     """Return the winner, trained on all rows of the table with the setting that it chose most often.
 
-    Steps, or trees of boosting, are the median of those chosen with it.
+    Steps, or trees of boosting, are the median of those chosen with it. Windows of time and groups leave some splits
+    more training rows than others: where that changes what boosting tries, the splits with most rows decide.
     """
     design, one = found.design, found.answer().best
     (X,) = filled(design.X)
-    scaling, y, classes = Scaling.of(X), design.target.y, design.target.classes
+    scaling, y = Scaling.of(X), design.target.y
     X = scaling.inputs(X)
+    n_train = found.values(one.name, "n_train")
+    alike = (n_train > LARGE) == (n_train.max() > LARGE)
     chosen = found.values(one.name, "setting")
-    setting = int(Counter(chosen).most_common(1)[0][0])
-    steps = sorted(found.values(one.name, "best_step")[chosen == setting])
+    setting = int(Counter(chosen[alike]).most_common(1)[0][0])
+    taken = alike & (chosen == setting)
+    steps = sorted(found.values(one.name, "best_step")[taken])
     middle = int(steps[len(steps) // 2])
-    in_logs = bool(found.values(one.name, "log")[chosen == setting][0])
-    target = TargetScale.of(y, log=in_logs, n_classes=len(classes))
+    in_logs = bool(found.values(one.name, "log")[taken][0])
+    target = TargetScale.of(y, log=in_logs, n_classes=len(design.target.classes))
     if one.model:
-        model, _ = found.rows.tries(one, int(found.values(one.name, "n_train")[0]), 0)[setting]
+        model, _ = found.rows.tries(one, int(n_train.max()), 0)[setting]
         kept = fit_model(with_trees(model, middle), X, target.scaled(y))
         kept = _members(kept) if one.model == "rlp-cv" else kept
     else:
         tried = one.settings[setting % len(one.settings)]
         problem = network_problem(tried, X, target.matrix(y), 0, Steps(middle))
-        (history,) = found.rows.fit(one, [problem], lambda _: None)
+        try:
+            (history,) = found.rows.fit(one, [problem], lambda _: None)
+        except DivergenceError as error:
+            raise LabError(f"{one.label} could not be trained on all rows: {error}") from error
         assert history.model is not None
         kept = (Chain.of(history.model),)
     columns = ReadColumns([column for column in design.columns if column.names])
     numbers = FillAndScale(np.nanmedian(design.X, axis=0), scaling.x_mean, scaling.x_scale)
-    last = Kept(kept, target, classes, one.gives_logits)
+    last = Kept(kept, target, design.target.values, one.gives_logits)
     return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
 
 

@@ -33,6 +33,7 @@ from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Adam, Problem, Steps, make_job
+from rlploss.training.loop import DivergenceError
 from rlploss.training.objectives import BatchLoss, Pointwise
 
 EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
@@ -84,6 +85,9 @@ class Trainer(Rows):
             choose(np.array([[runner.carried(len(steps)) for runner in runners] for runners in split]), one.fold_sizes)
             for one, split in zip(data, splits, strict=True)
         ]
+        for one, choice in zip(data, choices, strict=True):
+            if not np.isfinite(choice.errors[choice.setting]):
+                raise DivergenceError(f"with every setting the loss became infinite or NaN in split {one.seed}")
         # The chosen setting on all training rows, and the test rows, which are used here only.
         chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
         refits = [
@@ -136,13 +140,12 @@ class Trainer(Rows):
         return build_network(self.X.shape[1], HIDDEN, outputs, activation="relu", softmax=softmax, seed=seed)
 
     def fit(self, arm: Contender, problems: list[Problem], tell: Callable[[float], None]) -> list[History]:
-        """Train networks on scaled rows, each with its own budget."""
+        """Train networks on scaled rows, each with its own budget; one that diverges is an error."""
         return fit_fleet(
             lambda seed: self._build(arm, seed),
             problems,
             budget=Steps(1),
             evaluate_every=Steps(10**9),
-            on_divergence="record",
             progress=lambda state: tell(state.step / max(1, state.total_steps)),
         )
 
