@@ -123,6 +123,11 @@ def test_inspect_knows_that_windows_of_time_begin_with_few_rows(capsys):
         (["houses.csv", "--target", "price", "--out", "houses.csv"], "is a file, not a directory"),
         (["houses.csv", "--target", "house"], "classes, more than 20"),
         (["houses.csv"], "--target"),
+        (["houses.csv", "--target", "price", "--splits", "0"], "rlploss: --splits must be at least 2, got 0"),
+        (["houses.csv", "--target", "price", "--seed=-1"], "rlploss: --seed must be at least 0, got -1"),
+        (["houses.csv", "--target", "price", "--time-limit", "0"], "rlploss: --time-limit must be finite and at least"),
+        (["houses.csv", "--target", "price", "--max-rows", "3"], "rlploss: --max-rows must be at least 24, got 3"),
+        (["houses.csv", "--target", "price", "--steps", "0"], "rlploss: --steps must be at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path):

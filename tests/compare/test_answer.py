@@ -14,7 +14,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
-from rlploss.compare import Comparison, TableError, arms, compare
+from rlploss.compare import Comparison, TableError, arms, compare, report
 from rlploss.compare.answer import Answer, Reached, answer, gap, paired, reverse
 from rlploss.compare.columns import make_design
 from rlploss.compare.comparison import sample
@@ -109,6 +109,23 @@ def test_without_networks_the_first_model_is_compared_not_the_mean():
     assert found.answer().ours.name == "ridge"
     assert found.lines()[1].startswith("Ridge regression is better than the mean by")
     assert "class frequencies" not in found.summary()
+
+
+def test_names_of_others_are_not_changed():
+    losses = {"log_cosh": lambda pred, target: (pred - target).cosh().log()}
+    chosen = arms.contenders_for("regression", ["mean"], losses)
+    reached = {"mean": Reached(around(1.0)), "log_cosh": Reached(around(0.5))}
+    found = answer(chosen, reached, lower_is_better=True, overlap=1 / 3)
+    assert found.sentence("here").startswith("log_cosh is better than the mean by 50 %")
+
+
+def test_the_rows_of_windows_are_told_as_they_are():
+    X, y = noisy_line(100)
+    facts = dict(report.facts(compare(X, y, arms=["mean", "ridge"], n_splits=2)))
+    assert facts["Splits"] == "2, the same for every arm: 75 training and 25 test rows"
+    timed = compare(pd.DataFrame(X).assign(day=range(100)), y, time="day", arms=["mean", "ridge"])
+    told = "5, the same for every arm: 50 to 90 training and 10 test rows, windows of time"
+    assert dict(report.facts(timed))["Splits"] == told
 
 
 def test_corrected_intervals_agree_with_corrected_p_values():
@@ -447,6 +464,28 @@ def test_what_is_stored_is_not_trained_again(tmp_path):
     again = compare(design, arms=["mse", "rlp"], out=tmp_path / "out", workers=Nobody(), **QUICK)
     assert np.array_equal(first.values("rlp"), again.values("rlp"))
     assert isinstance(again, Comparison)
+
+
+def test_what_a_stopped_comparison_has_left_is_announced(tmp_path, monkeypatch, capsys):
+    """Networks have their first three splits apart: they are not all of it, unless a network ended there."""
+    X, y = noisy_line(40)
+    asked = {"arms": ["mse", "mae", "rlp"], "steps": 20, "n_splits": 6, "out": tmp_path / "out", "progress": True}
+    train = Trainer._networks
+
+    def stops(self, cell, data, tell):
+        if cell.seeds[0] > 0:
+            raise KeyboardInterrupt
+        return train(self, cell, data, tell)
+
+    monkeypatch.setattr(Trainer, "_networks", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compare(X, y, **asked)
+    assert "3 arms × 6 splits: about" in capsys.readouterr().err
+    monkeypatch.setattr(Trainer, "_networks", train)
+    compare(X, y, **asked)
+    assert re.search(r"3 arms × 6 splits(, 1 trained already)?: about", capsys.readouterr().err)
+    compare(X, y, **asked)
+    assert "3 arms × 6 splits, 3 trained already." in capsys.readouterr().err
 
 
 def test_large_tables_are_sampled_and_it_says_so():

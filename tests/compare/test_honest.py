@@ -82,8 +82,10 @@ def test_a_column_that_is_certainly_otherwise_keeps_its_own_style():
         ({"decimal": ",", "thousands": ","}, "must be different signs, got ',' twice"),
         ({"time": "when"}, "there is no column 'when' for --time"),
         ({"time": "a", "group": "a"}, "--time and --group ask for different splits"),
-        ({"group": "a"}, "--group needs at least 8 groups, got 2"),
-        ({"time": "b"}, "--time needs dates or numbers without gaps, but in 'b' 'x' is none"),
+        ({"group": "a"}, "--group needs at least 8 groups, got 2 in 'a'; name another column"),
+        ({"time": "b"}, "--time needs dates or numbers without gaps, but in 'b' 'x' is none; correct it or leave"),
+        ({"time": "y"}, "the target 'y' cannot be the column of --time too; name another column"),
+        ({"drop": ["y"]}, "the target 'y' cannot be dropped too; leave it out of --drop"),
     ],
 )
 def test_bad_options(options, message):
@@ -269,6 +271,11 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     assert "in 5 windows of time" in found.summary()
     compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
     assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
+    forty = frame[:40]
+    with pytest.raises(TableError, match="--time needs at least 50 rows, got 40; add rows or leave --time out"):
+        compare(forty.drop(columns="y"), forty["y"], time="when", arms=["ridge", "mean"])
+    with pytest.raises(TableError, match="--time must leave at least two classes to train on in every split, but in"):
+        compare(X, ["early"] * 80 + ["late"] * 40, time="when", arms=["logistic", "prior"])
     few = frame.assign(when=np.repeat([0, 1, 2], 40))
     with pytest.raises(TableError, match="--time must leave 15 training rows and 5 test rows in every split"):
         compare(few.drop(columns="y"), y, time="when", arms=["ridge", "mean"])
@@ -299,6 +306,11 @@ def test_where_rlp_is_mse_it_is_not_trained():
     left, (why,) = of_use(arms.REGRESSION, one, asked=True)
     assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
     assert why.startswith("RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows")
+    # 30 rows in a fold: 29 columns with the intercept leave one subset, of all rows, 30 columns none
+    for d, kept in ((28, True), (29, False)):
+        narrow = Trainer(X[:, :d], X[:, 0], "regression")
+        assert any(a.is_rlp for a in of_use(arms.REGRESSION, narrow, asked=True)[0]) is kept
+        assert ("tried are MSE and" in dial_said(narrow)) is kept
     assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (arms.REGRESSION, [])
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
 RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same command goes on where it was stopped
+PARAMETERS = {"n_splits": "splits", "random_state": "seed"}  # that are options under another name
 
 EXAMPLES = {  # of every command, shown by its --help
     "reproduce": ("table1 fig-curves --datasets wine,linear", "table1 --loss mylosses.py:log_cosh", "--list"),
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _forget_output()
         return 0
     except (ValueError, LabError, MissingExtra) as error:
-        return _fail(sentence(str(error)), 2)
+        return _fail(sentence(_with_option(str(error), words)), 2)
     except OSError as error:
         return _no_file(error)
     except MemoryError:
@@ -90,6 +91,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
         return _stopped(words)
     return code if isinstance(code, int) else 0
+
+
+def _with_option(message: str, words: list[str]) -> str:
+    """A message that begins with the name of a parameter, with the option that was given for it instead."""
+    name = message.partition(" ")[0]
+    option = f"--{PARAMETERS.get(name, name).replace('_', '-')}"
+    given = any(word.partition("=")[0] == option for word in words)
+    return option + message.removeprefix(name) if given else message
 
 
 def _fail(message: str, code: int) -> int:

@@ -134,7 +134,10 @@ class Answer:
         elif self.stays and self.of:
             words.append(f"RLP's dial stayed at MSE in {self.stays} of {self.of} splits")
         text = "; ".join(words) + "."
-        return text[0].upper() + text[1:]
+        losses = [
+            one.label for one in (self.ours, *self.rivals) if one.label == one.name
+        ]  # of users, as they wrote them
+        return text if text.startswith(tuple(losses)) else text[0].upper() + text[1:]
 
     def verdict(self, *, at_mse: bool = False) -> str:
         """Return in a few words whether RLP adds anything to a network, such that they fit the best arm.

@@ -142,8 +142,10 @@ def make_design(
     for option, name in asked:
         if name is not None and name not in frame.columns:
             raise TableError(_no_such_column(name, list(frame.columns), option))
-        if option != "target" and name == target:
-            raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --{option}")
+        if option == "drop" and name == target:
+            raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
+        if option in ("time", "group") and name == target:
+            raise TableError(f"the target {target!r} cannot be the column of --{option} too; name another column")
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
     frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
@@ -190,7 +192,8 @@ def _times(values: pd.Series, convention: Convention) -> Array:
         days = found.values
     if np.isnan(days).any():
         shown = values.iloc[int(np.isnan(days).argmax())]
-        raise TableError(f"--time needs dates or numbers without gaps, but in {values.name!r} {shown!r} is none")
+        wanted = "--time needs dates or numbers without gaps"
+        raise TableError(f"{wanted}, but in {values.name!r} {shown!r} is none; correct it or leave its row out")
     return days
 
 

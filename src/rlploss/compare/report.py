@@ -163,8 +163,8 @@ def late_said(found: Comparison) -> tuple[str, ...]:
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     """Return how the comparison was made fair, and what it took."""
     first = found.contenders[0].name
-    n_train, n_test = (int(found.values(first, name)[-1]) for name in ("n_train", "n_test"))
-    folds = n_folds(n_train)
+    n_train, n_test = (found.values(first, name) for name in ("n_train", "n_test"))
+    folds = n_folds(int(n_train.max()))
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
     if found.design.time is not None:
         inside = f"the latest {VALIDATION_SHARE:.0%} of them for validation"
@@ -174,7 +174,8 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     origin = found.cells[first].provenance
     target = "as it is, or its logarithm, chosen with the setting" if len(found.rows.logs) > 1 else "as it is"
     return (
-        ("Splits", f"{len(found.seeds)}, the same for every arm: {n_train:,} training and {n_test:,} test rows{kind}"),
+        ("Splits", f"{len(found.seeds)}, the same for every arm: {_range(n_train)} training and {_range(n_test)} test "
+                   f"rows{kind}"),
         ("Selection", f"inside the training rows ({inside}), by squared error, {N_SETTINGS} settings per network"),
         ("Optimiser steps", f"at most {found.steps:,}, twice as many while the best is in the last fifth"),
         ("Target", target),
@@ -183,6 +184,11 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
         ("Versions", ", ".join(f"{k} {v}" for k, v in origin["versions"].items())),
         ("Machine", f"{origin['machine']['processor']}, {origin['machine']['cores']} cores"),
     )  # fmt: skip
+
+
+def _range(counts: Array) -> str:
+    low, high = counts.min(), counts.max()
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
 
 
 def write(found: Comparison, directory: Path) -> Path:
