@@ -15,7 +15,7 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import MSE, RLP, Adam, Problem, Steps, fit
 from rlploss.estimators import RLPClassifierCV, RLPRegressor, RLPRegressorCV
-from rlploss.estimators.replicas import PENALTIES, Replica, greedy, train_further
+from rlploss.estimators.search import PENALTIES, Replica, greedy, train_further
 from rlploss.models import WeightedMean, build_network
 from rlploss.training.job import make_job
 

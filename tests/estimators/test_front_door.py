@@ -41,7 +41,7 @@ def test_help_names_every_fitted_attribute(estimator):
             assert re.search(rf"^(\w+, )*{name}(, \w+)* : ", attributes, re.M), name
 
 
-@pytest.mark.parametrize("module", ["rlploss.estimators", "rlploss.estimators.cv", "rlploss.estimators.dial"])
+@pytest.mark.parametrize("module", ["rlploss.estimators", "rlploss.estimators.cv", "rlploss.estimators.search"])
 def test_without_scikit_learn_the_remedy_is_told(module):
     code = f"{HIDDEN.format(package='sklearn')}\nimport {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

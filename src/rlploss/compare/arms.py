@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlploss import _checks
-from rlploss.estimators.dial import BATCH, DIALS, Dial, objective_at
+from rlploss.estimators.search import BATCH, DIALS, Dial, objective_at
 from rlploss.lab.study import Part, as_loss
 from rlploss.training.job import Adam
 from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber, Objective
@@ -48,7 +48,7 @@ class Setting:
             return self.objective.resolve(n_rows, n_features)
         size = self.dial.subset_size(min(n_rows, MOST_ROWS_IN_A_SUBSET), n_features + 1)
         most = max(20, min(200, 100_000 // size))
-        return objective_at(size, n_rows, n_features, self.objective, most_subsets=most)
+        return objective_at(self.objective, size, n_rows, n_features, most_subsets=most)
 
     def subset_size(self, n_rows: int, n_features: int) -> int | None:
         """Return M for so many rows; None without subsets, and where RLP is MSE."""

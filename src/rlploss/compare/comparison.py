@@ -28,7 +28,7 @@ from rlploss.compare.columns import Design, frame_of, make_design
 from rlploss.compare.read import TableError, check_frame
 from rlploss.compare.rows import MEASURES, WINDOWS, filled
 from rlploss.compare.train import Trainer
-from rlploss.estimators.dial import Index, auto_subset_size
+from rlploss.estimators.search import Index, auto_subset_size
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell

@@ -24,7 +24,7 @@ from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import dial_said, sampled_said
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds
-from rlploss.estimators.dial import Index
+from rlploss.estimators.search import Index
 from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
 from rlploss.lab.report import Report, Section, Table, Text

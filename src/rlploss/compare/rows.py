@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
-from rlploss.estimators.dial import Split
+from rlploss.estimators.search import Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
 FOLDS = ((150, 3), (250, 2))  # three folds up to 150 training rows, two up to 250, one validation part beyond

@@ -32,7 +32,7 @@ from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
-from rlploss.estimators.dial import Split
+from rlploss.estimators.search import Split
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.training.job import Steps
 

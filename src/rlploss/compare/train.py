@@ -26,8 +26,7 @@ from rlploss._scaling import Array
 from rlploss.compare.arms import BASELINES, GP_ROWS, HIDDEN, LARGE, N_SETTINGS, STAGES, Contender, Setting, tuned
 from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds
 from rlploss.distributed import one_torch_thread
-from rlploss.estimators.dial import BATCH, choose
-from rlploss.estimators.replicas import Replica, train_further
+from rlploss.estimators.search import BATCH, Replica, choose, train_further
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.models import build_network
 from rlploss.training.evaluation import Event, History

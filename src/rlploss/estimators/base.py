@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +21,28 @@ from torch import Tensor, nn
 from rlploss import RLP
 from rlploss._checks import count, one_of, warn
 from rlploss._scaling import Array, Scaling
-from rlploss.estimators.dial import BATCH, Index
+from rlploss.estimators.search import BATCH, Index
 from rlploss.models import build_network
 
 C = TypeVar("C", bound=type)
 ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}  # how X is read
-Data = tuple[Array, NDArray[Any], Array | None]  # X [n, d]; numbers [n, C] or classes [n]; weights [n]
+
+
+class Data(NamedTuple):
+    """Rows of a table."""
+
+    X: Array  # [n, d]
+    target: NDArray[Any]  # numbers [n, C], or class numbers [n]
+    weight: Array | None  # [n]
+
+    def part(self, rows: Index) -> Data:
+        """Some of the rows."""
+        return Data(self.X[rows], self.target[rows], None if self.weight is None else self.weight[rows])
+
+    def scaled(self, scaling: Scaling) -> Data:
+        """Rows as networks see them; class numbers stay as they are."""
+        target = self.target if self.target.ndim == 1 else scaling.targets(self.target)
+        return Data(scaling.inputs(self.X), target, self.weight)
 
 
 class FarRowsWarning(UserWarning):
@@ -117,19 +133,18 @@ class NetworkEstimator(BaseEstimator, ABC):
             self, known_frame(X), y, reset=first, multi_output=True, ensure_min_samples=fewest, **ROWS
         )
         if sample_weight is None:
-            return (X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
+            return Data(X, self._read_target(y, first=first), None), np.ones(len(X), dtype=bool)
         weight: Array = validation._check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         kept = weight > 0
         if kept.sum() < fewest:
             rows = f"{'two rows' if first else 'one row'}, got {kept.sum()} of n_samples={len(X)}"
             raise ValueError(f"sample_weight must be above 0 for at least {rows}")
-        return (X[kept], self._read_target(y[kept], first=first), weight[kept]), kept
+        return Data(X[kept], self._read_target(y[kept], first=first), weight[kept]), kept
 
     def _scaling(self, data: Data) -> Scaling:
-        X, target, weight = data
         if not self.standardize:
-            return Scaling.none(X.shape[1])
-        return Scaling.of(X, None if target.ndim == 1 else target, weight)
+            return Scaling.none(data.X.shape[1])
+        return Scaling.of(data.X, None if data.target.ndim == 1 else data.target, data.weight)
 
     def _numbers(self, target: NDArray[Any]) -> Array:
         """The target as numbers [n, C]: classes as one-hot rows."""
@@ -273,18 +288,6 @@ def documented(cls: C) -> C:
     made = [f"{title}\n{'-' * len(title)}\n" + "\n".join(entries) for title, entries in sections.items()]
     cls.__doc__ = "\n\n".join([about, *made, f"Examples\n{examples}"])
     return cls
-
-
-def part(data: Data, rows: Index) -> Data:
-    """Some of the rows."""
-    X, target, weight = data
-    return X[rows], target[rows], None if weight is None else weight[rows]
-
-
-def scaled(scaling: Scaling, data: Data) -> Data:
-    """Rows as networks see them; class numbers [n] stay as they are."""
-    X, target, weight = data
-    return scaling.inputs(X), target if target.ndim == 1 else scaling.targets(target), weight
 
 
 def known_frame(X: Any) -> Any:

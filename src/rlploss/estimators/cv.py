@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +20,10 @@ from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._values import positive
 from rlploss.distributed import one_torch_thread
-from rlploss.estimators import base, dial
-from rlploss.estimators.dial import Choice, Index, Split
-from rlploss.estimators.replicas import Replica, Search, fit_plane, on_plane, train_further
+from rlploss.estimators import base, search
+from rlploss.estimators.search import Choice, Dial, Index, Replica, Search, Split
 from rlploss.models import ACTIVATIONS, WeightedMean
 from rlploss.training.job import make_job
-from rlploss.training.objectives import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +35,22 @@ KEPT_BYTES = 2**28  # of weights, and of predictions, at all of them
 FLEET_SUBSETS = 100  # per network at most: they are laid out for the whole fleet
 LAST_PART = 0.8  # of the budget: a best step beyond it asks for more
 DRAWS = 50  # of candidates into the ensemble
-CHOSEN = ("subset_size", "alpha", "learning_rate", "activation", "linear")  # beside the stopping step
-Setting = tuple[dial.Dial, dict[str, Any]]  # a place, and all that is chosen, its subset size in a fold among it
+
+
+class Candidate(NamedTuple):
+    """A place on the dial, and what is chosen beside the stopping step."""
+
+    place: Dial
+    subset_size: int  # there, in a fold
+    alpha: float
+    learning_rate: float
+    activation: str
+    linear: bool
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All that is chosen."""
+        return {name: value for name, value in self._asdict().items() if name != "place"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -96,39 +108,39 @@ class CrossValidated(base.NetworkEstimator):
 
         `groups` (n,) go to the splitter that is given as `cv`.
         """
-        places, *others = self._candidates()
+        places, alphas, rates, activations, planes = self._choices()
         count("max_iter", self.max_iter)
         count("max_doublings", self.max_doublings, minimum=0)
         data, kept = self._read(X, y, sample_weight, first=True)
-        seed, n_rows = self._seed(), len(data[0])
-        splits = self._splits(X, y, groups, kept, data[1], seed)
-        folds, tests = [train for train, _ in splits], [test for _, test in splits]
+        seed = self._seed()
+        n_rows = len(data.X)
+        splits = self._splits(X, y, groups, kept, data.target, seed)
+        folds = [train for train, _ in splits]
+        tests = [test for _, test in splits]
         self.scaling_ = self._scaling(data)
-        self._note_range(data[0])
-        data = base.scaled(self.scaling_, data)
+        self._note_range(data.X)
+        data = data.scaled(self.scaling_)
 
         n_fold = min(map(len, folds))
-        distinct = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
-        settings = [
-            (distinct[values[0]], dict(zip(CHOSEN, values, strict=True)))
-            for values in itertools.product(reversed(distinct), *others)
-        ]
-        _, target, weight = base.part(data, np.concatenate(tests))
+        place_of = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
+        others = list(itertools.product(alphas, rates, activations, planes))
+        settings = [Candidate(place_of[size], size, *chosen) for size in reversed(place_of) for chosen in others]
+        _, target, weight = data.part(np.concatenate(tests))
         counts = np.ones(len(target)) if weight is None else weight
         replicas = self._replicas(settings, data, folds, seed)
-        search = Search(replicas, [data[0][rows] for rows in tests], self._numbers(target), counts)
-        choice = self._grow(search, n_fold)
+        candidates = Search(replicas, [data.X[rows] for rows in tests], self._numbers(target), counts)
+        choice = self._grow(candidates, n_fold)
         if not np.isfinite(choice.curves[:, 1:]).any():
             raise ValueError(f"every network diverged with learning_rates={self.learning_rates}; lower them")
-        self._note(settings, search, choice, n_fold, n_rows)
+        self._note(settings, candidates, choice, n_fold, n_rows)
         if self.ensemble:
             # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
             seen = np.array([*map(len, folds)], dtype=np.float64)
-            self.network_: nn.Module = search.network(self._shares, seen / seen.sum())
+            self.network_: nn.Module = candidates.network(self._shares, seen / seen.sum())
         else:
             (one,) = self._replicas([settings[choice.setting]], data, [np.arange(n_rows)], seed)
             if steps := self.best_params_["n_steps"]:
-                train_further([one], steps, steps, progress=bool(self.verbose))
+                search.train_further([one], steps, steps, progress=bool(self.verbose))
             self.network_ = one.module(-1)
         return self
 
@@ -161,28 +173,28 @@ class CrossValidated(base.NetworkEstimator):
         ax.legend(title=f"subset size M ({self._p}: {self._end.__name__})")
         return ax
 
-    def _candidates(self) -> tuple[list[dial.Dial], list[float], list[float], list[str], list[bool]]:
+    def _choices(self) -> tuple[list[Dial], list[float], list[float], list[str], list[bool]]:
         """Places on the dial, its pointwise end first, weight decays, learning rates, activations, planes."""
         alphas = listed("alphas", self.alphas, partial(number, minimum=0.0))
         rates = listed("learning_rates", self.learning_rates, positive)
         kinds = listed("activations", self.activations, partial(one_of, options=ACTIVATIONS))
-        places = [dial.MIDDLE]
+        places = [search.MIDDLE]
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
         else:
-            places = listed("subset_sizes", self.subset_sizes, dial.Dial.of, fewest=0)
+            places = listed("subset_sizes", self.subset_sizes, Dial.of, fewest=0)
         skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
         planes = [skip] if isinstance(skip, bool) else [False, True]
         if len(planes) > 1:
             one_of("linear_skip", skip, ("auto",))
-        return [dial.MSE_END, *places], alphas, rates, kinds, planes
+        return [search.MSE_END, *places], alphas, rates, kinds, planes
 
     @property
     def _p(self) -> int:
         """The columns of the planes, and the subset size that stands for the pointwise end."""
         return self._form().planes.n_columns(self.n_features_in_)
 
-    def _subset_size(self, place: dial.Dial, n_rows: int) -> int:
+    def _subset_size(self, place: Dial, n_rows: int) -> int:
         p = self._p
         return max(p, place.subset_size(n_rows, p))
 
@@ -213,56 +225,62 @@ class CrossValidated(base.NetworkEstimator):
         self.n_splits_ = len(splits)
         return splits
 
-    def _replicas(self, settings: list[Setting], data: base.Data, folds: list[Index], seed: int) -> list[Replica]:
+    def _replicas(self, settings: list[Candidate], data: base.Data, folds: list[Index], seed: int) -> list[Replica]:
         """Untrained networks for the rows of every fold, setting by setting."""
-        parts = [base.part(data, rows) for rows in folds]
-        planes = [fit_plane(*part) if any(chosen["linear"] for _, chosen in settings) else None for part in parts]
-        made, p = [], self._p
-        for (place, chosen), (fold, (x, y, weight)) in itertools.product(settings, enumerate(parts)):
-            own, plane = (seed + fold) % 2**31, planes[fold] if chosen["linear"] else None
-            size = self._subset_size(place, len(x))
-            objective: Objective = self._end(self._batch(len(x)))
-            if size > p:
-                objective = dial.with_subsets(self._form(), size, *x.shape, most_subsets=FLEET_SUBSETS)
+        parts = [data.part(rows) for rows in folds]
+        linear = any(chosen.linear for chosen in settings)
+        planes = [search.fit_plane(*part) if linear else None for part in parts]
+        made = []
+        for chosen, (fold, (x, y, weight)) in itertools.product(settings, enumerate(parts)):
+            own = (seed + fold) % 2**31
+            plane = planes[fold] if chosen.linear else None
+            size = self._subset_size(chosen.place, len(x))
+            batch = self._batch(len(x))
+            objective = search.objective_at(
+                self._form(), size, *x.shape, end=self._end, batch_size=batch, most_subsets=FLEET_SUBSETS
+            )
             softmax = y.ndim == 1 and isinstance(objective, RLP)
-            network = self._build(own, chosen["activation"], softmax=softmax)
+            network = self._build(own, chosen.activation, softmax=softmax)
             head = [layer for layer in network if isinstance(layer, nn.Linear)][-1]
             for parameter in head.parameters():  # before the first step it is the plane, or nothing
                 nn.init.zeros_(parameter)
-            rest = y if plane is None else y - on_plane(plane, x)
+            rest = y if plane is None else y - search.on_plane(plane, x)
             problem = Problem(x, rest, seed=own, sample_weight=weight)
-            adam = Adam(chosen["learning_rate"], chosen["alpha"])
+            adam = Adam(chosen.learning_rate, chosen.alpha)
             with one_torch_thread():
                 job = make_job(network, problem, objective, adam, Steps(1), device=self.device)
             made.append(Replica(job, plane))
             made[-1].keep()
         return made
 
-    def _grow(self, search: Search, n_fold: int) -> Choice:
+    def _grow(self, candidates: Search, n_fold: int) -> Choice:
         """Train, and twice as long again while the best step lies in the last fifth of the budget."""
-        budget = self.max_iter * dial.steps_per_iteration(n_fold, self._batch(n_fold))
-        numbers = sum(one.kept[0].size / 2 for one in search.replicas) + search.residuals[:, 0].size
+        budget = self.max_iter * search.steps_per_iteration(n_fold, self._batch(n_fold))
+        numbers = sum(one.kept[0].size / 2 for one in candidates.replicas) + candidates.residuals[:, 0].size
         affordable = int(KEPT_BYTES / (8 * numbers * (1 + self.max_doublings / 2)))
         evaluations = max(4, min(EVALUATIONS, affordable))
-        search.grow(budget, -(-budget // evaluations), progress=bool(self.verbose))
+        candidates.grow(budget, -(-budget // evaluations), progress=bool(self.verbose))
         for _ in range(self.max_doublings):
-            choice = search.choice()
-            if search.steps[choice.evaluations[choice.setting]] <= LAST_PART * budget:
+            choice = candidates.choice()
+            if candidates.steps[choice.evaluations[choice.setting]] <= LAST_PART * budget:
                 break
-            search.grow(budget, -(-budget // (evaluations // 2)), progress=bool(self.verbose))
+            candidates.grow(budget, -(-budget // (evaluations // 2)), progress=bool(self.verbose))
             budget *= 2
-        return search.choice()
+        return candidates.choice()
 
-    def _note(self, settings: list[Setting], search: Search, choice: Choice, n_fold: int, n_rows: int) -> None:
+    def _note(self, settings: list[Candidate], candidates: Search, choice: Choice, n_fold: int, n_rows: int) -> None:
         """Set what a fitted estimator tells: every setting at its best step, and the best for all rows."""
-        shares, error = search.mixture(DRAWS if self.ensemble else 1)
+        shares, error = candidates.mixture(DRAWS if self.ensemble else 1)
         unit = float(np.mean(self.scaling_.y_scale**2))
-        folds, n_steps, best = -unit * choice.fold_errors, search.steps[choice.evaluations], choice.setting
+        folds = -unit * choice.fold_errors
+        n_steps = candidates.steps[choice.evaluations]
+        best = choice.setting
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
+        params = [chosen.params for chosen in settings]
         self.cv_results_: dict[str, Any] = {
-            **{f"param_{name}": np.array([chosen[name] for _, chosen in settings]) for name in CHOSEN},
-            "params": [chosen for _, chosen in settings],
+            **{f"param_{name}": np.array([chosen[name] for chosen in params]) for name in params[0]},
+            "params": params,
             "n_steps": n_steps,
             "share": shares.sum(axis=1),
             **{f"split{i}_test_score": scores for i, scores in enumerate(folds.T)},
@@ -270,15 +288,17 @@ class CrossValidated(base.NetworkEstimator):
             "std_test_score": spread,
             "rank_test_score": np.argsort(choice.order) + 1,
         }
-        self.best_index_, self.best_score_ = best, -unit * float(choice.errors[best])
+        self.best_index_ = best
+        self.best_score_ = -unit * float(choice.errors[best])
         self.ensemble_score_ = max(self.best_score_, -unit * error)  # one candidate alone may differ by rounding
-        place, chosen = settings[best]
-        size = self._subset_size(place, n_rows)
+        size = self._subset_size(settings[best].place, n_rows)
         whole = {"subset_size": None if size == self._p else size, "n_steps": int(n_steps[best])}
-        self.best_params_: dict[str, Any] = {**chosen, **whole}
-        per_iteration = dial.steps_per_iteration(n_fold, self._batch(n_fold))
+        self.best_params_: dict[str, Any] = params[best] | whole
+        per_iteration = search.steps_per_iteration(n_fold, self._batch(n_fold))
         self.n_iter_ = max(1, round(int(n_steps[best]) / per_iteration))
-        self._steps, self._curves, self._shares = search.steps, unit * choice.curves, shares
+        self._steps = candidates.steps
+        self._curves = unit * choice.curves
+        self._shares = shares
 
 
 def listed(name: str, values: Any, read: Callable[[str, Any], V], *, fewest: int = 1) -> list[V]:

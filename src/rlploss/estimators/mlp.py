@@ -15,7 +15,7 @@ from torch import nn
 from rlploss import MAE, MSE, Adam, CrossEntropy, EarlyStopping, Event, History, Huber, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._scaling import Scaling
-from rlploss.estimators import base, dial
+from rlploss.estimators import base, search
 from rlploss.estimators.base import Data, documented
 from rlploss.training.evaluation import Callback
 from rlploss.training.fit import train
@@ -98,12 +98,17 @@ class MLP(base.NetworkEstimator):
         """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one iteration."""
         self._check_settings()
         data, _ = self._read(X, y, sample_weight, first=not goes_on)
-        seed, rows, held = self._seed(), data[0], None
+        seed = self._seed()
+        rows = data.X
+        held = None
         if self.early_stopping and not partial:
             data, held = self._hold_out(data, seed)
-        n, classes, logits = len(data[0]), data[1].ndim == 1, self.loss == "cross_entropy"
+        n = len(data.X)
+        classes = data.target.ndim == 1
+        logits = self.loss == "cross_entropy"
         network = self._build(seed, self.activation, softmax=classes and not logits)
-        scaling, state = self._scaling(data), None
+        scaling = self._scaling(data)
+        state = None
         if goes_on:  # weights are copied: training that fails leaves the estimator as it was
             if repr(network) != repr(self._trained):
                 raise ValueError(
@@ -114,11 +119,11 @@ class MLP(base.NetworkEstimator):
             network.load_state_dict(self._trained.state_dict())
             scaling, state = self.scaling_, self._engine_state
         objective = self._objective(data)
-        X, y, weight = base.scaled(scaling, data)
-        validation = None if held is None else base.scaled(scaling, held)[:2]
+        X, y, weight = data.scaled(scaling)
+        validation = None if held is None else held.scaled(scaling)[:2]
         problem = Problem(X, y, seed=seed, sample_weight=weight, validation=validation)
         adam = Adam(self.learning_rate_init, self.alpha)
-        every = Steps(dial.steps_per_iteration(n, self._batch(n)))  # an iteration
+        every = Steps(search.steps_per_iteration(n, self._batch(n)))  # an iteration
         budget = Steps(every.n * (1 if partial else self.max_iter))
         # accuracy on few rows stands still for long while the network still learns: what is smooth decides
         metric = "cross_entropy" if logits else "mse"
@@ -143,7 +148,8 @@ class MLP(base.NetworkEstimator):
 
     def _hold_out(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Training rows and validation rows; classes keep their shares."""
-        n, classes = len(data[0]), data[1] if data[1].ndim == 1 else None
+        n = len(data.X)
+        classes = data.target if data.target.ndim == 1 else None
         train, test = train_test_split(
             np.arange(n), test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
@@ -152,7 +158,7 @@ class MLP(base.NetworkEstimator):
                 f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
                 f"training rows, got {len(train)} of n_samples={n}; lower validation_fraction"
             )
-        return base.part(data, train), base.part(data, test)
+        return data.part(train), data.part(test)
 
     def _objective(self, data: Data) -> Objective:
         """What `fit` makes small."""
@@ -165,14 +171,15 @@ class MLP(base.NetworkEstimator):
         p = form.planes.n_columns(d)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))
-            size = dial.auto_subset_size(X, self._numbers(target), weight, intercept=p > d)
-            return MSE(batch, mixup=self.mixup) if size is None else dial.with_subsets(form, size, n_rows, d)
-        place = dial.Dial.of("subset_size", self.subset_size)
+            size = search.auto_subset_size(X, self._numbers(target), weight, intercept=p > d)
+            return search.objective_at(form, size, n_rows, d, batch_size=batch)
+        place = search.Dial.of("subset_size", self.subset_size)
         if isinstance(place.size, int) and place.size > n_rows:
             raise ValueError(
                 f"subset_size must be at most the number of rows {n_rows}, got {place.size}; pass a fraction instead"
             )
-        return dial.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
+        # as asked, even where it is MSE: the warning of the loss says so
+        return search.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
     def _note_validation(self, history: History, target: NDArray[Any] | None) -> None:
         """Set the scores on validation rows with these targets: accuracy for classes, else R² over all outputs."""

@@ -7,8 +7,8 @@ import pytest
 from tests.close import assert_close
 from tests.seeds import SEED
 
-from rlploss import MSE, RLP
-from rlploss.estimators.dial import (
+from rlploss import MSE, RLP, CrossEntropy
+from rlploss.estimators.search import (
     DIALS,
     LINEAR_END,
     MSE_END,
@@ -37,11 +37,12 @@ def test_fractions_outside_their_range(size):
 
 def test_an_objective_is_mse_up_to_p_and_rlp_beyond():
     form = RLP(ridge=0.5, mixup=0.25)
-    assert objective_at(5, 100, 4, form, batch_size=30) == MSE(30, mixup=0.25)
-    found = objective_at(6, 100, 4, form)
+    assert objective_at(form, 5, 100, 4, batch_size=30) == MSE(30, mixup=0.25)
+    found = objective_at(form, 6, 100, 4)
     assert found == RLP(6, 1000, subsets_per_step=3, ridge=0.5, mixup=0.25)
-    assert objective_at(5, 100, 4, RLP(probe="sum")) == RLP(5, 1000, subsets_per_step=4, probe="sum")  # p = 4: no ones
-    assert objective_at(4, 100, 4, RLP(probe="sum")) == MSE(100)
+    assert objective_at(RLP(probe="sum"), 5, 100, 4) == RLP(5, 1000, subsets_per_step=4, probe="sum")  # p = 4: no ones
+    assert objective_at(RLP(probe="sum"), 4, 100, 4) == MSE(100)
+    assert objective_at(form, None, 100, 4, end=CrossEntropy) == CrossEntropy(100, mixup=0.25)
 
 
 @pytest.mark.parametrize("n", [2, 30, 1000, 400_000])
