@@ -26,7 +26,7 @@ from tests.torture import fuzz
 from tests.torture.targets import check_csv
 
 from rlploss import MSE, RegressionNet, Steps, cli, fit
-from rlploss.compare.columns import make_design
+from rlploss.compare.design import make_design
 from rlploss.compare.read import TableError, read_table
 from rlploss.lab.text import csv_text, markdown_text, sentence, shown
 from rlploss.training import checkpoint as checkpoints

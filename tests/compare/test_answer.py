@@ -16,8 +16,8 @@ from tests.seeds import SEED, paired_readings
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare, report
 from rlploss.compare.answer import Answer, Reached, answer, gap, paired, reverse
-from rlploss.compare.columns import make_design
 from rlploss.compare.comparison import sample
+from rlploss.compare.design import make_design
 from rlploss.compare.train import Trainer
 from rlploss.lab import stats
 from rlploss.lab.study import StoredCell, TrainedNetwork
@@ -173,16 +173,16 @@ def told(monkeypatch, best, test, *, at_mse=False, useless=False, beats_nothing=
     second = named["rlp" if best == "mse+l2" else "mse+l2"]
     lead = TESTS[test] if best == "rlp" else reverse(TESTS[test]) if second.name == "rlp" else TESTS["undecided"]
     made = Answer(
-        named["rlp"],
-        against,
-        (named["mse+l2"], named["ridge"]),
-        named[best],
-        second,
-        lead,
-        0,
-        4,
-        beats_nothing,
-        useless,
+        ours=named["rlp"],
+        against=against,
+        rivals=(named["mse+l2"], named["ridge"]),
+        best=named[best],
+        second=second,
+        lead=lead,
+        stays=0,
+        of=4,
+        beats_nothing=beats_nothing,
+        useless=useless,
     )
     monkeypatch.setattr(Comparison, "answer", lambda self: made)
     use, rlp, sure = found.lines()

@@ -11,8 +11,8 @@ from tests.seeds import SEED
 from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
-from rlploss.compare.columns import make_design
 from rlploss.compare.comparison import check_rows, dial_said, of_use
+from rlploss.compare.design import make_design
 from rlploss.compare.rows import TargetScale, class_measures
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
@@ -370,7 +370,7 @@ def test_settings_that_come_to_the_same_are_trained_once():
     one = Trainer(X, X[:, 0], "regression")
     rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
     cell = one.cell(rlp, (0,), 10)
-    made = one._runners(cell, one.data(0), [(setting, False) for setting in rlp.settings])
+    made = one._runners(cell, one.data(0), one.settings(rlp))
     assert len(made) == arms.N_SETTINGS
     assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)
 

@@ -13,7 +13,7 @@ from rlploss.cli.compare import _own_losses
 from rlploss.compare import survey
 from rlploss.compare.survey import TRAITS, Request, SurveyArm, drawn_rows, load_rows, train
 from rlploss.compare.survey_report import answers, build
-from rlploss.compare.surveyed import WORDS, Ranks, Survey
+from rlploss.compare.survey_results import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
 from rlploss.lab import report, stats
 from rlploss.lab.study import CellResult, StoredCell, TrainedNetwork, loss_json
@@ -380,7 +380,7 @@ def test_a_directory_of_another_command_is_refused(stub, tmp_path, capsys):
 
 def test_reports_do_not_decide_which_rows_are_ours():
     text = Path(survey.__file__).read_text()
-    assert "surveyed" not in text
+    assert "survey_results" not in text
     assert "survey_report" not in text
 
 

@@ -130,7 +130,7 @@ def check_table(case: tuple[str, str, bytes]) -> bool:
 
 
 def _design(path: Path, encoding: str = "utf-8") -> bool:
-    from rlploss.compare.columns import make_design
+    from rlploss.compare.design import make_design
     from rlploss.compare.read import TableError, read_table
     from rlploss.compare.report import columns_table
     from rlploss.lab.report import Report, Section, html

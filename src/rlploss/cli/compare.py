@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,8 @@ from rlploss._progress import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.columns import Column, Design
+    from rlploss.compare.columns import Column
+    from rlploss.compare.design import Design
 
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
@@ -93,21 +94,21 @@ def compare(
     ] = False,
 ) -> None:
     """Say what to use on a table of your own, and whether RLP helps. Keep the model that does best."""
-    with ExitStack() as ending:
-        from rlploss.lab.workers import LocalProcesses, Process, cores
+    from rlploss.lab.workers import LocalProcesses, Process, cores
 
-        # Much of a small network's time is Python's, which has one core for each process: the second imports meanwhile.
-        alone = workers != "auto" or cores() < 2 or "torch" in sys.modules
-        pair = LocalProcesses(2, here=True, team=[] if alone else [Process("rlploss.compare.train")])
-        ending.callback(pair.close)
+    # Much of a small network's time is Python's, which has one core for each process: the second imports meanwhile.
+    alone = workers != "auto" or cores() < 2 or "torch" in sys.modules
+    with closing(LocalProcesses(2, here=True, team=[] if alone else [Process("rlploss.compare.train")])) as pair:
         from rich.console import Console
 
         from rlploss.compare import comparison, report
         from rlploss.lab.report import show
 
-        shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-        losses, numbers = _own_values(loss), {"decimal": decimal, "thousands": thousands}
-        design = _read(table, target, task, drop, encoding, time=time, group=group, **numbers)
+        shown = Console()
+        progress = Console(stderr=True, quiet=quiet or as_json)
+        losses = _own_values(loss)
+        written = {"decimal": decimal, "thousands": thousands}
+        design = _read(table, target, task, drop, encoding, time=time, group=group, **written)
         place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
         _check_place(place, design, table.name)
         found = comparison.compare(
@@ -166,7 +167,7 @@ def inspect(
 
 
 def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None) -> Design:
-    from rlploss.compare.columns import make_design
+    from rlploss.compare.design import make_design
     from rlploss.compare.read import read_table
 
     frame = read_table(table, encoding=encoding)
@@ -184,7 +185,7 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     if columns:
         show(console, columns_table(columns))
     if plain := len(design.columns) - len(columns):
-        say(console, f"{plain} column{'s' * (plain > 1)} taken as {'they stand' if plain > 1 else 'it stands'}.")
+        say(console, "1 column taken as it stands." if plain == 1 else f"{plain} columns taken as they stand.")
     for text in design.warnings:
         say(console, f"Warning: {text}.")
 

@@ -45,14 +45,13 @@ def survey(
 
     console, team = Console(), parse_workers(workers)
     kind = "classification" if classification else "regression"
-    chosen = study.table_names(kind, half) if tables is None else _names(tables) or ()
     request = study.Request(
-        tuple(chosen),
-        _numbers(rows) or ((100,) if quick else (100, 1000)),
-        (3 if quick else 10) if splits is None else splits,
-        1000 if quick else study.STEPS,
-        _own_losses(loss, study.ARMS[kind]),
-        kind,
+        tables=_names(tables) or tuple(study.table_names(kind, half)),
+        rows=_numbers(rows) or ((100,) if quick else (100, 1000)),
+        splits=(3 if quick else 10) if splits is None else splits,
+        steps=1000 if quick else study.STEPS,
+        losses=_own_losses(loss, study.ARMS[kind]),
+        kind=kind,
     )
     cells = request.cells()  # few rows first
     if list_:
@@ -84,14 +83,15 @@ def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> No
     sizes = {table: load_rows(table).X.shape for table in seconds}
     shown = [(table, half_of(table), f"{n:,}", f"{d}", duration(seconds[table])) for table, (n, d) in sizes.items()]
     show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
-    say(console, f"{len(cells)} cells, about {duration(sum(seconds.values()))} on {cores} core{'s' * (cores > 1)}.")
+    on = "1 core" if cores == 1 else f"{cores} cores"
+    say(console, f"{len(cells)} cells, about {duration(sum(seconds.values()))} on {on}.")
 
 
 def render(store: Store, out: Path, console: Console) -> None:
     """Write the report of what is stored, and show its first lines."""
     from rlploss.compare.survey import Request
     from rlploss.compare.survey_report import build
-    from rlploss.compare.surveyed import Survey
+    from rlploss.compare.survey_results import Survey
     from rlploss.lab import report
 
     options = store.requests()[NAME]

@@ -15,7 +15,7 @@ from scipy import special
 
 from rlploss._scaling import Array
 from rlploss.compare.arms import BASELINES, Contender
-from rlploss.compare.columns import Design
+from rlploss.compare.design import Design
 from rlploss.compare.rows import MEASURES
 from rlploss.compare.train import Trainer
 from rlploss.lab import stats
@@ -89,7 +89,8 @@ def paired(ours: Reached, theirs: Reached, *, lower_is_better: bool, overlap: fl
     n = min(len(ours.values), len(theirs.values))
     a, b = (np.asarray(one.values[:n], dtype=np.float64) for one in (ours, theirs))
     ratio = lower_is_better and bool((a > 0).all() and (b > 0).all())
-    least, unit = 0.0, 0.5 if ratio else 1.0
+    least = 0.0
+    unit = 0.5 if ratio else 1.0
     rows = list(zip(ours.rows[:n], theirs.rows[:n], strict=True))
     if n > 1 and rows and (ratio or not lower_is_better):
         gaps = [x / x.mean() - y / y.mean() if ratio else y - x for x, y in rows]  # of every test row
@@ -201,11 +202,26 @@ def answer(
         tied = [one for one in contenders if rank(one) - rank(best) < half and one.model not in BASELINES]
         best = min(tied, key=lambda one: reached[one.name].tie, default=best)
         second = min((one for one in contenders if one is not best), key=rank)
-    lost = [[one is t or test(one, t).p >= ALPHA or not test(one, t).better for t in trivial] for one in (ours, best)]
+
+    def is_useless(one: Contender) -> bool:
+        tests = [test(one, baseline) for baseline in trivial if baseline is not one]
+        return one in trivial or any(c.p >= ALPHA or not c.better for c in tests)
+
     lead = test(best, second)
     if ours in (best, second):  # the same test in every line
         lead = against[second.name] if best is ours else reverse(against[best.name])
-    return Answer(ours, against, rivals, best, second, lead, stays, of, any(lost[0]), any(lost[1]))
+    return Answer(
+        ours=ours,
+        against=against,
+        rivals=rivals,
+        best=best,
+        second=second,
+        lead=lead,
+        stays=stays,
+        of=of,
+        beats_nothing=is_useless(ours),
+        useless=is_useless(best),
+    )
 
 
 @dataclass(frozen=True)
@@ -280,7 +296,8 @@ class Comparison:
         trivial = next((one for one in self.contenders if one.name in BASELINES), None)
         value = float(self.values(a.best.name).mean())
         how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
-        against, at_mse = "", best != a.best.label
+        against = ""
+        at_mse = best != a.best.label
         if trivial is not None and trivial is not a.best:
             base = float(self.values(trivial.name).mean())
             against = f", against {base:.1%} for the most frequent class"

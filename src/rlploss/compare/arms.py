@@ -41,6 +41,7 @@ class Setting:
     objective: Objective
     dial: Dial | None
     optimizer: Adam
+    log: bool = False  # whether it predicts the logarithm of the target
 
     def objective_for(self, n_rows: int, n_features: int) -> Objective:
         """Return the objective for so many rows: no batch is larger, and subsets no larger than the columns are MSE."""
@@ -158,7 +159,14 @@ def contenders_for(
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
     own = tuple(
-        Contender(name, name, "ochre", as_loss(name, loss, taken), "batch", session=f"{name} of this session" * session)
+        Contender(
+            name,
+            label=name,
+            style="ochre",
+            objective=as_loss(name, loss, taken),
+            own="batch",
+            session=f"{name} of this session" if session else "",
+        )
         for name, loss in (losses or {}).items()
     )
     if names is None:

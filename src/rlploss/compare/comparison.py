@@ -24,9 +24,10 @@ from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contender, contenders_for
-from rlploss.compare.columns import Design, frame_of, make_design
+from rlploss.compare.columns import frame_of
+from rlploss.compare.design import Design, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import MEASURES, WINDOWS, filled
+from rlploss.compare.rows import MEASURES, WINDOWS, filled, medians
 from rlploss.compare.train import Trainer
 from rlploss.estimators.search import Index, auto_subset_size
 from rlploss.lab.run import execute, plan
@@ -334,7 +335,9 @@ def dial_said(rows: Trainer) -> str:
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."
     rlp = next(one for one in contenders_for(rows.task) if one.is_rlp)
     sizes = sorted({setting.subset_size(n, d) or 0 for setting in rlp.settings} - {0})
-    auto = auto_subset_size(filled(rows.X)[0], np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y)
+    auto = auto_subset_size(
+        filled(rows.X, medians(rows.X)), np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
+    )
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     return (
         f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "

@@ -21,9 +21,10 @@ from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
 from rlploss.compare.arms import LARGE
-from rlploss.compare.columns import Class, Column, frame_of
+from rlploss.compare.columns import Column, frame_of
+from rlploss.compare.design import Class
 from rlploss.compare.read import TableError
-from rlploss.compare.rows import TargetScale, filled
+from rlploss.compare.rows import TargetScale, filled, medians
 from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
 from rlploss.lab.text import LabError
 from rlploss.models import Skip, WeightedMean
@@ -83,7 +84,7 @@ class FillAndScale(TransformerMixin, Made):
 
     def transform(self, X: Array) -> Array:
         """Return numbers [n, d] without gaps."""
-        return np.asarray((np.where(np.isnan(X), self.median, X) - self.mean) / self.scale)
+        return (filled(X, self.median) - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -152,25 +153,26 @@ def train_model(found: Comparison) -> Pipeline:
     more training rows than others: where that changes what boosting tries, the splits with most rows decide.
     """
     design, one = found.design, found.answer().best
-    (X,) = filled(design.X)
-    scaling, y = Scaling.of(X), design.target.y
-    X = scaling.inputs(X)
+    y = design.target.y
+    middle = medians(design.X)
+    scaling = Scaling.of(filled(design.X, middle))
+    numbers = FillAndScale(middle, scaling.x_mean, scaling.x_scale)
+    X = numbers.transform(design.X)
     n_train = found.values(one.name, "n_train")
     alike = (n_train > LARGE) == (n_train.max() > LARGE)
     chosen = found.values(one.name, "setting")
     setting = int(Counter(chosen[alike]).most_common(1)[0][0])
     taken = alike & (chosen == setting)
     steps = sorted(found.values(one.name, "best_step")[taken])
-    middle = int(steps[len(steps) // 2])
+    n_steps = int(steps[len(steps) // 2])
     in_logs = bool(found.values(one.name, "log")[taken][0])
     target = TargetScale.of(y, log=in_logs, n_classes=len(design.target.classes))
     if one.model:
         model, _ = found.rows.tries(one, int(n_train.max()), 0)[setting]
-        kept = fit_model(with_trees(model, middle), X, target.scaled(y))
+        kept = fit_model(with_trees(model, n_steps), X, target.scaled(y))
         kept = _members(kept) if one.model == "rlp-cv" else kept
     else:
-        tried = one.settings[setting % len(one.settings)]
-        problem = network_problem(tried, X, target.matrix(y), 0, Steps(middle))
+        problem = network_problem(found.rows.settings(one)[setting], X, target.matrix(y), 0, Steps(n_steps))
         try:
             (history,) = found.rows.fit(one, [problem], lambda _: None)
         except DivergenceError as error:
@@ -178,7 +180,6 @@ def train_model(found: Comparison) -> Pipeline:
         assert history.model is not None
         kept = (Chain.of(history.model),)
     columns = ReadColumns([column for column in design.columns if column.names])
-    numbers = FillAndScale(np.nanmedian(design.X, axis=0), scaling.x_mean, scaling.x_scale)
     last = Kept(kept, target, design.target.values, one.gives_logits)
     return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
 

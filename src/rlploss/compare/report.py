@@ -55,7 +55,9 @@ def result_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def result_table(found: Comparison, *, short: bool = False) -> Table:
     """Return the results as they are shown, the best first; `short` fits a terminal."""
-    ours, words, lower = found.answer().ours.label, found.measures, found.lower_is_better
+    ours = found.answer().ours.label
+    lower = found.lower_is_better
+    words = found.measures
     first, *others = words
     comma, to = (", ", "–") if short else (",\u00a0", " to ")
     rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not lower)
@@ -89,9 +91,16 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
         "of no difference; undecided is neither better, worse nor level. All speak of other splits of this table, not "
         "of other tables. Seconds are for all splits and settings."
     )
-    title, exact = f"Test rows, mean over {len(found.seeds)} splits", tuple(tuple(row.values()) for row in rows)
-    at = head.index("verdict")
-    return Table("results", title, head, lines, tuple(rows[0]), exact, (note,), text_columns=frozenset({at}))
+    return Table(
+        "results",
+        f"Test rows, mean over {len(found.seeds)} splits",
+        head,
+        lines,
+        data_header=tuple(rows[0]),
+        data_rows=tuple(tuple(row.values()) for row in rows),
+        notes=(note,),
+        text_columns=frozenset({head.index("verdict")}),
+    )
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
@@ -202,9 +211,11 @@ def write(found: Comparison, directory: Path) -> Path:
 
 def as_json(found: Comparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
-    design, panel, dial = found.design, dial_panel(found), None
-    if panel is not None:
-        (line,), (stays, of) = panel.lines, found.dial_stays()
+    design = found.design
+    dial = None
+    if (panel := dial_panel(found)) is not None:
+        (line,) = panel.lines
+        stays, of = found.dial_stays()
         dial = {"subset_size": line.x.tolist(), "relative_error": line.y.tolist(), "chose_mse": stays, "splits": of}
     return {
         "summary": found.summary(),

@@ -146,11 +146,18 @@ class Rows:
     def data(self, seed: int) -> SplitData:
         """Return the rows of a seed: they depend on the seed, never on the contender."""
         train, test = self.split(seed)
-        X, X_test = filled(self.X[train], self.X[test])
+        middle = medians(self.X[train])
+        X = filled(self.X[train], middle)
         scaling = Scaling.of(X)
-        folds = self.folds(train, np.random.default_rng([seed, 2]))
-        rows = scaling.inputs(X), self.y[train], scaling.inputs(X_test), self.y[test]
-        return SplitData(seed, *rows, folds, self.n_classes)
+        return SplitData(
+            seed=seed,
+            X=scaling.inputs(X),
+            y=self.y[train],
+            X_test=scaling.inputs(filled(self.X[test], middle)),
+            truth=self.y[test],
+            folds=self.folds(train, np.random.default_rng([seed, 2])),
+            n_classes=self.n_classes,
+        )
 
     def split(self, seed: int) -> Split:
         """Return training and test rows.
@@ -226,12 +233,15 @@ def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
     }
 
 
-def filled(train: Array, *others: Array) -> list[Array]:
-    """Return rows with missing values filled by the median of the training rows, 0 for a column without values."""
-    from sklearn.impute import SimpleImputer
+def medians(X: Array) -> Array:
+    """Return the median of every column [d], 0 for a column without values."""
+    empty = np.isnan(X).all(axis=0)
+    return np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
 
-    imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(train)
-    return [imputer.transform(rows) for rows in (train, *others)]
+
+def filled(X: Array, middle: Array) -> Array:
+    """Return rows with `middle` [d] in place of missing values."""
+    return np.where(np.isnan(X), middle, X)
 
 
 def n_test_rows(n_rows: int) -> int:

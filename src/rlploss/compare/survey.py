@@ -131,7 +131,7 @@ class Request:
         """Tables with few rows first, at random before outside; one that has no more rows is not drawn again."""
         made: dict[tuple[str, bool, int], SurveyTask] = {}
         for rows, outside, table in itertools.product(sorted(self.rows), (False, True), self.tables):
-            name = f"{table}, {rows:,} rows{', outside' * outside}"
+            name = f"{table}, {rows:,} rows" + (", outside" if outside else "")
             digest = "uci" if table == WINE else survey_tables()[table].sha256[:16]
             train, _ = drawn_rows(table, rows, outside).split(0)
             task = SurveyTask(name, table, digest, rows, outside, self.kind)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from rlploss import __version__
 from rlploss._progress import duration
 from rlploss.compare.survey import STEPS
-from rlploss.compare.surveyed import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
+from rlploss.compare.survey_results import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
@@ -67,7 +67,7 @@ def answers(found: Survey) -> tuple[str, ...]:
         told[0] += " Rules of the estimators were tuned on these tables: the held-out half decides."
     others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
     for draw, tasks in groups.items():
-        if draw[1]:
+        if draw.outside:
             continue
         best, against = found.over_best(tasks, "rlp-cv", others)
         told.append(
@@ -79,7 +79,7 @@ def answers(found: Survey) -> tuple[str, ...]:
 
 
 def _where(draw: Draw) -> str:
-    return f"{draw[0]:,} training rows{', test rows outside' * draw[1]}"
+    return f"{draw.rows:,} training rows" + (", test rows outside" if draw.outside else "")
 
 
 def _ratio(c: Comparison) -> str:
@@ -142,17 +142,23 @@ def _pairs_table(found: Survey) -> Table:
                 cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
                 exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts))
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
+    note = (
+        "Geometric mean over tables with its 95 % t-interval over tables, each table's mean over splits counted once; "
+        f"then tables on which it is {'/'.join(WORDS)}, at 5 % for each table alone, so that one in twenty level "
+        "tables looks better or worse by chance. Level: the interval lies within "
+        f"{MARGINS['ratio'][1] - 1:.0%} of no difference."
+    )
     return Table(
-        "pairs", "Ratios of squared errors over tables",
-        ("half", "ratio", *map(_where, found.draws)), tuple(shown),
-        ("half", "ours", "theirs", "rows", "outside", "ratio", "low", "high", "p", "word", "tables", *WORDS),
-        tuple(exact),
-        ("Geometric mean over tables with its 95 % t-interval over tables, each table's mean over splits counted once; "
-         f"then tables on which it is {'/'.join(WORDS)}, at 5 % for each table alone, so that one in twenty level "
-         "tables looks better or worse by chance. Level: the interval lies within "
-         f"{MARGINS['ratio'][1] - 1:.0%} of no difference.",),
-        frozenset({1}), frozenset({len(pairs)}),
-    )  # fmt: skip
+        "pairs",
+        "Ratios of squared errors over tables",
+        ("half", "ratio", *map(_where, found.draws)),
+        tuple(shown),
+        data_header=("half", "ours", "theirs", *Draw._fields, "ratio", "low", "high", "p", "word", "tables", *WORDS),
+        data_rows=tuple(exact),
+        notes=(note,),
+        text_columns=frozenset({1}),
+        rules=frozenset({len(pairs)}),
+    )
 
 
 def _tables_table(found: Survey) -> Table:
@@ -161,21 +167,27 @@ def _tables_table(found: Survey) -> Table:
     exact: list[tuple[Scalar, ...]] = []
     for half in found.halves:
         for task in found.tasks(half=half):
-            c, draw = found.on(task, "rlp", found.rival), (task.rows, task.outside)
+            c, draw = found.on(task, "rlp", found.rival), Draw.of(task)
             by_table.setdefault(task.table, {})[draw] = Text(_ratio(c), TONES[c.word])
             traits = [found.trait(task, name) for name in TRAIT_WORDS]
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
             exact.append((task.table, half, *draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
     shown = [(name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()]
+    data = ("table", "half", "draw_rows", "outside", "ratio", "low", "high", "p", "word", *TRAIT_WORDS, *found.arms)
+    note = (
+        "Ratio of squared errors with its 95 % interval over splits, which share rows: the variance is s²·(1/n + test "
+        "rows / other rows of the table). The CSV has the traits, and the error of every arm (geometric mean over "
+        "splits)."
+    )
     return Table(
-        "tables", f"RLP / {found.labels[found.rival]} on every table", ("table", *map(_where, found.draws)),
+        "tables",
+        f"RLP / {found.labels[found.rival]} on every table",
+        ("table", *map(_where, found.draws)),
         tuple(shown),
-        ("table", "half", "draw_rows", "outside", "ratio", "low", "high", "p", "word", *TRAIT_WORDS, *found.arms),
-        tuple(exact),
-        ("Ratio of squared errors with its 95 % interval over splits, which share rows: the variance is s²·(1/n + test "
-         "rows / other rows of the table). The CSV has the traits, and the error of every arm (geometric mean over "
-         "splits).",),
-    )  # fmt: skip
+        data_header=data,
+        data_rows=tuple(exact),
+        notes=(note,),
+    )
 
 
 def _when_table(effects: Sequence[Effect]) -> Table:
@@ -183,10 +195,15 @@ def _when_table(effects: Sequence[Effect]) -> Table:
         (TRAIT_WORDS[e.trait][0], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
         for e in effects
     ]
-    title, head = "How RLP's ratio changes with one standard deviation more", ("trait", "factor", "95 % interval")
-    exact = tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects)
-    data = ("trait", "factor", "low", "high", "word")
-    return Table("when", title, (*head, "more of it"), tuple(rows), data, exact, text_columns=frozenset({3}))
+    return Table(
+        "when",
+        "How RLP's ratio changes with one standard deviation more",
+        ("trait", "factor", "95 % interval", "more of it"),
+        tuple(rows),
+        data_header=("trait", "factor", "low", "high", "word"),
+        data_rows=tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects),
+        text_columns=frozenset({3}),
+    )
 
 
 def _facts(found: Survey) -> tuple[tuple[str, str], ...]:

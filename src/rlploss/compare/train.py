@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from rlploss.distributed import one_torch_thread
 from rlploss.estimators.search import BATCH, Replica, choose, train_further
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.models import build_network
-from rlploss.training.evaluation import Event, History
+from rlploss.training.evaluation import History
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Adam, Problem, Steps, make_job
 from rlploss.training.loop import DivergenceError
@@ -73,8 +73,8 @@ class Trainer(Rows):
     # Networks
 
     def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
-        started, logits = time.perf_counter(), cell.arm.gives_logits
-        tries = [(setting, log) for log in self.logs for setting in cell.arm.settings]
+        started = time.perf_counter()
+        tries = self.settings(cell.arm)
         with one_torch_thread():
             splits = [self._runners(cell, one, tries) for one in data]
         plan = heats(cell)
@@ -90,43 +90,52 @@ class Trainer(Rows):
         # The chosen setting on all training rows, and the test rows, which are used here only.
         chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
         refits = [
-            network_problem(setting, one.X, one.scale(log).matrix(one.y), one.seed, Steps(stop))
-            for one, ((setting, log), stop) in zip(data, chosen, strict=True)
+            network_problem(setting, one.X, one.scale(setting.log).matrix(one.y), one.seed, Steps(stop))
+            for one, (setting, stop) in zip(data, chosen, strict=True)
         ]
         histories = self.fit(cell.arm, refits, lambda done: tell(0.9 + 0.1 * done))
         seconds = (time.perf_counter() - started) / len(data)
         networks = []
-        for one, choice, ((_, log), stop), history in zip(data, choices, chosen, histories, strict=True):
+        for one, choice, (setting, stop), history in zip(data, choices, chosen, histories, strict=True):
             assert history.model is not None
             with torch.no_grad():
                 out = history.model(torch.tensor(one.X_test, dtype=torch.float32)).double().numpy()
-            predicted = one.scale(log).original(out, logits=logits)
-            sizes = [setting.subset_size(*one.X.shape) or 0 for setting, _ in tries]  # 0 is MSE
-            values = {"best_step": float(stop), "subset_size": float(sizes[choice.setting]), "log": float(log)}
-            values["late"] = float(stop > LAST_PART * cell.budget.n)  # it might have gone on
+            predicted = one.scale(setting.log).original(out, logits=cell.arm.gives_logits)
+            sizes = [tried.subset_size(*one.X.shape) or 0 for tried in tries]  # 0 is MSE
+            values = {
+                "setting": float(choice.setting),
+                "best_step": float(stop),
+                "subset_size": float(sizes[choice.setting]),
+                "log": float(setting.log),
+                "late": float(stop > LAST_PART * cell.budget.n),  # it might have gone on
+                **one.measures(predicted),
+            }
             curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
             kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
-            values |= {"setting": float(choice.setting), **one.measures(predicted)}
             kept |= one.kept(predicted, whole=one is data[0])
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
         return str(histories[0].settings.get("engine", "torch")), networks
 
-    def _runners(
-        self, cell: ComparisonCell, one: SplitData, tries: Sequence[tuple[Setting, bool]]
-    ) -> list[list[Runner]]:
+    def settings(self, arm: Contender) -> list[Setting]:
+        """Return what a network tries: its settings, and again for the logarithm of a skewed target."""
+        return [replace(setting, log=log) for log in self.logs for setting in arm.settings]
+
+    def _runners(self, cell: ComparisonCell, one: SplitData, tries: Sequence[Setting]) -> list[list[Runner]]:
         """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
         made: dict[str, list[Runner]] = {}
-        scales, found = {log: one.scale(log) for log in self.logs}, []
+        found = []
+        scales = {log: one.scale(log) for log in self.logs}
         targets = {log: scale.matrix(one.y) for log, scale in scales.items()}
-        for setting, log in tries:
-            problems = [network_problem(setting, one.X[train], targets[log][train], one.seed) for train, _ in one.folds]
-            same = repr((log, setting.optimizer, [problem.objective for problem in problems]))
+        for setting in tries:
+            Y = targets[setting.log]
+            problems = [network_problem(setting, one.X[train], Y[train], one.seed) for train, _ in one.folds]
+            same = repr((setting.log, setting.optimizer, [problem.objective for problem in problems]))
             if same not in made:
                 made[same] = [
                     Runner(
                         job=make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
                         rows=one.X[validation].astype(np.float32),
-                        measure=one.error(validation, scales[log], logits=True),
+                        measure=one.error(validation, scales[setting.log], logits=True),
                     )
                     for problem, (_, validation) in zip(problems, one.folds, strict=True)
                 ]
@@ -162,7 +171,8 @@ class Trainer(Rows):
     def _model(self, arm: Contender, one: SplitData, *, whole: bool) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
         started = time.perf_counter()
-        tries, stages = self.tries(arm, len(one.X), one.seed), STAGES if arm.model == "boosting" else ()
+        tries = self.tries(arm, len(one.X), one.seed)
+        stages = STAGES if arm.model == "boosting" else ()
         errors = np.zeros((len(tries), len(one.folds), len(stages) or 1))
         for at, (model, log) in enumerate(tries if errors[:, 0].size > 1 else ()):
             scale = one.scale(log)
@@ -179,7 +189,8 @@ class Trainer(Rows):
         fitted = fit_model(with_trees(model, trees), one.X, scale.scaled(one.y))
         predicted = scale.original(outputs(fitted, one.X_test, self.n_classes)[0])
         values = {"setting": float(choice.setting), "best_step": float(trees), "log": float(log), "late": 0.0}
-        seconds, kept = time.perf_counter() - started, one.kept(predicted, whole=whole)
+        kept = one.kept(predicted, whole=whole)
+        seconds = time.perf_counter() - started
         return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
@@ -222,12 +233,6 @@ class Runner(Replica):
     measure: Callable[[Array], float]
     errors: list[float] = field(default_factory=list)  # at every evaluation
 
-    def watch(self, event: Event) -> None:
-        """Keep the weights and measure them at the end: to do so means to wait for Python's lock beside others."""
-        super().watch(event)
-        if event.step == self.job.total_steps:
-            self.measured()
-
     def measured(self) -> None:
         """Measure the outputs on the validation rows at all evaluations since the last time."""
         if self.kept:
@@ -241,7 +246,9 @@ class Runner(Replica):
 
 def heats(cell: ComparisonCell) -> list[NDArray[np.int64]]:
     """Return the steps at which networks are measured, heat by heat: each takes as many steps as all before it."""
-    total, found, begin, end = cell.budget.n, [], 0, min(cell.budget.n, EVALUATIONS * cell.evaluate_every)
+    total = cell.budget.n
+    found = []
+    begin, end = 0, min(total, EVALUATIONS * cell.evaluate_every)
     while begin < total:
         every = -(-(end - begin) // (EVALUATIONS // 2 if begin else EVALUATIONS))
         found.append(np.minimum(np.arange(begin + every, end + every, every), end))
@@ -251,7 +258,8 @@ def heats(cell: ComparisonCell) -> list[NDArray[np.int64]]:
 
 def race(splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np.int64]], tell: Tell) -> None:
     """Train the networks [split][setting][fold] in heats, until no setting is worth another."""
-    begin, last, n = 0, int(plan[-1][-1]), 0
+    begin = n = 0  # steps and evaluations so far
+    last = int(plan[-1][-1])
     going = [list({id(folds): folds for folds in split}.values()) for split in splits]
     for heat, steps in enumerate(plan):
         runners = [runner for split in going for folds in split for runner in folds]

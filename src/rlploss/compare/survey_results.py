@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats as scipy_stats
@@ -26,7 +27,18 @@ TRAIT_WORDS = {
     "noise": ("noise", False),
     "distance": ("distance of test rows", True),
 }
-Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
+
+
+class Draw(NamedTuple):
+    """How rows of a table are drawn."""
+
+    rows: int  # that train
+    outside: bool  # whether test rows lie outside
+
+    @classmethod
+    def of(cls, task: SurveyTask) -> Draw:
+        """The draw of a task."""
+        return cls(task.rows, task.outside)
 
 
 @dataclass(frozen=True)
@@ -64,23 +76,26 @@ class Survey:
     """The tables of which every arm is there."""
 
     def __init__(self, request: Request, read: Callable[[SurveyCell], StoredCell | None]) -> None:
-        self.request, self.rival, tasks = request, RIVAL[request.kind], request.tasks
+        wanted = (SEEN, *request.arms)
+        tasks = request.tasks
+        self.request = request
+        self.rival = RIVAL[request.kind]
         self.labels = {arm.arm: arm.name for arm in request.arms}
-        self.arms, self.n_tasks = tuple(self.labels), len(tasks)
+        self.arms = tuple(self.labels)
+        self.n_tasks = len(tasks)
         self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
         for task in tasks:
-            wanted = (SEEN, *request.arms)
             found = {arm.arm: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
             if len(found) == len(wanted):
                 self.cells[task] = found
-        self.draws: tuple[Draw, ...] = tuple(dict.fromkeys((task.rows, task.outside) for task in self.cells))
+        self.draws = tuple(dict.fromkeys(map(Draw.of, self.cells)))
         self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
         every = {(half, draw): self.tasks(draw, half) for half in self.halves for draw in self.draws}
         self.groups = {key: tasks for key, tasks in every.items() if tasks}
 
     def tasks(self, draw: Draw | None = None, half: str = "") -> list[SurveyTask]:
         """The tasks of a draw and a half, or of all."""
-        drawn = [task for task in self.cells if draw in (None, (task.rows, task.outside))]
+        drawn = [task for task in self.cells if draw in (None, Draw.of(task))]
         return [task for task in drawn if half in ("", half_of(task.table))]
 
     def errors(self, task: SurveyTask, arm: str) -> Array:
