@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "theory": {"loss"},
     "distributed": {"loss"},
     "training": {"loss", "distributed"},
-    "tracking": {"training"},
+    "tracking": {"training", "distributed"},
     "estimators": TOOL,
     "datasets": set(),
     "lab": LAB,

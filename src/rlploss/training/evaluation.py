@@ -86,9 +86,12 @@ class Evaluator:
             metrics = "accuracy" if classes else "mse"
         for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
             if callable(metric):
-                self.functions[getattr(metric, "__name__", type(metric).__name__)] = metric
+                name, function = getattr(metric, "__name__", type(metric).__name__), metric
             else:
-                self.functions[metric] = METRICS[one_of("metrics", metric, METRICS)](validation)
+                name, function = metric, METRICS[one_of("metrics", metric, METRICS)](validation)
+            if name in (*AXES, "loss", *self.functions):
+                raise ValueError(f"metrics must have names of their own, got {name!r} again; rename the function")
+            self.functions[name] = function
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
@@ -128,7 +131,7 @@ class Stopper:
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
         if not (metrics := tuple(metrics)):
             raise ValueError(
-                "early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)"
+                "early_stopping needs validation rows and a metric, got none; pass validation=(X, y), not metrics=[]"
             )
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
@@ -141,7 +144,7 @@ class Stopper:
     def better(self, value: float, step: int) -> bool:
         """Take in the metric of one evaluation; True if it is the best so far."""
         value = self._sign * value
-        if value < self._best - self.rule.min_delta or (math.isinf(self._best) and math.isfinite(value)):
+        if value < self._best - self.rule.min_delta:
             self._best, self.best_step = value, step
             self.waited = 0
             return True

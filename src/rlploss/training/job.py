@@ -239,6 +239,8 @@ def make_job(
     _check_meaning(wanted, table, n_processes)
     if schedule is not None and not callable(schedule):
         one_of("schedule", schedule, ("cosine", "linear"))
+    if problem.validation is not None and (not isinstance(problem.validation, tuple) or len(problem.validation) != 2):
+        raise TypeError(f"validation must be a tuple (X, y), got {type(problem.validation).__name__}; write (X, y)")
     known = {} if known is None else known
     kind = (loss, table.classes, table.n_outputs, table.x.dtype, where)
     key = (*kind, *(id(part) for part in problem.validation or ()))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, one_of, plan_sizes
+from rlploss._checks import count, n_different, one_of, outside, plan_sizes
 from rlploss._values import Value, from_json, loaded_by_path, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
@@ -156,6 +156,7 @@ class RLP(Objective):
                 size = smallest
         n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
         plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
         per_step = self.subsets_per_step or min(n_processes, n_subsets)
         per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
