@@ -33,9 +33,6 @@ def gather(table, data, s, out):
             rest = data.lam.dtype.type(1) - lam
             for j in range(d):
                 taken[i - low, j] = lam * table[a, j] + rest * table[b, j]
-    elif d == 1:
-        for i in range(low, high):
-            out[i - low] = table[data.rows[i], 0]
     else:
         for i in range(low, high):
             a = data.rows[i]
@@ -75,24 +72,15 @@ def activate(z, bias, kind):
     zero, one = z.dtype.type(0), z.dtype.type(1)
     B, n = z.shape
     flat = view(z, 0, (B * n,))
-    if n == 1:  # rows of one number are one long row
-        for i in range(B):
-            flat[i] += bias[0]
-    elif kind == kt.RELU:
-        for i in range(B):
-            row = z[i]
+    for i in range(B):
+        row = z[i]
+        if kind == kt.RELU:
             for j in range(n):
                 row[j] = max(row[j] + bias[j], zero)
-        return
-    else:
-        for i in range(B):
-            row = z[i]
+        else:
             for j in range(n):
                 row[j] += bias[j]
-    if kind == kt.RELU:
-        for i in range(B):
-            flat[i] = max(flat[i], zero)
-    elif kind == kt.TANH:
+    if kind == kt.TANH:
         tanh(flat)
     elif kind == kt.SIGMOID:
         for i in range(B * n):
