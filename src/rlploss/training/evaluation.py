@@ -109,7 +109,7 @@ class EarlyStopping:
 
     The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in metrics, else lower is.
 
-    >>> rule = EarlyStopping("accuracy", patience=20)  # for `fit(..., early_stopping=rule)`
+    >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
 
     metric: str

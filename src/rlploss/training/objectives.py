@@ -67,7 +67,7 @@ class RLP(Objective):
         mixup: ψ of Beta(ψ, ψ), from which λ is drawn for each pair of subsets (Algorithm 3). Default: no mixup.
         float32_cutoff: the loss of the paper's released autoencoder, which drops directions; see `RLP.released`.
 
-    >>> RLP(subset_size=85).resolve(n_rows=100, n_features=5)  # as `fit` does: every default filled in
+    >>> RLP(subset_size=85).resolve(n_rows=100, n_features=5)  # what fit makes of it
     RLP(85, n_subsets=1000, subsets_per_step=1, intercept=True)
     """
 
