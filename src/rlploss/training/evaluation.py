@@ -110,8 +110,9 @@ class Evaluator:
 class EarlyStopping:
     """Stop when a validation metric has not improved by more than `min_delta` for `patience` evaluations.
 
-    The weights of the best evaluation are put back at the end (`restore_best`). `higher_is_better=None` knows the
-    direction of the built-in metrics and takes lower as better for functions.
+    The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in metrics, else lower is.
+
+    >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
 
     metric: str
@@ -173,11 +174,12 @@ class History:
     """The curves of one run against step, epoch, samples seen and training seconds.
 
     One entry per evaluation, the first at step 0. `loss` is the mean training loss over the steps since the entry
-    before (nan at step 0); the other columns are the metrics on the validation rows. Seconds count training only,
-    not evaluation, callbacks or checkpoints.
+    before (nan at step 0); other columns are the metrics on the validation rows. Seconds count training only.
 
-    Example:
-        `history["mse"]` is a column, `history.last("mse")` its end, `history.columns` all of them.
+    >>> from rlploss import RegressionNet, Steps, fit
+    >>> history = fit(RegressionNet(2), torch.eye(4, 2), torch.ones(4), "mse", budget=Steps(5), engine="torch")
+    >>> history["step"].tolist(), history.last("step"), list(history.columns)
+    ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 5.0, ['step', 'epoch', 'samples', 'seconds', 'loss'])
     """
 
     settings: dict[str, Any]

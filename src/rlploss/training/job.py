@@ -139,6 +139,8 @@ class Problem:
     """One replica of a fleet: its data, its seed, and whatever it does differently from the rest.
 
     objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
+
+    >>> problems = [Problem(torch.eye(9), torch.ones(9), seed=0, optimizer=Adam(lr)) for lr in (1e-3, 1e-2)]
     """
 
     X: Inputs
