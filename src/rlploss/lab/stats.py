@@ -76,7 +76,7 @@ class Comparison:
         return least <= low and high <= most
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """The interval at a level of at least 95 %: `at_level`'s, or of a t-test the one that `low` and `high` imply."""
+        """The interval at a level of at least 95 %: that of `at_level`, or of a t-test what `low` and `high` imply."""
         if self.at_level is not None:
             return self.at_level(alpha)
         signs_only = self.low == self.high and self.p < 1.0  # equal differences: see `_t_test`
