@@ -109,18 +109,10 @@ def load(name: str, *, task: TaskName | None = None, download: bool = True, prog
     _checks.one_of(f'task of "{name}"', chosen, item.tasks)
     X, y, feature_names = item.read(fetch(name, download=download, progress=progress))
     X = frozen(X)
-    return Dataset(
-        name=name,
-        X=X,
-        y=X if chosen == "reconstruction" else frozen(y),
-        feature_names=feature_names,
-        task=chosen,
-        source=item.source,
-        licence=item.licence,
-        citation=item.citation,
-        image_shape=item.image_shape,
-        n_official_train=item.n_official_train,
-    )
+    y = X if chosen == "reconstruction" else frozen(y)
+    facts = ("name", "source", "licence", "citation", "image_shape", "n_official_train")
+    known = {fact: getattr(item, fact) for fact in facts}
+    return Dataset(X=X, y=y, feature_names=feature_names, task=chosen, **known)
 
 
 def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,15 +28,7 @@ from rlploss.paper.published import Pairs, PublishedClaim
 from rlploss.paper.results import Grid, Results, effect, mean_error, whole
 from rlploss.paper.rules import RULES, Place, Placed, name_of, names_of, tasks_of
 
-VERDICTS = {  # the words of a verdict, in the order of the report, and their tones
-    "reproduced": "good",
-    "reproduced, undecided at equal steps": "fair",
-    "reproduced, but gone at equal steps": "warn",
-    "undecided": "open",
-    "not reproduced": "bad",
-    "not judged at this scale": "calm",
-    "not tested": "calm",
-}
+VERDICTS: dict[str, str] = published.data("report.toml")["verdicts"]  # the words, and their tones
 REPRODUCED, OPEN_AT_STEPS, GONE, UNDECIDED, NOT_REPRODUCED, NOT_JUDGED, NOT_TESTED = VERDICTS
 SAID = {"better": "in favour", "worse": "the other way", "level": "no difference worth the name"}
 MARGINS = {"ratio": "within 5 %", "difference": "within 1 point"}  # by scale
@@ -197,16 +190,15 @@ def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost
     """The comparisons that a claim makes under a protocol, and that were not run or not asked for."""
     lost = []
     for study in claim.studies:
-        for task in tasks_of(claim, study):
-            for pair in claim.pairs:
-                cells = [whole(study).get((task, protocol, arm)) for arm in pair]
-                if None in cells:
-                    continue
-                why = results[study].why(task, (protocol,), pair) if study in results else "not asked for"
-                if why:
-                    n = len(cells[0].task.variants) * len(claim.metrics) if claim.rule == "better" else 1
-                    place = name_of(claim, study, task), names_of(claim.pairs, pair)
-                    lost.append(Lost(*place, why, n + (pair in claim.faster)))
+        cells = whole(study)
+        for task, pair in product(tasks_of(claim, study), claim.pairs):
+            if not all((task, protocol, arm) in cells for arm in pair):
+                continue
+            why = results[study].why(task, (protocol,), pair) if study in results else "not asked for"
+            if why:
+                levels = len(cells[task, protocol, pair[0]].task.variants) if claim.rule == "better" else 1
+                n = levels * len(claim.metrics) + (pair in claim.faster)
+                lost.append(Lost(name_of(claim, study, task), names_of(claim.pairs, pair), why, n))
     return lost
 
 

@@ -168,19 +168,6 @@ def budget_words(budget: Epochs | Steps) -> str:
     return f"{budget.n:,} {type(budget).__name__.lower()}"
 
 
-def mean_sd(values: Array | None) -> str:
-    """`0.197 ± 0.110`, or a dash."""
-    if values is None:
-        return "–"
-    s = stats.summary(values)
-    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
-
-
-def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.110`."""
-    return f"{number(mean)} ±\u00a0{number(sd)}"
-
-
 def effect(c: stats.Comparison) -> str:
     """`0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
 

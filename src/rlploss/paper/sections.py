@@ -6,30 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
+from rlploss._scaling import Array
 from rlploss.lab import stats
 from rlploss.lab.report import WORD_TONES, Claim, Section, Table, Text
-from rlploss.lab.study import Cell
+from rlploss.lab.study import Cell, StoredCell
 from rlploss.lab.text import Scalar, number
 from rlploss.paper import claims, published
 from rlploss.paper.figures import figures
 from rlploss.paper.published import words_of
 from rlploss.paper.request import Request
-from rlploss.paper.results import (
-    METRICS,
-    SCORES,
-    Grid,
-    Results,
-    budget_words,
-    effect,
-    mean_error,
-    mean_sd,
-    plus_minus,
-    title_of,
-    whole,
-)
+from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_error, title_of, whole
 from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
 
 DATA = (
@@ -38,6 +26,7 @@ DATA = (
 )
 RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
 SAME = {"same": "good", "different": "warn", "undecided": "open"}
+Texts = Sequence[str]
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
 
@@ -77,19 +66,9 @@ def missing(grid: Grid) -> Iterator[str]:
 
 
 def error_table(
-    grid: Grid,
-    name: str,
-    title: str,
-    *,
-    metric: str = "mse",
-    values: str = "",
-    like: Mapping[str, str] = MappingProxyType({}),
-    notes: Sequence[str] = (),
+    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Texts = ()
 ) -> Table:
-    """Test error of every arm under every protocol, with the published number beside it.
-
-    Published numbers are of the table `values`, the section's by default; a task in `like` has those of another.
-    """
+    """Test error of every arm under every protocol, with the published number (of the table `values`) beside it."""
     protocols = grid.protocols()
     arms = (*grid.arms, *dict(grid.request.losses))
     titles = [PROTOCOLS[p] for p in protocols]
@@ -97,7 +76,7 @@ def error_table(
     data: list[tuple[Scalar, ...]] = []
     for task in grid.tasks():
         for arm in [a for a in arms if any((task, p, a) in grid.parts for p in protocols)]:
-            value = published.value(values or grid.name, like.get(task, task), arm, metric)
+            value = published.value(values or grid.name, task, arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
@@ -123,6 +102,19 @@ def error_table(
         text_columns=frozenset({1, 4}),
         rules=frozenset(starts),
     )
+
+
+def mean_sd(values: Array | None) -> str:
+    """`0.197 ± 0.110`, or a dash."""
+    if values is None:
+        return "–"
+    s = stats.summary(values)
+    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
+
+
+def plus_minus(mean: float, sd: float) -> str:
+    """`0.197 ± 0.110`."""
+    return f"{number(mean)} ±\u00a0{number(sd)}"
 
 
 def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
@@ -181,29 +173,16 @@ def _effect(c: stats.Comparison | None, judged: bool) -> Text:
 
 
 def measured_table(
-    grid: Grid,
-    name: str,
-    title: str,
-    *,
-    task: str,
-    columns: Mapping[str, str],
-    errors: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], errors: Texts = (), notes: Texts = ()
 ) -> Table:
-    """What a statement comes to when it is measured: a row for each setting, means over seeds.
-
-    Columns in `errors` are standard errors: theirs is that of the mean.
-    """
+    """What a statement comes to when it is measured: a row for each setting, means over seeds and standard `errors`."""
     key = (task, "measured", "measured")
     stored = grid.stored.get(key)
-
-    def number_of(column: str, setting: int) -> float:
-        if stored is None:
-            return float("nan")
-        return mean_error(stored, column, setting) if column in errors else stored.mean(column, setting)
-
-    settings = grid.cells[key].task.variants
-    numbers = {str(at): [number_of(column, index) for column in columns] for index, at in enumerate(settings)}
+    average = {column: mean_error if column in errors else StoredCell.mean for column in columns}
+    numbers = {
+        str(setting): [float("nan") if stored is None else average[c](stored, c, index) for c in columns]
+        for index, setting in enumerate(grid.cells[key].task.variants)
+    }
     return Table(
         f"{name}-{task}",
         title,
@@ -251,7 +230,7 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 }
 
 
-def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Sequence[str] = ()) -> Table:
+def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Texts = ()) -> Table:
     """A hyperparameter table of the paper, read off the released cells that the studies train."""
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():

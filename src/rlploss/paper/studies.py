@@ -227,15 +227,10 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
         epochs=epochs,
         points=20 if full else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
     )
-    random = Task(
-        dataset,
-        dataset,
-        "autoencoder",
-        n_train=rows,
-        n_test=most if full else tests,
-        metrics=("mse", "rlp") if full else ("mse",),
-        keep="reconstructions" if (dataset, n_train) == ("mnist", 50) else None,
-    )
+    random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=most, metrics=("mse", "rlp"))
+    if not full:
+        keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
+        random = replace(random, n_test=tests, metrics=("mse",), keep=keep)
     pixels = "cifar10-released" if dataset == "cifar10" else dataset
     first = replace(random, dataset=pixels, n_test=tests, first=True)
     momentum = Each(rlp=images["momentum_rlp"], others=images["momentum_mse"])
@@ -250,18 +245,11 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
     return cells
 
 
-# The classifiers, by dataset: their name in `published.toml`, whose seeds and epochs a scale has, network and curve.
-CLASSIFIERS = {
-    "mnist": {"family": "mnist_classes", "experiment": "classes", "model": "lenet5", "points": 20},
-    "moons": {"family": "moons", "experiment": "moons", "model": "moons", "points": 50},
-}
-
-
 def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
     """LeNet-5 on MNIST or the Moons classifier, at either size."""
     moons = dataset == "moons"
     mixed = any(ARMS[arm].mixed for arm in arms)
-    kind: dict[str, Any] = CLASSIFIERS[dataset]
+    kind = data("report.toml")["classifiers"][dataset]
     name = f"{kind['family']}-small" if small else kind["family"]
     given = PROTOCOL["classes"][name]
     hyper = HYPER[kind["family"], "small" if small else "full"]
