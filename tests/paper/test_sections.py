@@ -188,7 +188,7 @@ def test_what_is_missing_is_told_by_its_column() -> None:
         return cell.arm.protocol in ("paper", "corrected") and cell.task.name == "cifar10"
 
     section = world.section("table1", Request("paper", seeds=2), "gone", later=later)
-    assert section.lead[1:] == ("CIFAR-10, as printed and corrected, equal epochs: not complete (not run yet).",)
+    assert section.lead[1:] == ("CIFAR-10 (as printed; corrected, equal epochs): not complete (not run yet).",)
 
 
 def test_standard_errors_are_those_of_the_means(sections) -> None:

@@ -53,7 +53,7 @@ def section(grid: Grid) -> Section:
 
 
 def missing(grid: Grid) -> Iterator[str]:
-    """What is shown of a task and was not run, with the reason: `CIFAR-10, as printed: not complete (not run yet).`"""
+    """What is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not complete (not run yet).`"""
     protocols = (*grid.protocols(), "measured")
     for task in grid.tasks():
         lost = {protocol: why for protocol in protocols if (why := grid.why(task, (protocol,)))}
@@ -61,8 +61,8 @@ def missing(grid: Grid) -> Iterator[str]:
             yield f"{title_of(task)}: not tested ({grid.why(task, protocols)})."
             continue
         for why in dict.fromkeys(lost.values()):
-            columns = " and ".join(PROTOCOLS[protocol] for protocol in lost if lost[protocol] == why)
-            yield f"{title_of(task)}, {columns}: not complete ({why})."
+            columns = "; ".join(PROTOCOLS[protocol] for protocol in lost if lost[protocol] == why)
+            yield f"{title_of(task)} ({columns}): not complete ({why})."
 
 
 def error_table(
