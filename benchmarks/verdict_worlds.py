@@ -44,7 +44,7 @@ def claim(world: str, law: str, n: int, size: int, rng: np.random.Generator) -> 
     theirs = np.exp(rng.normal(size=(size, n)))
     factors = np.where(np.arange(size) < size // 2, first, second)[:, None]
     ours = theirs * factors * np.exp(0.1 * LAWS[law](rng, (size, n)))
-    return [(str(k), stats.compare(ours[k], theirs[k])) for k in range(size)]
+    return [verdicts.Placed(str(k), stats.compare(ours[k], theirs[k])) for k in range(size)]
 
 
 def words(world: str, law: str, n: int, size: int, runs: int, seed: int = 0) -> Counter[str]:

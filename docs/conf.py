@@ -7,10 +7,13 @@ executes pages while they are built.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+import typer
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -21,6 +24,7 @@ import hatch_build  # noqa: E402 - as above
 import readme  # noqa: E402 - as above
 
 import rlploss  # noqa: E402 - as above
+from rlploss.cli import make_app  # noqa: E402 - as above
 
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HOME = hatch_build.urls(settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"])["Repository"]
@@ -29,7 +33,7 @@ project, author, copyright = "rlploss", "rlploss contributors", "rlploss contrib
 version = release = rlploss.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
               "sphinx_copybutton"]  # fmt: skip
-exclude_patterns = ["_parts/*", "results/*/*"]
+exclude_patterns = ["_parts/*", "results/*/tables/*"]
 
 html_theme, html_title = "furo", "rlploss"
 html_theme_options = {"source_repository": HOME, "source_branch": "main", "source_directory": "docs/"}
@@ -39,6 +43,8 @@ html_show_sphinx = False
 
 myst_enable_extensions = ["colon_fence", "attrs_inline", "attrs_block", "deflist", "html_image"]
 myst_heading_anchors = 3
+# site: is a file of the site that is no page
+myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": {"url": "{{path}}"}}
 nb_execution_mode, nb_execution_raise_on_error, nb_execution_timeout = "auto", True, 300
 nb_merge_streams = True
 
@@ -68,9 +74,48 @@ def departures() -> str:
 
 
 def verdict_table() -> str:
-    """Every claim with its verdict."""
-    shown = ((" ".join(text.split()).replace("|", "&#124;"), verdict) for text, verdict in readme.verdicts().values())
-    return "\n".join(["| claim | verdict |", "|---|---|", *(f"| {text} | {verdict} |" for text, verdict in shown)])
+    """Every claim with its verdict, where that holds, and the evidence, folded."""
+    rows = ["| claim | verdict | evidence |", "|---|---|---|"]
+    for row in readme.read(readme.PAPER / "claims.csv"):
+        verdict = ", ".join(filter(None, (row["verdict"], row["scope"])))
+        evidence = f"<details><summary>show</summary>{cell(row['evidence'])}</details>"
+        rows.append(f"| {cell(row['text'])} | {cell(verdict)} | {evidence} |")
+    return "\n".join(rows)
+
+
+def compare_times() -> str:
+    """What `compare` takes on tables of several shapes, from the benchmarks."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| compare ([^|/:]+) / [^|]*\|[^|]*\|[^|]*\|[^|]*\| ([\d.]+) s,", text, re.M)
+    return "\n".join(["| rows × columns | seconds |", "|---|---|", *(f"| {shape} | {time} |" for shape, time in found)])
+
+
+def commands() -> str:
+    """Every command of the command line with its arguments and options, as its --help has them."""
+    parts: list[str] = []
+
+    def add(command: Any, above: Any, name: str) -> None:
+        context = typer.Context(command, info_name=name, parent=above)
+        path = context.command_path
+        usage = " ".join(re.sub(r"\{(\w+)\}", r"\1", piece) for piece in command.collect_usage_pieces(context))
+        parts.append(f"## {path}\n{command.help}\n\n```console\n$ {path} {usage}\n```")
+        records = [param.get_help_record(context) for param in command.get_params(context)]
+        said = {names: re.sub(r"(?<![\w-])(--[\w-]+)", r"`\1`", cell(text)) for names, text in filter(None, records)}
+        lines = [f"| `{names}` | {text} |" for names, text in said.items() if "--help" not in names]
+        parts.append("\n".join(["| argument or option | |", "|---|---|", *lines]) if lines else "")
+        shown = (command.epilog or "").replace("For example: ", "")
+        examples = [f"$ {line}" for line in shown.split("\n") if path in line]
+        parts.append("\n".join(["For example:", "```console", *examples, "```"]) if examples else "")
+        for each, one in getattr(command, "commands", {}).items():
+            add(one, context, each)
+
+    add(typer.main.get_command(make_app()), None, "rlploss")
+    return "\n\n".join(filter(None, parts))
+
+
+def cell(text: str) -> str:
+    """Text as it stands in a cell of a Markdown table."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("|", "&#124;").replace("<", "&lt;")
 
 
 def write_if_new(path: Path, text: str) -> None:
@@ -85,23 +130,43 @@ def prepare(app: object) -> None:
     figures.draw()
     write_if_new(HERE / "_parts" / "departures.md", departures())
     write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
+    write_if_new(HERE / "_parts" / "commands.md", commands())
+    write_if_new(HERE / "_parts" / "compare-times.md", compare_times())
 
 
 def outside(app: object, document: str, source: list[str]) -> None:
-    """Relative links that leave docs/ lead to the repository."""
+    """Relative links that leave docs/ lead to the repository; those to a report, to the site's copy of it."""
     folder = (HERE / document).parent
 
     def lead(match: re.Match[str]) -> str:
         target = match[2]
-        if target.startswith(("http", "#", "mailto:")):
+        if target is None or target.startswith(("http", "#", "mailto:", "site:")):  # None: an image
             return match[0]
         path = (folder / target.partition("#")[0]).resolve()
-        page = path.suffix == ".md" and path.is_relative_to(HERE) and len(path.relative_to(HERE).parts) <= 2
+        page = path.suffix == ".md" and path.is_relative_to(HERE) and "tables" not in path.parts
         if page or not path.exists():
             return match[0]
+        if path.name == "report.html":
+            return f"{match[1]}(site:{target})"
         return f"{match[1]}({HOME}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT).as_posix()})"
 
-    source[0] = re.sub(r"(\])\(([^)\s]+)\)", lead, source[0])
+    source[0] = re.sub(r"!\[[^\]]*\]\([^)]*\)|(\])\(([^)\s]+)\)", lead, source[0])
+
+
+def reports(app: Any, error: Exception | None) -> None:
+    """Put the stored reports on the site, with the tables and figures that they link to."""
+    for page in sorted((HERE / "results").glob("*/report.html")) if error is None else ():
+        there = Path(app.outdir) / page.parent.relative_to(HERE)
+        for path in (page, *(page.parent / name for name in linked(page))):
+            copy = there / path.relative_to(page.parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
+def linked(page: Path) -> list[str]:
+    """The files beside a report that it links to."""
+    found = dict.fromkeys(re.findall(r'href="((?:tables|figures)/[^"#]+)"', page.read_text(encoding="utf-8")))
+    return [name for name in found if (page.parent / name).exists()]
 
 
 def plain(app: object, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
@@ -113,7 +178,8 @@ def plain(app: object, what: str, name: str, item: object, options: object, line
 
 
 def setup(app: Any) -> None:
-    """Connect the three."""
+    """Connect the four."""
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
     app.connect("builder-inited", prepare)
     app.connect("source-read", outside)
+    app.connect("build-finished", reports)

@@ -6,6 +6,7 @@ Nothing is trained here. `docs/results` has the commands that make the results, 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 PAPER = RESULTS / "paper" / "tables"
-NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear"}
+NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear",
+         "mnist": "MNIST", "cifar10": "CIFAR-10"}  # fmt: skip
+SEEDS = 30  # of Table 1, unless its row says otherwise
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -22,9 +25,10 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def short(text: str) -> str:
+def short(text: str | float) -> str:
     """Three digits: 0.952, 11.6, 2.38e-6."""
-    return re.sub(r"e-0?", "e-", f"{float(text):#.3g}").rstrip(".")
+    value = float(text)
+    return re.sub(r"e-0?", "e-", f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:#.3g}").rstrip(".")
 
 
 def table1() -> str:
@@ -36,7 +40,8 @@ def table1() -> str:
     columns = [*(f"{head}: MSE, RLP" for head in heads), "RLP / MSE, equal epochs", "RLP / MSE, equal steps"]
     lines = [f"| | {' | '.join(columns)} |", "|---" * 6 + "|"]
     for name, shown in NAMES.items():
-        cells = [shown]
+        seeds = int(ratios[name, "released"]["seeds"])
+        cells = [shown if seeds == SEEDS else f"{shown} ({seeds} seeds)"]
         for protocol, key in (("released", "published_mean"), ("released", "mean"), ("steps", "mean")):
             cells.append(", ".join(short(rows[name, arm, protocol][key]) for arm in ("mse", "rlp")))
         for protocol in ("released", "steps"):
@@ -66,7 +71,9 @@ def speed() -> str:
 
 
 PAIRS = {
+    ("rlp", "mse"): "RLP / MSE",
     ("rlp", "mse+l2"): "RLP / MSE+L2",
+    ("rlp+l2", "mse+l2"): "RLP+L2 / MSE+L2",
     ("rlp-cv", "mse-cv"): "`RLPRegressorCV` / its MSE-only twin",
     ("rlp-cv", "ridge"): "`RLPRegressorCV` / ridge regression",
     ("rlp-cv", "boosting"): "`RLPRegressorCV` / boosting",
@@ -75,17 +82,38 @@ PAIRS = {
 
 
 def survey() -> str:
-    """Ratios of squared errors over the tables of the survey, the held-out half first; random splits."""
+    """Ratios of squared errors over the tables of the survey, at random splits: a column for each half."""
     found = [row for row in read(RESULTS / "survey" / "tables" / "pairs.csv") if row["outside"] == "False"]
     rows = {(row["ours"], row["theirs"], row["rows"], row["half"]): row for row in found}
-    columns = dict.fromkeys((row["rows"], row["half"]) for row in found)
-    heads = [f"{half}, {int(n):,} rows ({rows['rlp', 'mse+l2', n, half]['tables']} tables)" for n, half in columns]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for pair, shown in PAIRS.items():
-        cells = [rows[(*pair, *column)] for column in columns]
-        told = [f"{short(c['ratio'])} [{short(c['low'])}, {short(c['high'])}], {c['word']}" for c in cells]
-        lines.append(f"| {shown} | {' | '.join(told)} |")
-    return "\n".join(lines)
+    halves, sizes = dict.fromkeys(row["half"] for row in found), sorted({row["rows"] for row in found}, key=int)
+    lines = [f"| | training rows | {' | '.join(halves)} |", "|---" * (2 + len(halves)) + "|"]
+    for n in sizes:
+        for pair, shown in PAIRS.items():
+            cells = [rows.get((*pair, n, half)) for half in halves]
+            told = [with_interval(one) for one in cells]
+            lines += [f"| {shown} | {int(n):,} | {' | '.join(told)} |"] if any(cells) else []
+    tables = [" and ".join(f"{rows['rlp', 'mse+l2', n, half]['tables']} {half}" for half in halves) for n in sizes]
+    said = "; ".join(f"{told} with {int(n):,} training rows" for n, told in zip(sizes, tables, strict=True))
+    return "\n".join([*lines, "", f"Tables: {said}. {extremes(sizes[0])}"])
+
+
+def with_interval(row: dict[str, str] | None) -> str:
+    """A ratio, its interval and its word; a dash where there is none."""
+    if row is None:
+        return "–"
+    return "{} [{}, {}], {}".format(*(short(row[key]) for key in ("ratio", "low", "high")), row["word"])
+
+
+def extremes(n: str) -> str:
+    """Which table of each half is farthest from all others in the ratio to boosting, and by how much."""
+    found = [row for row in read(RESULTS / "survey" / "tables" / "tables.csv")
+             if row["outside"] == "False" and row["draw_rows"] == n]  # fmt: skip
+    told = []
+    for half in dict.fromkeys(row["half"] for row in found):
+        ratios = {row["table"]: float(row["rlp-cv"]) / float(row["boosting"]) for row in found if row["half"] == half}
+        table = max(ratios, key=lambda name: abs(math.log(ratios[name])))
+        told.append(f"{short(ratios[table])} on {table} ({half})")
+    return f"One table in each half makes intervals wide: `RLPRegressorCV` / boosting is {' and '.join(told)}."
 
 
 def compare() -> str:

@@ -44,7 +44,7 @@ def main() -> None:
     options = parser.parse_args()
 
     data = load(options.data)
-    images = torch.as_tensor(data.X[:5000], dtype=torch.float32)
+    images = torch.tensor(data.X[:5000], dtype=torch.float32)
     encode = encoder(images / images.max(), options.steps)
     problems = []
     for seed in range(options.seeds):

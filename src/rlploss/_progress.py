@@ -115,7 +115,7 @@ def duration(seconds: float) -> str:
     >>> duration(75)
     '1 min 15 s'
     """
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{max(1, round(seconds))} s"
     if seconds < 600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"

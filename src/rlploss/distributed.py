@@ -207,9 +207,11 @@ def _mean(x: Tensor) -> tuple[float, Tensor]:
 
 def _everywhere(x: Tensor) -> Tensor:
     """The sum over all processes."""
-    if current().world > 1:
-        dist.all_reduce(x)
-    return x
+    if current().world == 1:
+        return x
+    there = x.cuda() if dist.get_backend() == "nccl" else x  # which takes no other tensors
+    dist.all_reduce(there)
+    return there.to(x.device)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The paper's propositions as functions that measure.
 
-Every estimate is taken with the library's own loss on freshly drawn features, from an explicit generator, and
-comes with its standard error. Features are drawn from named distributions with mean 0 and variance 1
-(condition (i) of Proposition 2), so that the exact values are known where they exist.
+Every estimate is taken on freshly drawn features, from an explicit generator, and comes with its standard error.
+Features come from named distributions with mean 0 and variance 1 (condition (i) of Proposition 2), so that the exact
+values are known where they exist.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def empirical_error(
 ) -> float:
     """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
 
-    The empirical loss averages 4 random subsets per row, each with its probe expected over the rows outside it. Where
-    the definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
+    The empirical loss averages 4 random subsets per row, each with a probe drawn from the rows outside it. Where the
+    definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
     """
     truth = noise_floor(n_features, subset_size)
     if not math.isfinite(truth):

@@ -32,7 +32,11 @@ class Logger(AbstractContextManager["Logger"]):
         self.run, self.tell, self._broken = run, tell, False
 
     def __call__(self, event: Event) -> None:
-        """Write one evaluation; the replicas of a fleet are runs of their own."""
+        """Write one evaluation; the replicas of a fleet are runs of their own. Under torchrun rank 0 writes."""
+        from rlploss import distributed  # with torch, which is there where something is trained
+
+        if distributed.current().rank > 0:
+            return
         run = f"{self.run}-{event.replica}" if event.replica else self.run
         axes = {"epoch": event.epoch, "samples": float(event.samples), "seconds": event.seconds}
         self.write(run, [(event.step, {**axes, **event.metrics})])

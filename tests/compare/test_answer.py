@@ -15,7 +15,7 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare, report
-from rlploss.compare.answer import Answer, Reached, answer, gap, paired, reverse
+from rlploss.compare.answer import Answer, Reached, answer, by, gap, paired, reverse
 from rlploss.compare.comparison import sample
 from rlploss.compare.design import make_design
 from rlploss.compare.train import Trainer
@@ -87,6 +87,12 @@ def test_sentences():
 def test_no_difference_is_told_without_rounding():
     assert gap(stats.Comparison(1.1e-17, -0.018, 0.018, 1.0, 10, True, "difference")) == "+0 points [-1.8, 1.8]"
     assert gap(stats.Comparison(-1.1e-17, -math.inf, math.inf, 1.0, 10, True, "difference")) == "+0 points [?, ?]"
+
+
+def test_errors_without_a_ratio_are_told_in_their_own_unit():
+    c = stats.compare(np.array([0.0, 2e-3, 1e-3]), np.array([5.0, 6.0, 5.5]))
+    assert by(c) == "5.5 [4.3, 6.7]"
+    assert gap(reverse(c)) == "error +5.5 [4.3, 6.7]"
 
 
 def test_the_best_rival_is_taken():

@@ -83,6 +83,30 @@ def test_scores_are_compared_as_differences():
     assert c.word == "better"
 
 
+def test_errors_with_a_zero_among_them_are_never_level_for_being_small():
+    tiny = 1e-4 * rng().uniform(size=(2, 12))
+    tiny[0, 3] = 0.0
+    c = stats.compare(*tiny)
+    assert (c.scale, c.word) == ("gap", "undecided")
+    assert stats.compare(*tiny, lower_is_better=False).word == "level"  # of an accuracy that is no difference
+    assert stats.compare(np.zeros(12), np.full(12, 1e-9)).word == "better"
+
+
+@given(st.integers(0, 10_000), st.integers(3, 12), st.floats(0.001, stats.ALPHA))
+def test_an_interval_at_another_level_holds_no_difference_exactly_if_p_is_at_least_that(seed, n, alpha):
+    a, b = np.exp(rng(seed).normal(size=(2, n)))
+    for c, nothing in (
+        (stats.compare(a, b), 1.0),
+        (stats.compare(a, b, lower_is_better=False), 0.0),
+        (stats.threshold(a, 1.0, below=True), 1.0),
+        (stats.first(a, b), 0.5),
+        (stats.spread(a, b), 1.0),
+        (stats.compare(a, 2.0 * a), 1.0),  # equal differences: their signs are tested
+    ):
+        low, high = c.interval(alpha)
+        assert (low < nothing < high) == (c.p >= alpha), c
+
+
 def test_equal_arms_are_level_at_about_five_percent():
     wrong = 0
     for seed in range(300):

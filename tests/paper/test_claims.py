@@ -1,9 +1,20 @@
 import pytest
 from tests.paper import world
 
+from rlploss.lab.study import StoredCell, TrainedNetwork
 from rlploss.paper import claims, published
-from rlploss.paper.claims import GONE, NOT_JUDGED, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, TONES, UNDECIDED
+from rlploss.paper.claims import (
+    GONE,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    NOT_TESTED,
+    OPEN_AT_STEPS,
+    REPRODUCED,
+    UNDECIDED,
+    VERDICTS,
+)
 from rlploss.paper.request import Request
+from rlploss.paper.rules import RULES, arrival, sooner
 from rlploss.paper.sections import summary
 from rlploss.paper.studies import CATALOG, STUDIES
 
@@ -12,8 +23,8 @@ PAPER = Request("paper", "both", seeds=8)
 MEASURED = {"proposition-1", "proposition-2", "algorithm-1", "empirical-converges", "same-planes-iff-equal"}
 
 
-def verdicts(request, name, names=tuple(CATALOG), without=()):
-    return {c.name: c for c in claims.all_claims(world.results(request, name, without, names))}
+def verdicts(request, name, names=tuple(CATALOG), without=(), later=lambda cell: False):
+    return {c.name: c for c in claims.all_claims(world.results(request, name, without, names, later))}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +33,7 @@ def worlds():
 
 
 def test_every_claim_has_a_rule_and_every_rule_a_claim():
-    assert {*claims.RULES, "measured"} == {claim.rule for claim in published.CLAIMS}
+    assert {*RULES, "measured"} == {claim.rule for claim in published.CLAIMS}
     assert set(claims.MEASURED) == {
         task for claim in published.CLAIMS if claim.rule == "measured" for task in claim.tasks
     }
@@ -42,7 +53,7 @@ def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
     for found in worlds.values():
         assert len(found) == len(published.CLAIMS)
         for claim in found.values():
-            assert claim.verdict in TONES
+            assert claim.verdict in VERDICTS
             assert len(claim.evidence) > 10
 
 
@@ -85,15 +96,93 @@ def test_missing_data_narrow_the_verdict_and_are_told():
     found = verdicts(PAPER, "right", names=("table1",), without=("mnist", "cifar10", "cifar10-released"))
     claim = found["table1-lower-mse"]
     assert claim.verdict == REPRODUCED
-    assert "4 of 6 datasets" in claim.scope
-    assert "MNIST not tested (dataset mnist cannot be had)" in claim.evidence
+    assert claim.scope == "8 of 12 comparisons, 8 of 12 comparisons at equal steps"
+    assert claim.evidence.count("not tested (dataset mnist cannot be had): MNIST;") == 2
     assert found["mnist-autoencoder"].verdict == NOT_TESTED
+    assert found["mnist-autoencoder"].evidence == "not tested (dataset mnist cannot be had): MNIST."
 
 
-def test_without_the_step_budget_the_verdict_says_that_steps_were_not_run():
-    found = verdicts(Request("paper", "epochs", seeds=8), "gone", names=("table1",))
-    assert found["table1-lower-mse"].verdict == REPRODUCED
+def test_a_baseline_that_was_not_asked_for_is_told():
+    found = verdicts(Request("paper", seeds=8, arms=("mse", "rlp")), "right", names=("table1", "thresholds"))
+    claim = found["nonlinear-lower"]
+    assert claim.verdict == REPRODUCED
+    assert claim.scope == "1 of 2 comparisons, 1 of 2 comparisons at equal steps"
+    assert claim.evidence.count("not tested (not asked for): Nonlinear against MSE+L2.") == 2
+    assert found["linear-3e-6"].verdict == NOT_TESTED  # which speaks of all three at once
+
+
+def test_levels_of_a_sweep_and_studies_that_were_not_asked_for_count_as_comparisons():
+    names = ("fig-mixup-curves", "fig-mixup-small", "fig-mixup-noise", "fig-mixup-shift")
+
+    def later(cell):
+        return cell.task.variants[0].shift is not None
+
+    for found in (verdicts(PAPER, "right", names, later=later), verdicts(PAPER, "right", names[:3])):
+        claim = found["mixup-regression"]
+        assert claim.scope == "72 of 126 comparisons, 72 of 126 comparisons at equal steps"
+        assert "Mixup, shift: California; Mixup, shift: Wine; Mixup, shift: Nonlinear." in claim.evidence
+    assert "not tested (not asked for): Mixup, shift" in claim.evidence
+
+
+def test_what_no_claim_compares_is_not_missed():
+    found = verdicts(PAPER, "right", ("table1",), later=lambda cell: cell.arm.protocol in ("paper", "corrected"))
+    whole = verdicts(PAPER, "right", ("table1",))
+    assert {c.scope for c in found.values()} == {c.scope for c in whole.values()} == {""}
+    assert not [c for c in found.values() if "not run yet" in c.evidence]
+    part = verdicts(PAPER, "right", ("fig-moons",), later=lambda c: c.arm.name == "ce_mixup" and "small" in c.task.name)
+    # Accuracy and F1, and who is faster, with mixup and without, at two sizes.
+    assert part["moons"].scope.startswith("9 of 12 comparisons")
+
+
+def test_without_the_step_budget_nothing_is_known_of_equal_steps():
+    found = verdicts(Request("paper", "epochs", seeds=8), "gone", names=("table1", "propositions"))
+    assert found["table1-lower-mse"].verdict == OPEN_AT_STEPS
+    assert found["table1-lower-mse"].scope == ""
     assert "Equal steps: not run" in found["table1-lower-mse"].evidence
+    assert found["proposition-1"].verdict == REPRODUCED  # has no steps
+
+
+def curve(every, crossing, n=400):
+    """A network that is at 0 from some step on, looked at every so many steps."""
+    steps = list(range(0, n + 1, every))
+    return TrainedNetwork(0, 0, {"step": steps, "mse": [float(step < crossing) for step in steps]}, 1.0)
+
+
+def first(*arms):
+    """Who is first to be at 0, each arm looked at on its own grid: ours, theirs, or nobody."""
+    cells = [StoredCell((curve(*arm),), {}, 1.0) for arm in arms]
+    c = sooner(*(arrival(cell, "step", 0.0, "mse") for cell in cells))
+    return {0: "nobody", 1: "ours" if c.better else "theirs"}[c.n]
+
+
+@pytest.mark.parametrize("crossing", [*range(1, 401, 13), 500])
+def test_who_is_first_does_not_depend_on_how_often_one_looks(crossing):
+    for grids in ((100, 80), (80, 100), (50, 50)):
+        assert first(*((every, crossing) for every in grids)) == "nobody"
+
+
+def test_first_is_who_is_there_when_the_other_is_not():
+    assert first((100, 100), (80, 300)) == first((100, 400), (80, 500)) == first((100, 0), (80, 1)) == "ours"
+    assert first((100, 300), (80, 100)) == first((100, 500), (80, 320)) == "theirs"
+    assert first((100, 100), (80, 120)) == "nobody"  # ours is seen at 100, theirs at 160, and not at 80
+    assert first((100, 100), (100, 120)) == "ours"
+
+
+def test_evidence_can_be_followed(worlds):
+    told = {name: claim.evidence for name, claim in worlds["right"].items()}
+    assert "Nonlinear against MSE+L2 " in told["nonlinear-lower"]
+    assert "MSE rises (final over epoch 100) 1." in told["california-overfit"]
+    assert "RLP falls (final over step 100,000) 0." in told["california-overfit"]
+    assert " of MSE+L2, ratio of typical deviations 0." in told["wine-sd"]
+    for name in ("reconstructions", "mnist-autoencoder", "cifar10-autoencoder", "cifar10-sd"):
+        assert "The released loop gives RLP momentum 0.99 and MSE none." in told[name]
+    assert "untrained" in told["cifar10-autoencoder"]
+    assert "“need 200” is read as" in told["wine-20-epochs"]
+    assert "on average over 3 seeds: N = 103" in told["algorithm-1"]
+    for name in ("moons", "mnist-classification-sizes", "mnist-classification"):
+        assert ", at equal epochs, RLP is" in told[name]
+    gone = worlds["gone"]["moons"].evidence
+    assert "the other way: Moons; faster on Moons; Moons (25 examples); faster on Moons (25 examples)." in gone
 
 
 def test_one_seed_proves_nothing():

@@ -5,7 +5,7 @@ import pytest
 from tests.lab.test_report import checked
 from tests.paper import world
 
-from rlploss.lab import report
+from rlploss.lab import report, stats
 from rlploss.lab.figures import Panel, data_rows
 from rlploss.lab.report import Report
 from rlploss.lab.stats import Comparison
@@ -13,7 +13,7 @@ from rlploss.lab.study import distinct
 from rlploss.paper import published
 from rlploss.paper.request import Request
 from rlploss.paper.results import effect
-from rlploss.paper.sections import time_section
+from rlploss.paper.sections import against_published, time_section
 from rlploss.paper.studies import CATALOG, cells_of
 
 REQUEST = Request("quick", seeds=3)
@@ -157,3 +157,42 @@ def test_a_difference_of_rounding_is_told_as_0() -> None:
     comparison = Comparison(-7.4e-18, -0.00126, 0.00126, 1.0, 30, False, "difference")
     assert effect(comparison) == "0 [-0.00126,\u00a00.00126]"
     assert effect(replace(comparison, effect=1e-6, low=1e-8, high=100.0, scale="ratio")).startswith("1.00e-6")
+
+
+@pytest.mark.parametrize(
+    ("ends", "shown"),
+    [
+        ((0.5, 0.4, 0.6), "0.500 [0.400,\u00a00.600]"),
+        ((1.002, 1.001, 1.003), "1.002 [1.001,\u00a01.003]"),
+        ((1.0066, 1.0004, 1.0128), "1.0066 [1.0004,\u00a01.0128]"),
+        ((0.24888, 0.24862, 0.24913), "0.2489 [0.2486,\u00a00.2491]"),
+        ((2.0, 2.0, 2.0), "2.00 [2.00,\u00a02.00]"),
+    ],
+)
+def test_an_interval_has_as_many_digits_as_tell_it_from_none(ends, shown) -> None:
+    assert effect(Comparison(*ends, 0.01, 30, False, "ratio")) == shown
+
+
+@pytest.mark.parametrize(
+    ("ours", "shown"), [(0.0, "+0.0"), (-0.36, "−0.4"), (99.0, "+99.0"), (123.4, "+123"), (25333.9, "+25,300")]
+)
+def test_a_difference_in_standard_deviations_has_three_digits_at_most(monkeypatch, ours, shown) -> None:
+    monkeypatch.setattr(stats, "against_published", lambda *_: ("different", ours))
+    grid = world.results(Request("paper", seeds=3), "gone", names=("table1",))["table1"]
+    text = against_published(grid, "linear", "rlp", "mse", published.value("table1", "linear", "rlp", "mse"))
+    assert text == f"different, {shown} sd"
+
+
+def test_what_is_missing_is_told_by_its_column() -> None:
+    def later(cell):
+        return cell.arm.protocol in ("paper", "corrected") and cell.task.name == "cifar10"
+
+    section = world.section("table1", Request("paper", seeds=2), "gone", later=later)
+    assert section.lead[1:] == ("CIFAR-10 (as printed; corrected, equal epochs): not complete (not run yet).",)
+
+
+def test_standard_errors_are_those_of_the_means(sections) -> None:
+    floor, valley, condition, *_ = sections["propositions"].tables
+    assert floor.data_rows[1][2] == pytest.approx(0.1 / math.sqrt(3))  # of three seeds with 0.1 each
+    assert valley.data_rows[0][-1] == pytest.approx(0.01 / math.sqrt(3))
+    assert "standard errors" in condition.notes[0]

@@ -106,18 +106,18 @@ def read(cell, world):
     return StoredCell(tuple(networks), PROVENANCE, 3.0)
 
 
-def results(request, world, without=(), names=tuple(CATALOG)):
-    """What a directory would hold in a world; datasets in `without` could not be had."""
+def results(request, world, without=(), names=tuple(CATALOG), later=lambda cell: False):
+    """What a directory would hold in a world; datasets in `without` could not be had, `later` is not run yet."""
 
     def reader(cell):
-        return None if getattr(cell.task, "dataset", "") in without else read(cell, world)
+        return None if cell.task.dataset in without or later(cell) else read(cell, world)
 
     def missing(cell):
-        return f"dataset {cell.task.dataset} cannot be had"
+        return f"dataset {cell.task.dataset} cannot be had" if cell.task.dataset in without else "not run yet"
 
     return {name: Grid(name, request, reader, missing) for name in names}
 
 
-def section(name, request, world, without=()):
+def section(name, request, world, without=(), later=lambda cell: False):
     """The section of one table or figure in a world."""
-    return sections.section(results(request, world, without)[name])
+    return sections.section(results(request, world, without, later=later)[name])

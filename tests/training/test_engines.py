@@ -27,11 +27,14 @@ from rlploss import (
     DegenerateLossWarning,
     Huber,
     Pointwise,
+    Problem,
     RegressionNet,
     Steps,
     fit,
     seeded,
 )
+from rlploss.training.engine import ModuleEngine
+from rlploss.training.job import make_job
 from rlploss.training.kernel_engine import read_chain
 from rlploss.training.objectives import Objective
 
@@ -396,3 +399,14 @@ def test_without_numba_torch_trains_and_says_why(package: str) -> None:
 def test_importing_does_not_import_numba() -> None:
     code = "import sys, rlploss, rlploss.training; print('numba' in sys.modules, 'scipy' in sys.modules)"
     assert in_a_process(code).split() == ["False", "False"]
+
+
+def test_training_that_goes_on_takes_the_settings_of_its_own_optimizer() -> None:
+    X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    engines = []
+    for decay in (0.0, 0.5):
+        net = seeded(lambda: RegressionNet(3), 0)
+        job = make_job(net, Problem(X, X.sum(1)), MSE(), Adam(1e-3, weight_decay=decay), Steps(1))
+        engines.append(ModuleEngine(job))
+    engines[1].load_state_dict(engines[0].state_dict())
+    assert engines[1].optimizer.param_groups[0]["weight_decay"] == 0.5

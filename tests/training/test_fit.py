@@ -18,6 +18,7 @@ from rlploss import (
     SGD,
     Adam,
     Autoencoder,
+    BatchLoss,
     CrossEntropy,
     DivergenceError,
     EarlyStopping,
@@ -26,10 +27,13 @@ from rlploss import (
     Huber,
     MoonsNet,
     MSEEquivalentWarning,
+    Problem,
     Progress,
     RegressionNet,
+    RLPLoss,
     Steps,
     fit,
+    fit_fleet,
     rlp_loss,
     seeded,
 )
@@ -403,6 +407,24 @@ def test_divergence_names_step_rate_and_cause_and_keeps_finite_weights(engine: s
         fit(network(), X, y, RLP(probe="draw"), **settings)
 
 
+def test_an_update_that_overflows_in_the_last_step_is_seen(engine: str) -> None:
+    X, y = data()
+    model = network()
+    before = [p.detach().clone() for p in model.parameters()]
+    history = fit(model, X, 100 * y, MSE(), budget=Steps(1), optimizer=SGD(3e38), engine=engine, on_divergence="record")
+    assert (history.stopped, history.last("step")) == ("diverged", 0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_weights_that_are_not_finite_at_the_start_are_told(engine: str) -> None:
+    X, y = data()
+    model = network()
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with pytest.raises(DivergenceError, match="became nan at step 0"):
+        fit(model, X, y, MSE(), budget=Steps(3), engine=engine)
+
+
 # Defaults and presets
 
 
@@ -508,6 +530,33 @@ def test_the_seed_decides_what_is_drawn(objective: Objective, engine: str) -> No
     ]
     np.testing.assert_array_equal(curves[0], curves[1])
     assert not np.array_equal(curves[0][1:], curves[2][1:])
+
+
+def test_the_seed_decides_what_a_loss_of_ones_own_draws(engine: str, tmp_path: Any) -> None:
+    X, y = data()
+    objective = BatchLoss(RLPLoss(8, 2), 30)
+
+    def trained(state: int, steps: int = 12, **more: Any) -> list[Tensor]:
+        torch.manual_seed(state)
+        model = network()
+        fit(model, X, y, objective, budget=Steps(steps), engine=engine, seed=5, **more)
+        return [p.detach().clone() for p in model.parameters()]
+
+    first = trained(0)
+    assert all(torch.equal(a, b) for a, b in zip(first, trained(1), strict=True))
+    (other,) = fit_fleet(lambda _: network(), [Problem(X, y, seed=5)], objective, budget=Steps(12), engine=engine)
+    assert all(torch.equal(a, b) for a, b in zip(first, other.model.parameters(), strict=True))
+
+    stops = iter([False, False, True])
+    settings = {"checkpoint": tmp_path / "run.pt", "checkpoint_every": Steps(4), "evaluate_every": Steps(4)}
+    with pytest.raises(KeyboardInterrupt):
+        trained(2, callbacks=[lambda event: _stop(next(stops))], **settings)
+    assert all(torch.equal(a, b) for a, b in zip(first, trained(3, **settings), strict=True))
+
+
+def _stop(now: bool) -> None:
+    if now:
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

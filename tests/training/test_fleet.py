@@ -436,3 +436,15 @@ def test_different_architectures_train_side_by_side() -> None:
 
 def test_an_empty_fleet() -> None:
     assert fit_fleet(build(), [], "mse", budget=Steps(2)) == []
+
+
+def test_problems_from_a_generator_keep_their_own_validation_rows() -> None:
+    """Lists die and others take their place in memory: replicas must not be told apart by where a dead list was."""
+    X, y = data(0)
+
+    def problems() -> Any:
+        for i in range(12):
+            yield Problem(X, y, seed=0, validation=(X.tolist(), torch.full_like(y, float(i)).tolist()))
+
+    done = fit_fleet(build(), problems(), MSE(17), budget=Steps(1))
+    assert len({history["mse"][0] for history in done}) == 12

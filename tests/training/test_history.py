@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlploss import MSE, RLP, SGD, Adam, History, RegressionNet, Steps, fit, seeded
+from rlploss import MSE, RLP, SGD, Adam, EarlyStopping, History, RegressionNet, Steps, fit, seeded
+from rlploss.training.evaluation import Stopper
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -116,3 +117,9 @@ def test_a_run_of_no_evaluation_beyond_the_start_can_be_drawn() -> None:
     """A loss of nothing but nan, as after a divergence in the first steps."""
     curves = History({}, {"step": [0], "epoch": [0], "loss": [float("nan")]})
     assert len(curves.plot().lines) == 1
+
+
+def test_nothing_is_better_than_minus_infinity() -> None:
+    stopper = Stopper(EarlyStopping("mse", patience=5), ["mse"])
+    assert [stopper.better(value, step) for step, value in enumerate((1.0, -math.inf, 0.5))] == [True, True, False]
+    assert stopper.best_step == 1

@@ -38,6 +38,10 @@ def network() -> nn.Module:
     return seeded(lambda: RegressionNet(3), 0)
 
 
+def step(pred: Tensor, target: Tensor, features: Tensor) -> float:
+    return 0.0
+
+
 def no_gradient(pred: Tensor, target: Tensor) -> Tensor:
     return (pred.detach() - target).square()
 
@@ -45,6 +49,16 @@ def no_gradient(pred: Tensor, target: Tensor) -> Tensor:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"objective": "rpl"}, "objective must be one of .* got 'rpl'; did you mean \"rlp\""),
     ({"objective": "rlp+mixup"}, "objective must be one of"),
+    ({"validation": data()[0]}, r"validation must be a tuple \(X, y\), got Tensor; write \(X, y\)"),
+    (
+        {"validation": data(), "metrics": ["mse", "mse"]},
+        "metrics must have names of their own, got 'mse' again; rename",
+    ),
+    ({"validation": data(), "metrics": step}, "metrics must have names of their own, got 'step' again"),
+    (
+        {"validation": data(), "metrics": [], "early_stopping": 3},
+        "early_stopping needs validation rows and a metric, got none",
+    ),
     ({"objective": RLP}, r"objective must be a value, got the class RLP; write RLP\(\)"),
     ({"objective": nn.MSELoss()}, r"got MSELoss\(\); wrap a function of your own in Pointwise or BatchLoss"),
     ({"objective": None}, r"objective must be a value such as RLP\(\) or MSE\(\), or its name, got None"),

@@ -42,23 +42,28 @@ def reverse(c: Paired) -> Paired:
 
 def by(c: Paired) -> str:
     """Return how much better ours is: `12 % [5, 19]` of the error, or `2.1 points [0.4, 3.8]` of accuracy."""
-    value, low, high = _percent(c)
-    if c.scale == "ratio":
-        return f"{_round(-value)} % [{_round(-high)}, {_round(-low)}]"
-    return f"{_round(value)} points [{_round(low)}, {_round(high)}]"
+    value, low, high = _amounts(c)
+    if c.scale == "difference":
+        return f"{_round(value)} points [{_round(low)}, {_round(high)}]"
+    return f"{_round(-value)}{' %' * (c.scale == 'ratio')} [{_round(-high)}, {_round(-low)}]"
 
 
 def gap(c: Paired) -> str:
     """Return a difference that may as well be none, with its interval."""
     if c.scale == "ratio" and c.told[1] > WIDE:
         return f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more splits narrow it"
-    value, low, high = _percent(c)
-    told = f"error {value:+.2g} %" if c.scale == "ratio" else f"{value:+.2g} points"
+    value, low, high = _amounts(c)
+    told = {"ratio": f"error {value:+.2g} %", "difference": f"{value:+.2g} points"}.get(c.scale, f"error {value:+.2g}")
     return f"{told} [{_round(low)}, {_round(high)}]"
 
 
-def _percent(c: Paired) -> list[float]:
-    """Return the difference and the ends of its interval, in percent of the error or points; no -0, no 1e-15."""
+def _amounts(c: Paired) -> list[float]:
+    """Return the difference and the ends of its interval: in percent of the error or points, with no -0 and no 1e-15.
+
+    An error of 0 has no percent: the differences are then in the error's own unit.
+    """
+    if c.scale == "gap":
+        return [c.effect, *c.told]
     none = 1.0 if c.scale == "ratio" else 0.0
     return [round(100 * (end - none), 6) + 0.0 for end in (c.effect, *c.told)]
 

@@ -27,10 +27,9 @@ from rlploss.compare.rows import VALIDATION_SHARE, n_folds
 from rlploss.estimators.search import Index
 from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
-from rlploss.lab.report import Report, Section, Table, Text
+from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.text import number
 
-TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 ERRORS = "Mean and 95 % interval over splits of the error on validation rows"
 NOT_PLAIN = ("MAE", "Huber", "Pointwise", "BatchLoss")
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
@@ -66,7 +65,7 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
             effect = f"{number(row['effect'])} [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
-            p, word = number(row["p_holm"]), Text(row["verdict"], TONES[row["verdict"]])
+            p, word = number(row["p_holm"]), Text(row["verdict"], WORD_TONES[row["verdict"]])
         few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) and not short else ""
         shown.append({
             "arm": f"{row['arm']}{few}",

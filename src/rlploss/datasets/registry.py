@@ -110,8 +110,9 @@ def load(name: str, *, task: TaskName | None = None, download: bool = True, prog
     X, y, feature_names = item.read(fetch(name, download=download, progress=progress))
     X = frozen(X)
     y = X if chosen == "reconstruction" else frozen(y)
-    origin = (item.source, item.licence, item.citation)
-    return Dataset(name, X, y, feature_names, chosen, *origin, item.image_shape, item.n_official_train)
+    facts = ("name", "source", "licence", "citation", "image_shape", "n_official_train")
+    known = {fact: getattr(item, fact) for fact in facts}
+    return Dataset(X=X, y=y, feature_names=feature_names, task=chosen, **known)
 
 
 def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:

@@ -90,7 +90,6 @@ class Split:
     image_shape: ImageShape | None = None  # of a row of X
     n_region: int | None = None  # shift: rows of the whole dataset in the region of interest
     n_region_train: int | None = None  # shift: how many of them are in the training set
-    noise: float = 0.0
     scaling: Scaling | None = field(default=None, repr=False)
 
     def tensors(
@@ -210,7 +209,7 @@ def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> 
     noise = _checks.number("noise (β)", noise, minimum=0.0)
     drawn = _generator(generator).standard_normal(split.X_train.shape)
     noisy = (split.X_train + noise * drawn).astype(split.X_train.dtype)
-    return replace(split, X_train=frozen(noisy), noise=noise)
+    return replace(split, X_train=frozen(noisy))
 
 
 def standardize(split: Split, *, target: bool = False) -> Split:
@@ -275,8 +274,18 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
 
 
 def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
-    X = [frozen(dataset.X[rows]) for rows in (train, test)]
-    # For reconstruction the target is the image itself, not a second copy of it.
-    y = X if dataset.y is dataset.X else [frozen(dataset.y[rows]) for rows in (train, test)]
-    rows = (frozen(train), frozen(test))
-    return Split(X[0], y[0], X[1], y[1], *rows, dataset.name, dataset.task, dataset.image_shape)
+    X_train, X_test = (frozen(dataset.X[rows]) for rows in (train, test))
+    y_train, y_test = X_train, X_test  # for reconstruction the target is the image itself, not a second copy of it
+    if dataset.y is not dataset.X:
+        y_train, y_test = (frozen(dataset.y[rows]) for rows in (train, test))
+    return Split(
+        X_train=X_train,
+        y_train=y_train,
+        X_test=X_test,
+        y_test=y_test,
+        train_rows=frozen(train),
+        test_rows=frozen(test),
+        dataset=dataset.name,
+        task=dataset.task,
+        image_shape=dataset.image_shape,
+    )

@@ -212,7 +212,8 @@ def fetch_package(client: Client, name: str, version: str, directory: Path, prog
 
 def _run(command: list[str], directory: Path, progress: Reporter) -> None:
     """Run the client inside `directory`; raise SourceError with its own last words if it fails."""
-    started, output = time.monotonic(), None
+    started = time.monotonic()
+    output = None
     try:
         # Inside a directory that is empty, so that no project's own settings apply.
         process = subprocess.Popen(

@@ -22,9 +22,11 @@ from rlploss.lab import figures
 from rlploss.lab.figures import Figure
 from rlploss.lab.text import Scalar, csv_text, markdown_text
 
+WORD_TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}  # of a comparison's word
+
 
 class Text(str):
-    """A table cell with a tone: good, warn, bad or calm."""
+    """A table cell with a tone: good, warn, open, bad or calm; plain without."""
 
     tone: str
 

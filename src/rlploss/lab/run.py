@@ -92,7 +92,9 @@ def execute(
     """
     if not todo.todo:
         return Finished(0, {}, 0.0)
-    started, total, finished = time.monotonic(), sum(todo.seconds.values()), 0
+    started = time.monotonic()
+    total = sum(todo.seconds.values())
+    finished = 0
     failed: dict[str, str] = {}
     far: dict[str, float] = {}  # how far each cell is
     line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)

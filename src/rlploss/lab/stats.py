@@ -7,8 +7,8 @@ A p-value here speaks of other seeds on the same data, not of other data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import special
@@ -37,9 +37,10 @@ class Comparison:
     """Is `ours` better than `theirs`, or than a number? One test, and the interval that belongs to it.
 
     `effect` is, by `scale`: "ratio", geometric means of errors (ours / theirs); "difference", means of scores (ours −
-    theirs); "mean", our mean, which is compared with a number; "share", seeds in which ours was first; "spread",
-    typical deviations from the median (ours / theirs). [low, high] is its 95 % interval: it holds no difference
-    exactly if the two-sided p is 5 % or more. `p_holm` is corrected over a family, NaN where there is none.
+    theirs); "gap", the same for errors of which one is 0 and has no ratio; "mean", our mean, which is compared with a
+    number; "share", seeds in which ours was first; "spread", typical deviations from the median (ours / theirs).
+    [low, high] is its 95 % interval: it holds no difference exactly if the two-sided p is 5 % or more. `p_holm` is
+    corrected over a family, NaN where there is none.
     """
 
     effect: float
@@ -50,6 +51,7 @@ class Comparison:
     better: bool  # the direction of the effect, significant or not
     scale: str
     p_holm: float = math.nan
+    at_level: Callable[[float], tuple[float, float]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def significant(self) -> bool:
@@ -74,8 +76,11 @@ class Comparison:
         return least <= low and high <= most
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """The t-interval at another level than 95 %, of a "ratio" or "difference"."""
-        if self.n < 2 or not math.isfinite(self.high):
+        """The interval at a level of at least 95 %: that of `at_level`, or of a t-test what `low` and `high` imply."""
+        if self.at_level is not None:
+            return self.at_level(alpha)
+        signs_only = self.low == self.high and self.p < 1.0  # equal differences: see `_t_test`
+        if self.n < 2 or not math.isfinite(self.high) or (signs_only and self.p >= alpha):
             return -math.inf, math.inf
         wide, usual = (float(special.stdtrit(self.n - 1, 1 - level / 2)) for level in (alpha, ALPHA))
         if self.scale == "ratio":
@@ -91,7 +96,7 @@ def summary(values: Array) -> Summary:
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
     if n == 0:
-        raise ValueError("a summary needs at least one seed, got none")
+        raise ValueError("a summary needs at least one seed, got none; train one")
     if n == 1:
         return Summary(float(values[0]), math.nan, math.nan, math.nan, 1)
     mean, low, high = (float(end) for end in band(values))
@@ -132,18 +137,22 @@ def compare(
 ) -> Comparison:
     """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for scores.
 
+    Errors with a 0 among them have no logarithms: their differences are tested. They have a unit of their own, so no
+    size of a difference is as good as none.
+
     Seeds that split the same rows again and again are not independent: `overlap` is the ratio of test to
     training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and Bengio. Its root is never
     taken to be less than `least`.
     """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
-        raise ValueError(f"paired arms need the same seeds, got shapes {ours.shape} and {theirs.shape}")
+        shapes = f"{ours.shape} and {theirs.shape}"
+        raise ValueError(f"paired arms need the same seeds, got shapes {shapes}; compare seeds that both have")
     ratio = lower_is_better and bool((ours > 0).all() and (theirs > 0).all())
     mean, p, low, high = _t_test(np.log(ours) - np.log(theirs) if ratio else ours - theirs, overlap, least)
     better = mean < 0 if lower_is_better else mean > 0
     if not ratio:
-        return Comparison(mean, low, high, p, len(ours), better, "difference")
+        return Comparison(mean, low, high, p, len(ours), better, "gap" if lower_is_better else "difference")
     with np.errstate(over="ignore"):
         effect, low, high = np.exp([mean, low, high]).tolist()
     return Comparison(effect, low, high, p, len(ours), better, "ratio")
@@ -167,9 +176,13 @@ def first(ours: Array, theirs: Array | float) -> Comparison:
         return Comparison(math.nan, 0.0, 1.0, 1.0, 0, False, "share")
     tail = min(wins, losses)
     p = min(1.0, 2.0 * float(special.bdtr(tail, n, 0.5)))
-    low = float(special.betaincinv(wins, losses + 1, ALPHA / 2)) if wins else 0.0  # Clopper and Pearson's
-    high = float(special.betaincinv(wins + 1, losses, 1 - ALPHA / 2)) if losses else 1.0
-    return Comparison(wins / n, low, high, p, n, wins > losses, "share")
+
+    def interval(alpha: float) -> tuple[float, float]:
+        """Clopper and Pearson's."""
+        low = float(special.betaincinv(wins, losses + 1, alpha / 2)) if wins else 0.0
+        return low, float(special.betaincinv(wins + 1, losses, 1 - alpha / 2)) if losses else 1.0
+
+    return Comparison(wins / n, *interval(ALPHA), p, n, wins > losses, "share", at_level=interval)
 
 
 def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -219,7 +232,10 @@ def spread(ours: Array, theirs: Array) -> Comparison:
         ends = np.stack([(total - flipped) / (n - net), (total + flipped) / (n + net)])
     ends[:, np.abs(net) == n] = np.array([[-np.inf], [np.inf]])  # all signs alike: reached for every θ
     lower, upper = np.sort(ends.min(axis=0)), np.sort(ends.max(axis=0))[::-1]
-    count = math.ceil(ALPHA * (FLIPS + 1)) - 2
     p = (1 + int(np.sum(np.abs(flipped) >= abs(total) * (1 - 1e-12)))) / (FLIPS + 1)
-    low, high = float(np.exp(lower[count])), float(np.exp(upper[count]))
-    return Comparison(float(np.exp(total / n)), low, high, p, n, total < 0, "spread")
+
+    def interval(alpha: float) -> tuple[float, float]:
+        rank = math.ceil(alpha * (FLIPS + 1)) - 2
+        return (float(np.exp(lower[rank])), float(np.exp(upper[rank]))) if rank >= 0 else (0.0, math.inf)
+
+    return Comparison(float(np.exp(total / n)), *interval(ALPHA), p, n, total < 0, "spread", at_level=interval)

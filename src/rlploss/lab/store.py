@@ -155,6 +155,12 @@ class Store(AbstractContextManager["Store"]):
         with self._told(f"use {self.path}"):
             return self._connection.execute(query, values).fetchall()
 
+    def _insert(self, table: str, **row: object) -> int | None:
+        """Add a row to a table and return its number."""
+        names = ", ".join(f'"{name}"' for name in row)  # "values" is a word of SQL
+        marks = ", ".join("?" * len(row))
+        return self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*row.values()]).lastrowid
+
     def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
         if '"where":null' in canonical_json(cell.spec()):
@@ -180,19 +186,30 @@ class Store(AbstractContextManager["Store"]):
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
         with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
-            number = connection.execute(
-                "INSERT INTO cell VALUES (NULL, ?, ?, ?, ?, ?, ?)",
-                (*key, canonical_json(cell.spec()), canonical_json(origin), _now(), result.seconds),
-            ).lastrowid
+            number = self._insert(
+                "cell",
+                spec_hash=cell.hash,
+                code_version=self.code_version,
+                spec=canonical_json(cell.spec()),
+                provenance=canonical_json(origin),
+                created=_now(),
+                seconds=result.seconds,
+            )
             for network in result.networks:
                 curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
                 numbers = {name: _plain(v) for name, v in network.values.items()}
-                texts = canonical_json(curve), canonical_json(numbers)
-                row = (number, network.variant, network.seed, network.seconds, *texts)
-                inserted = connection.execute("INSERT INTO network VALUES (NULL, ?, ?, ?, ?, ?, ?)", row).lastrowid
+                inserted = self._insert(
+                    "network",
+                    cell=number,
+                    variant=network.variant,
+                    seed=network.seed,
+                    seconds=network.seconds,
+                    curve=canonical_json(curve),
+                    values=canonical_json(numbers),
+                )
                 for name, array in network.artifacts.items():
-                    kept = (inserted, name, json.dumps(array.shape), np.asarray(array, "<f4", "C").tobytes())
-                    connection.execute("INSERT INTO artifact VALUES (?, ?, ?, ?)", kept)
+                    data = np.asarray(array, "<f4", "C").tobytes()
+                    self._insert("artifact", network=inserted, name=name, shape=json.dumps(array.shape), data=data)
             connection.execute(f"DELETE FROM failure WHERE {THIS}", key)
 
     def read(self, cell: AnyCell) -> StoredCell | None:

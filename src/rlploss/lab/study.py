@@ -143,7 +143,7 @@ class Task(Part):
     n_test: int | None = None  # test rows; None: the rest
     first: bool = False  # whether the first rows are taken, instead of random ones
     region: str | None = None  # of a shift; None: "paper"
-    scaling: str | None = None  # "standard": features and target; None leaves them as they are
+    scaling: str | None = None  # "standard": of the features; None leaves them as they are
     metrics: tuple[str, ...] = ("mse",)  # what is evaluated on the test rows
     keep: str | None = None  # pictures that the first seed keeps
     timed: bool = False
@@ -183,7 +183,7 @@ class Cell(Generic[A, T]):
             raise TypeError(f"budget must be Epochs(n) or Steps(n), got {self.budget!r}")
         _checks.count("evaluate_every", self.evaluate_every)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"a cell needs distinct seeds, at least one, got {self.seeds!r}")
+            raise ValueError(f"a cell needs distinct seeds, at least one, got {self.seeds!r}; give each seed once")
 
     def spec(self) -> dict[str, Any]:
         """Everything that decides the result, as plain data."""

@@ -139,7 +139,8 @@ def keep_busy(
     the others, three times in all. Cells whose task is `timed` come last, one at a time and on one worker: their
     seconds are results. Who is yielded to may take cells out of those that wait.
     """
-    timed, alone = [cell for cell in waiting if cell.task.timed], False
+    timed = [cell for cell in waiting if cell.task.timed]
+    alone = False
     for cell in timed:
         waiting.remove(cell)
     lost: Counter[AnyCell] = Counter()
@@ -147,7 +148,8 @@ def keep_busy(
     while waiting or busy or timed:
         if not waiting and not busy:
             waiting.extend(timed)
-            timed, alone = [], True
+            timed.clear()
+            alone = True
         for worker in look(1 if alone else len(waiting) + len(busy)):
             if worker not in busy and waiting:
                 cell = waiting.popleft()
@@ -190,10 +192,11 @@ class LocalProcesses:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"workers must be at least 1, got {self.count}")
+            raise ValueError(f"workers must be at least 1, got {self.count}; local:1 is one process")
 
     def run(self, train: Train, cells: Sequence[AnyCell], *, tell: TellOf, say: Say) -> Generator[Outcome]:
-        waiting, stay = deque(cells), False
+        waiting = deque(cells)
+        stay = False
         running = keep_busy(self._look, lambda process, cell: process.train(train, cell), waiting, tell, say)
         try:
             for outcome in running:

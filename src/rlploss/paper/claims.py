@@ -1,4 +1,4 @@
-"""A verdict on every claim of the paper: the words, the comparisons that each claim makes, and the rule between them.
+"""A verdict on every claim of the paper: what its comparisons (see `rules`) come to, in a word and a few sentences.
 
 A claim that RLP is better everywhere *holds* when every comparison that it makes is significant in RLP's favour: all
 of them at once, so no correction is needed. It *fails* when at least one comparison is shown not to hold: significantly
@@ -10,12 +10,13 @@ evidence refutes nothing. What holds in the released loop is *reproduced*; wheth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rlploss._scaling import Array
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
 from rlploss.lab.stats import ALPHA, Comparison
@@ -24,26 +25,27 @@ from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.published import Pairs, PublishedClaim
-from rlploss.paper.results import SCORES, Grid, Results, compare, effect, title_of
-from rlploss.paper.studies import ARMS
+from rlploss.paper.results import Grid, Results, effect, mean_error, whole
+from rlploss.paper.rules import RULES, Place, Placed, name_of, names_of, tasks_of
 
-TONES = {  # the words of a verdict, in the order of the report
-    "reproduced": "good",
-    "reproduced, undecided at equal steps": "fair",
-    "reproduced, but gone at equal steps": "warn",
-    "undecided": "open",
-    "not reproduced": "bad",
-    "not judged at this scale": "calm",
-    "not tested": "calm",
-}
-REPRODUCED, OPEN_AT_STEPS, GONE, UNDECIDED, NOT_REPRODUCED, NOT_JUDGED, NOT_TESTED = TONES
-SAID = {"better": "in favour", "worse": "against", "level": "no difference", "undecided": "undecided"}
+VERDICTS: dict[str, str] = published.data("report.toml")["verdicts"]  # the words, and their tones
+REPRODUCED, OPEN_AT_STEPS, GONE, UNDECIDED, NOT_REPRODUCED, NOT_JUDGED, NOT_TESTED = VERDICTS
+SAID = {"better": "in favour", "worse": "the other way", "level": "no difference worth the name"}
+MARGINS = {"ratio": "within 5 %", "difference": "within 1 point"}  # by scale
 State = Literal["holds", "fails", "open"]
-Placed = tuple[str, Comparison]  # where RLP is compared with a baseline or a number, and what comes out
+
+
+class Lost(NamedTuple):
+    """What was not run: where a claim compares two arms, why it cannot, and how many comparisons that leaves out."""
+
+    where: str
+    arms: str
+    why: str
+    n: int
 
 
 def judge(held: State | None, at_steps: State | None, *, judged: bool = True) -> str:
-    """One of the words, from what was shown in the released loop and at equal steps; None: not run."""
+    """One of the words, from what was shown in the released loop (None: not run) and at equal steps (None: no such)."""
     if held is None:
         return NOT_TESTED
     if not judged:
@@ -53,56 +55,91 @@ def judge(held: State | None, at_steps: State | None, *, judged: bool = True) ->
     return words.get(held) or steps.get(at_steps or "", REPRODUCED)
 
 
-def findings(found: Sequence[Placed]) -> list[str]:
-    """Better, worse, level (no difference worth the name) or undecided, for each comparison of one claim.
+def findings(found: Sequence[Placed]) -> list[tuple[str, Comparison]]:
+    """For each comparison of one claim its word (see `Comparison.word`), and it with the interval that decided.
 
     Significance in favour comes first; what is against the claim is corrected for the number of comparisons.
     """
+    return [_finding(c, len(found)) for c in stats.holm([placed.comparison for placed in found])]
 
-    def finding(c: Comparison) -> str:
-        if c.better and c.p < ALPHA:
-            return "better"
-        if not c.better and c.significant:
-            return "worse"
-        return "level" if c.is_none(*c.interval(ALPHA / len(found))) else "undecided"
 
-    return [finding(c) for c in stats.holm([c for _, c in found])]
+def _finding(c: Comparison, n: int) -> tuple[str, Comparison]:
+    if c.better and c.p < ALPHA:
+        return "better", c
+    if not c.better and c.significant:
+        low, high = c.told
+        return "worse", replace(c, low=low, high=high)
+    low, high = c.interval(ALPHA / n)
+    return "level" if c.is_none(low, high) else "undecided", replace(c, low=low, high=high)
 
 
 def state(found: Sequence[Placed]) -> State | None:
     """Whether a claim holds in every one of its comparisons, fails in one, or is open; None if there are none."""
-    words = set(findings(found))
+    words = {word for word, _ in findings(found)}
     if not words:
         return None
     return "holds" if words == {"better"} else "fails" if words & {"worse", "level"} else "open"
 
 
-def tally(found: Sequence[Placed]) -> str:
+def tally(found: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
     """`in favour in 7 of 8, median ratio 0.12, the least by 2 %; undecided: Wine`; a few are told one by one."""
     if not found:
         return "not run"
-    told = [(where, c, word) for (where, c), word in zip(found, findings(found), strict=True)]
-    if len(told) <= 3:
-        return "; ".join(f"{where} {effect(c)}, {SAID[word]}" for where, c, word in told)
-    better = [c for _, c, word in told if word == "better"]
-    text = f"in favour in {len(better)} of {len(told)}"
+    told = findings(found)
+    if len(found) <= 3:
+        each = zip(found, told, strict=True)
+        parts = [f"{_named(placed)} {effect(c)}, {_said(word, [c])}" for placed, (word, c) in each]
+        return "; ".join([*parts, *_untested(lost, found)])
+    better = [c for word, c in told if word == "better"]
+    text = f"in favour in {len(better)} of {len(found)}"
     for scale, unit in (("ratio", "%"), ("difference", "points")):
         effects = [c.effect for c in better if c.scale == scale]
         if effects:
             least = number(100 * (1 - max(effects) if scale == "ratio" else min(effects)), 2)
             text += f", median {scale} {number(float(np.median(effects)))}, the least by {least} {unit}"
-    whole = Counter(where for where, _ in found)
+    parts = [text]
     for wanted in ("worse", "level", "undecided"):
-        mine = Counter(where for where, _, word in told if word == wanted)
-        parts = [f"{where} ({k} of {whole[where]})" if k < whole[where] else where for where, k in mine.items()]
-        text += f"; {SAID[wanted]}: {', '.join(parts)}" if parts else ""
-    return text
+        mine = [placed for placed, (word, _) in zip(found, told, strict=True) if word == wanted]
+        if mine:
+            said = _said(wanted, [placed.comparison for placed in mine])
+            parts.append(f"{said}: {_listed(mine, found)}")
+    return "; ".join([*parts, *_untested(lost, found)])
+
+
+def _said(word: str, comparisons: Iterable[Comparison]) -> str:
+    """`in favour`; what is no difference is told with its margin."""
+    margins = dict.fromkeys(MARGINS[c.scale] for c in comparisons) if word == "level" else {}
+    return SAID.get(word, word) + (f" ({' or '.join(margins)})" if margins else "")
+
+
+def _untested(lost: Sequence[Lost], found: Sequence[Placed]) -> list[str]:
+    """`not tested (not run yet): Wine`, for every reason."""
+    reasons = {why: [one for one in lost if one.why == why] for why in dict.fromkeys(one.why for one in lost)}
+    return [f"not tested ({why}): {_listed(mine, [*found, *lost])}" for why, mine in reasons.items()]
+
+
+def _named(one: Placed | Lost) -> str:
+    return f"{one.where} {one.arms}".rstrip()
+
+
+def _listed(some: Sequence[Placed | Lost], everything: Sequence[Placed | Lost]) -> str:
+    """`Wine; California against MSE (3 of 9)`: places by their name if all that is compared there is among them."""
+    by_place = Counter(one.where for one in everything)
+    by_arms = Counter(map(_named, everything))
+    parts = []
+    for where, count in Counter(one.where for one in some).items():
+        if count == by_place[where]:
+            parts.append(where)
+            continue
+        for name, k in Counter(_named(one) for one in some if one.where == where).items():
+            parts.append(f"{name} ({k} of {by_arms[name]})" if k < by_arms[name] else name)
+    return "; ".join(parts)
 
 
 def all_claims(results: Results) -> list[Claim]:
     """Every claim of `published.toml` with its verdict; judged claims first, within a verdict in the paper's order."""
     made = [verdict(claim, results) for claim in published.CLAIMS]
-    return sorted(made, key=lambda claim: list(TONES).index(claim.verdict))
+    return sorted(made, key=lambda claim: list(VERDICTS).index(claim.verdict))
 
 
 def verdict(claim: PublishedClaim, results: Results) -> Claim:
@@ -113,161 +150,57 @@ def verdict(claim: PublishedClaim, results: Results) -> Claim:
     elif claim.rule == "measured":
         word, evidence, scope = _measured(claim, grids[0])
     else:
-        word, evidence, scope = _compared(claim, grids)
-    return Claim(claim.id, claim.text, word, TONES[word], scope, evidence)
+        word, evidence, scope = _compared(claim, results, grids)
+    return Claim(claim.id, claim.text, word, VERDICTS[word], scope, evidence)
 
 
-def _compared(claim: PublishedClaim, grids: Sequence[Grid]) -> tuple[str, str, str]:
+def _compared(claim: PublishedClaim, results: Results, grids: Sequence[Grid]) -> tuple[str, str, str]:
     """Word, evidence and scope of a claim that holds if every comparison which it makes is in its favour."""
 
     def comparisons(protocol: str, pairs: Pairs = claim.pairs) -> list[Placed]:
-        axis = "step" if protocol == "steps" else "epoch"
         return [
             placed
             for grid in grids
             for metric in claim.metrics
-            for task in claim.tasks or grid.whole
-            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs, axis))
+            for task in tasks_of(claim, grid.name)
+            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs))
         ]
 
-    scope, missing = _scope(grids[0], claim.tasks or tuple(grids[0].whole))
-    absent = [name for name in claim.studies if name not in [grid.name for grid in grids]]
-    missing += [f"Not asked for: {', '.join(absent)}."] if absent else []
     released, steps = comparisons("released"), comparisons("steps")
+    lost, lost_at_steps = missing(claim, results, "released"), missing(claim, results, "steps")
     if not released:
-        return NOT_TESTED, " ".join(missing) or "No runs.", scope
-    evidence = [claim.note, f"Equal epochs: {tally(released)}.", f"Equal steps: {tally(steps)}."]
+        return NOT_TESTED, f"{'; '.join(_untested(lost, ()))}.", ""
+    evidence = [claim.note, f"Equal epochs: {tally(released, lost)}.", f"Equal steps: {tally(steps, lost_at_steps)}."]
     if claim.beside:
         also = comparisons(claim.beside["protocol"], claim.beside.get("pairs", claim.pairs))
-        words = str(claim.beside["words"]).format(better=findings(also).count("better"), n=len(also))
-        evidence.append(words if also else "")
-    word = judge(state(released), state(steps), judged=all(grid.request.at.judged for grid in grids))
-    return word, " ".join(filter(None, [*evidence, *missing])), scope
+        better = [word for word, _ in findings(also)].count("better")
+        evidence.append(str(claim.beside["words"]).format(better=better, n=len(also)) if also else "")
+    word = judge(state(released), state(steps) or "open", judged=all(grid.request.at.judged for grid in grids))
+    scope = [_scope(released, lost, ""), _scope(steps, lost_at_steps, " at equal steps")]
+    return word, " ".join(filter(None, evidence)), ", ".join(filter(None, scope))
 
 
-def _scope(grid: Grid, wanted: Sequence[str]) -> tuple[str, list[str]]:
-    """`4 of 6 datasets`, empty when all were tested, and sentences that say what was not, and why."""
-    there, known = sum((task, "released", "rlp") in grid.stored for task in wanted), grid.tasks()
-    told = [f"{title_of(task)} not tested ({why})." for task in wanted if task in known and (why := grid.why(task))]
-    left_out = [title_of(task) for task in wanted if task not in known]
-    told += [f"Not asked for: {', '.join(left_out)}."] if left_out else []
-    return "" if there == len(wanted) else f"{there} of {len(wanted)} datasets", told
+def _scope(found: Sequence[Placed], lost: Sequence[Lost], where: str) -> str:
+    """`72 of 126 comparisons`, empty if nothing is missing, or everything, which the evidence says."""
+    n = len(found) + sum(one.n for one in lost)
+    return f"{len(found)} of {n} comparisons{where}" if found and lost else ""
 
 
-class Place(NamedTuple):
-    """Where a claim is looked at: on a task under a protocol, by a metric, for some pairs of arms."""
+def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost]:
+    """The comparisons that a claim makes under a protocol, and that were not run or not asked for."""
+    lost = []
+    for study in claim.studies:
+        cells = whole(study)
+        for task, pair in product(tasks_of(claim, study), claim.pairs):
+            if not all((task, protocol, arm) in cells for arm in pair):
+                continue
+            why = results[study].why(task, (protocol,), pair) if study in results else "not asked for"
+            if why:
+                levels = len(cells[task, protocol, pair[0]].task.variants) if claim.rule == "better" else 1
+                n = levels * len(claim.metrics) + (pair in claim.faster)
+                lost.append(Lost(name_of(claim, study, task), names_of(claim.pairs, pair), why, n))
+    return lost
 
-    grid: Grid
-    claim: PublishedClaim
-    task: str
-    protocol: str
-    metric: str
-    pairs: Pairs
-    axis: str  # on which the protocol is fair: its arms have the same budget there
-
-    def both(self) -> Iterator[tuple[tuple[str, str], list[StoredCell]]]:
-        """Each pair of arms with the networks of both; those that were not run are left out."""
-        for pair in self.pairs:
-            found = [*self.grid.found(self.task, self.protocol, pair).values()]
-            if len(found) == 2:
-                yield pair, found
-
-    def single(self) -> dict[str, StoredCell]:
-        """RLP and its baselines, each once; empty if one was not run."""
-        arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
-        found = self.grid.found(self.task, self.protocol, arms)
-        return found if len(found) == len(arms) else {}
-
-
-def better(at: Place) -> Iterator[Placed]:
-    """The last values, in every variant of the task.
-
-    Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final value first.
-    """
-    for _, found in at.both():
-        for variant in sorted({network.variant for network in found[0].networks}):
-            yield title_of(at.task), compare(at.metric, *(arm.final(at.metric, variant) for arm in found))
-    if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps"):
-        for _, found in at._replace(pairs=at.claim.faster).both():
-            each = (reached(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
-            yield f"{title_of(at.task)}, faster", stats.first(*each)
-
-
-def reached(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Array:
-    """[seeds]: the epoch or step at which each curve first is at its target; inf if it never is."""
-    curves, targets = stored.matrix(metric), np.reshape(target, (-1, 1))
-    hit = curves >= targets if metric in SCORES else curves <= targets
-    return np.where(hit.any(axis=1), stored.axis(axis)[hit.argmax(axis=1)], np.inf)
-
-
-def flatter(at: Place) -> Iterator[Placed]:
-    """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
-    for _, found in at.both():
-        ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
-        yield title_of(at.task), stats.compare(*(last * first / middle**2 for first, middle, last in ends))
-
-
-def ahead_in_time(at: Place) -> Iterator[Placed]:
-    """The values at the last second that both arms have reached; for equal steps, at the last step."""
-    axis = "step" if at.protocol == "steps" else "seconds"
-    for _, found in at._replace(protocol="released").both():
-        common = min(float(arm.axis(axis)[-1]) for arm in found)
-        yield title_of(at.task), compare(at.metric, *(arm.at(at.metric, axis, common) for arm in found))
-
-
-def early(at: Place) -> Iterator[Placed]:
-    """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
-    for pair, found in at.both():
-        for epoch in at.claim.epochs:
-            taken = found[0].axis(at.axis)[found[0].axis("epoch") <= epoch][-1]
-            ours, theirs = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
-            yield f"epoch {epoch}", compare(at.metric, ours, theirs)
-            if at.claim.above and at.protocol == "released":
-                (label, their_label), least, most = (ARMS[arm].label for arm in pair), at.claim.above, at.claim.below
-                yield f"{label} above {number(least)}:", stats.threshold(ours, least, below=False)
-                yield f"{their_label} below {number(most)}:", stats.threshold(theirs, most, below=True)
-
-
-def spread(at: Place) -> Iterator[Placed]:
-    """RLP's seeds vary less."""
-    for (_, base), found in at.both():
-        ends = [arm.final(at.metric) for arm in found]
-        sds = " to ".join(number(stats.summary(end).sd, 2) for end in ends)
-        yield f"against {ARMS[base].label} (sd {sds}), typical deviation", stats.spread(*ends)
-
-
-def bounds(at: Place) -> Iterator[Placed]:
-    """RLP's final error is below one number while the baselines stay above another."""
-    for arm, cell in at.single().items():
-        ours = arm == "rlp"
-        bound, word = (at.claim.below, "below") if ours else (at.claim.above, "above")
-        yield f"{ARMS[arm].label} {word} {number(bound)}:", stats.threshold(cell.final(at.metric), bound, below=ours)
-
-
-def overfit(at: Place) -> Iterator[Placed]:
-    """The baselines' test error rises from a share of the training to its end, RLP's falls."""
-    for arm, cell in at.single().items():
-        ends = cell.final(at.metric), cell.at(at.metric, at.axis, at.claim.level * float(cell.axis(at.axis)[-1]))
-        word, sides = ("falls", ends) if arm == "rlp" else ("rises (early over final)", ends[::-1])
-        yield f"{ARMS[arm].label} {word}", stats.compare(*sides)
-
-
-def reach(at: Place) -> Iterator[Placed]:
-    """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the baselines."""
-    first = {arm: reached(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()}
-    for arm, taken in first.items():
-        label = ARMS[arm].label
-        if arm != "rlp" and at.protocol != "released":
-            yield f"RLP before {label}", stats.first(first["rlp"], taken)
-        elif arm != "rlp":
-            yield f"{label} after more than {at.claim.above:g} epochs", stats.first(-taken, -at.claim.above)
-        elif at.protocol == "released":
-            yield f"RLP within {at.claim.below:g} epochs", stats.first(taken, at.claim.below + 1e-9)
-
-
-RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {
-    rule.__name__: rule for rule in (better, early, ahead_in_time, flatter, spread, bounds, overfit, reach)
-}
 
 # The propositions and the other statements that are measured without training, each under the name of its measure: what
 # was shown, and the numbers that its words need.
@@ -279,7 +212,7 @@ def _measured(claim: PublishedClaim, grid: Grid) -> tuple[str, str, str]:
     """Word, evidence and scope of a statement that was measured."""
     key = (claim.tasks[0], "measured", "measured")
     if key not in grid.stored:
-        return NOT_TESTED, grid.why(claim.tasks[0]), ""
+        return NOT_TESTED, grid.why(claim.tasks[0], ("measured",)), ""
     shown, numbers = MEASURED[claim.tasks[0]](grid.cells[key].task, grid.stored[key])
     return judge(shown, None, judged=grid.request.scale != "smoke"), claim.note.format(**numbers), claim.scope
 
@@ -287,8 +220,7 @@ def _measured(claim: PublishedClaim, grid: Grid) -> tuple[str, str, str]:
 def valley(task: Measurement, stored: StoredCell) -> Judged:
     """Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs something; an atom is free."""
     lowest, *means = (stored.mean(name) for name in ("lowest", *(f"mean {t:g}" for t in TS)))
-    errors = (stored.mean(name) for name in ("lowest_error", *(f"error {t:g}" for t in TS)))
-    error, *of_means = (value / len(stored.of_variant()) ** 0.5 for value in errors)
+    error, *of_means = (mean_error(stored, name) for name in ("lowest_error", *(f"error {t:g}" for t in TS)))
     rises = sum(mean > 4 * its for mean, its in zip(means, of_means, strict=True))
     falls = any(mean < -4 * its for mean, its in zip(means, of_means, strict=True))
     free = max(abs(stored.mean(f"mean {t:g}", 1)) for t in TS)  # the second setting has the atom
@@ -312,7 +244,8 @@ def coverage(task: Measurement, stored: StoredCell) -> Judged:
         f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"
         for k, at in printed.items()
     ]
-    return "holds" if missing == equal == 0 else "fails", {"missing": "; ".join(words), "equal": f"{equal:g}"}
+    shown = {"missing": "; ".join(words), "equal": f"{equal:g}", "seeds": len(stored.of_variant())}
+    return "holds" if missing == equal == 0 else "fails", shown
 
 
 def empirical(task: Measurement, stored: StoredCell) -> Judged:

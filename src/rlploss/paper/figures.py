@@ -78,7 +78,8 @@ def panel(
     marked: str = "",
 ) -> Panel:
     """One panel with a line for each arm, by default those of the section; where nothing was run, with the reason."""
-    found = grid.found(task, protocol, arms or grid.arms)
+    arms = arms or grid.arms
+    found = grid.found(task, protocol, arms)
     lines = [_line(arm, stored, metric, axis) for arm, stored in found.items()]
     values = {ARMS[arm]: published.value(marked, task, arm, metric) for arm in ("mse", "rlp") if marked and lines}
     levels = [(f"{arm.label}, published", value.mean, arm.style) for arm, value in values.items() if value is not None]
@@ -90,7 +91,7 @@ def panel(
         x_log=axis == "step",
         y_log=metric not in SCORES,
         levels=tuple(levels),
-        note="" if lines else f"not tested: {grid.why(task) or 'not asked for'}",
+        note="" if lines else f"not tested: {grid.why(task, (protocol,), arms)}",
     )
 
 

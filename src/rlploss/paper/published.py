@@ -66,6 +66,7 @@ def frozen(value: Any) -> Any:
 def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
     """A value of "table1" or "table2": test error of the network trained with one loss and measured with another."""
     content, column = data()[table], f"{trained}/{measured}"
+    dataset = content.get("same", {}).get(dataset, dataset)
     if dataset not in content or column not in content["columns"]:
         return None
     return Value(*content[dataset][content["columns"].index(column)])

@@ -59,7 +59,7 @@ class Request:
         return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[experiment]))
 
     def threshold_seeds(self) -> tuple[int, ...]:
-        """The seeds beyond a study's own that a claim with a threshold uses; fixed beforehand, for every scale."""
+        """The seeds beyond a study's own that a claim with a threshold uses; none if their number was asked for."""
         return tuple(range(self.at.seeds["full"], self.at.threshold_seeds)) if self.seeds is None else ()
 
     def picked(self, kind: Literal["datasets", "arms"], names: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import product
+
+import numpy as np
 
 from rlploss._progress import duration
 from rlploss._scaling import Array
@@ -74,12 +77,6 @@ class Grid:
                 found[key] = replace(read[0], networks=networks, seconds=sum(stored.seconds for stored in read))
         return found
 
-    @cached_property
-    def whole(self) -> dict[str, str]:
-        """The tasks of the whole study, whatever was asked for, with the dataset of each."""
-        everything = replace(self.request, scale="paper", budget="both", datasets=None, arms=None)
-        return {cell.task.name: cell.task.dataset for cell in STUDIES[self.name](everything)}
-
     def tasks(self, protocol: str | None = None) -> list[str]:
         """Task names, of all protocols or of one, in order."""
         return list(dict.fromkeys(task for task, mine, _ in self.parts if protocol in (None, mine)))
@@ -103,11 +100,18 @@ class Grid:
         ends = [stored.final(metric) for stored in self.found(task, protocol, (ours, theirs)).values()]
         return compare(metric, *ends) if len(ends) == 2 else None
 
-    def why(self, task: str) -> str:
-        """Why a task has no networks, from the first missing cell of what is shown; empty if all are there."""
-        shown = {*self.protocols(), "measured"}
-        lost = (key for key in self.parts if key[0] == task and key[1] in shown and key not in self.stored)
-        return next((self.missing(self.parts[key][-1]) for key in lost), "")
+    def why(self, task: str, protocols: Iterable[str], arms: Iterable[str] = ()) -> str:
+        """Why networks of a task are not there, from the first that is missing; empty if all are.
+
+        `arms`: those that it takes; by default all that were asked for.
+        """
+        wanted = [*product((task,), protocols, arms)]
+        if not wanted:
+            wanted = [key for key in self.parts if key[0] == task and key[1] in protocols]
+        lost = [key for key in wanted if key not in self.stored]
+        if not lost:
+            return ""
+        return self.missing(self.parts[lost[0]][-1]) if lost[0] in self.parts else "not asked for"
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """How the numbers were obtained: budgets, seeds, versions, machine, seconds, remarks."""
@@ -138,6 +142,18 @@ class Grid:
 Results = Mapping[str, Grid]  # of everything that was asked for, by name
 
 
+@cache
+def whole(study: str) -> dict[Key, AnyCell]:
+    """The cells that the paper asks for, whatever a request does; those with other seeds once."""
+    return {(cell.task.name, cell.arm.protocol, cell.arm.name): cell for cell in STUDIES[study](Request("paper"))}
+
+
+def mean_error(stored: StoredCell, name: str, variant: int = 0) -> float:
+    """The standard error of a mean over seeds, from that of each seed."""
+    errors = stored.final(name, variant)
+    return float(np.sqrt(np.sum(errors**2)) / len(errors))
+
+
 def compare(metric: str, ours: Array, theirs: Array) -> stats.Comparison:
     """Paired over seeds, by what the metric says is better."""
     return stats.compare(ours, theirs, lower_is_better=metric not in SCORES)
@@ -152,23 +168,17 @@ def budget_words(budget: Epochs | Steps) -> str:
     return f"{budget.n:,} {type(budget).__name__.lower()}"
 
 
-def mean_sd(values: Array | None) -> str:
-    """`0.197 ± 0.110`, or a dash."""
-    if values is None:
-        return "–"
-    s = stats.summary(values)
-    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
-
-
-def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.110`."""
-    return f"{number(mean)} ±\u00a0{number(sd)}"
-
-
 def effect(c: stats.Comparison) -> str:
-    """`0.12 [0.10, 0.15]`, or of a share `28 of 30 seeds`."""
+    """`0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
+
+    It has as many digits, at least three, as tell the ends of the interval from each other and from no difference.
+    """
     if c.scale == "share":
         return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"
-    rounding = c.scale == "difference" and abs(c.effect) < 1e-5 * (c.high - c.low)  # 7.40e-18, say
-    middle = 0.0 if rounding else c.effect
-    return f"{number(middle)} [{number(c.low)},\u00a0{number(c.high)}]"
+    none = 1.0 if c.scale in ("ratio", "spread") else 0.0
+    middle = none if abs(c.effect - none) < 1e-5 * (c.high - c.low) else c.effect  # not 7.40e-18
+    for digits in range(3, 8):
+        shown, low, high = (number(value, digits) for value in (middle, c.low, c.high))
+        if c.low == c.high or len({low, high, number(none, digits)}) == 3:
+            break
+    return f"{shown} [{low},\u00a0{high}]"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from rlploss._scaling import Array
 from rlploss.lab import stats
-from rlploss.lab.report import Claim, Section, Table, Text
-from rlploss.lab.study import Cell
+from rlploss.lab.report import WORD_TONES, Claim, Section, Table, Text
+from rlploss.lab.study import Cell, StoredCell
 from rlploss.lab.text import Scalar, number
 from rlploss.paper import claims, published
 from rlploss.paper.figures import figures
 from rlploss.paper.published import words_of
 from rlploss.paper.request import Request
-from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_sd, plus_minus, title_of
+from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_error, title_of, whole
 from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
 
 DATA = (
@@ -24,8 +25,8 @@ DATA = (
     *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
 )
 RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
-TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 SAME = {"same": "good", "different": "warn", "undecided": "open"}
+Texts = Sequence[str]
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
 TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
 
@@ -40,29 +41,42 @@ def section(grid: Grid) -> Section:
     for loss in dict(grid.request.losses):
         title = f"{loss} against the others, test MSE"
         tables.append(ratio_table(grid, f"{grid.name}-{loss}", title, arms=grid.arms, ours=loss))
-    missing = [f"{title_of(task)}: not tested ({why})." for task in grid.tasks() if (why := grid.why(task))]
     return Section(
         grid.name,
         row["title"],
         row["short"],
-        (*words_of(row.get("lead", ())), *missing),
+        (*words_of(row.get("lead", ())), *missing(grid)),
         tuple(tables),
         tuple(figure for drawn in row.get("figures", ()) for figure in figures(grid, **drawn)),
-        grid.facts() if grid.whole else (),
+        grid.facts() if whole(grid.name) else (),
     )
 
 
+def missing(grid: Grid) -> Iterator[str]:
+    """What is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not complete (not run yet).`"""
+    protocols = (*grid.protocols(), "measured")
+    for task in grid.tasks():
+        lost = {protocol: why for protocol in protocols if (why := grid.why(task, (protocol,)))}
+        if not any(task == there for there, _, _ in grid.stored):
+            yield f"{title_of(task)}: not tested ({grid.why(task, protocols)})."
+            continue
+        for why in dict.fromkeys(lost.values()):
+            columns = "; ".join(PROTOCOLS[protocol] for protocol in lost if lost[protocol] == why)
+            yield f"{title_of(task)} ({columns}): not complete ({why})."
+
+
 def error_table(
-    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Sequence[str] = ()
+    grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Texts = ()
 ) -> Table:
-    """Test error of every arm under every protocol, with the published number beside it."""
-    protocols, own = grid.protocols(), dict(grid.request.losses)
+    """Test error of every arm under every protocol, with the published number (of the table `values`) beside it."""
+    protocols = grid.protocols()
+    arms = (*grid.arms, *dict(grid.request.losses))
     titles = [PROTOCOLS[p] for p in protocols]
     rows: list[tuple[str, ...]] = []
     data: list[tuple[Scalar, ...]] = []
     for task in grid.tasks():
-        for arm in [a for a in (*grid.arms, *own) if any((task, p, a) in grid.parts for p in protocols)]:
-            value = published.value(values or grid.name, task.removesuffix("-500"), arm, metric)
+        for arm in [a for a in arms if any((task, p, a) in grid.parts for p in protocols)]:
+            value = published.value(values or grid.name, task, arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
@@ -70,8 +84,9 @@ def error_table(
             n = max((len(grid.cells[key].seeds) for key in there), default=0)
             rows.append((title_of(task), label_of(arm), shown, *ours[:1], verdict, *ours[1:], str(n)))
             for key in there:
-                s, budget = stats.summary(grid.stored[key].final(metric)), budget_words(grid.cells[key].budget)
-                mine = (task, arm, metric, key[1], budget.replace(",", ""), s.n, s.mean, s.sd, s.low, s.high)
+                s = stats.summary(grid.stored[key].final(metric))
+                budget = budget_words(grid.cells[key].budget).replace(",", "")
+                mine = (task, arm, metric, key[1], budget, s.n, s.mean, s.sd, s.low, s.high)
                 same = verdict if key[1] == "released" else None
                 hashes = " ".join(part.hash[:16] for part in grid.parts[key])
                 data.append((*mine, *(value or (None, None)), same, hashes, round(grid.stored[key].seconds, 3)))
@@ -89,23 +104,38 @@ def error_table(
     )
 
 
+def mean_sd(values: Array | None) -> str:
+    """`0.197 ± 0.110`, or a dash."""
+    if values is None:
+        return "–"
+    s = stats.summary(values)
+    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
+
+
+def plus_minus(mean: float, sd: float) -> str:
+    """`0.197 ± 0.110`."""
+    return f"{number(mean)} ±\u00a0{number(sd)}"
+
+
 def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
     """`same, −0.3 sd`: agreement with the published number, and the difference in its standard deviations."""
     ours = grid.final(task, "released", arm, metric)
     if value is None or ours is None or not grid.request.at.judged:
         return Text("–", "calm")
     word, difference = stats.against_published(ours, value.mean, value.sd)
-    return Text(f"{word}, {round(difference, 1) + 0.0:+.1f} sd".replace("-", "−"), SAME[word])
+    places = 1 if abs(difference) < 99.95 else 0
+    shown = f"{round(float(f'{difference:.3g}'), places) + 0.0:+,.{places}f}"  # three digits at most
+    return Text(f"{word}, {shown} sd".replace("-", "−"), SAME[word])
 
 
 def ratio_table(
     grid: Grid, name: str, title: str, *, arms: Sequence[str] = (), ours: str = "rlp", metric: str = "mse"
 ) -> Table:
     """One arm against each other: ratio of errors (difference of scores) with its interval, and the word for it."""
-    mine, judged = "RLP" if is_rlp(ours) else label_of(ours), grid.request.at.judged
-    others = [
-        a for a in arms or (*grid.arms, *dict(grid.request.losses)) if a != ours and not (is_rlp(ours) and is_rlp(a))
-    ]
+    mine = "RLP" if is_rlp(ours) else label_of(ours)
+    judged = grid.request.at.judged
+    arms = arms or (*grid.arms, *dict(grid.request.losses))
+    others = [a for a in arms if a != ours and not (is_rlp(ours) and is_rlp(a))]
     pairs = [(task, base) for task in grid.tasks() for base in others]
     found = {
         (protocol, *pair): c
@@ -139,17 +169,18 @@ def ratio_table(
 def _effect(c: stats.Comparison | None, judged: bool) -> Text:
     if c is None:
         return Text("–")
-    return Text(f"{effect(c)} {c.word}", TONES[c.word]) if judged else Text(effect(c))
+    return Text(f"{effect(c)} {c.word}", WORD_TONES[c.word]) if judged else Text(effect(c))
 
 
 def measured_table(
-    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], notes: Sequence[str] = ()
+    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], errors: Texts = (), notes: Texts = ()
 ) -> Table:
-    """What a statement comes to when it is measured: a row for each setting, means over seeds."""
+    """What a statement comes to when it is measured: a row for each setting, means over seeds and standard `errors`."""
     key = (task, "measured", "measured")
     stored = grid.stored.get(key)
+    average = {column: mean_error if column in errors else StoredCell.mean for column in columns}
     numbers = {
-        str(setting): [float("nan") if stored is None else stored.mean(column, index) for column in columns]
+        str(setting): [float("nan") if stored is None else average[c](stored, c, index) for c in columns]
         for index, setting in enumerate(grid.cells[key].task.variants)
     }
     return Table(
@@ -174,7 +205,8 @@ def region_table(grid: Grid, name: str, title: str) -> Table:
     from rlploss.datasets import load, mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
-    for dataset in grid.request.picked("datasets", dict.fromkeys(grid.whole.values())):
+    datasets = dict.fromkeys(cell.task.dataset for cell in whole(grid.name).values())
+    for dataset in grid.request.picked("datasets", datasets):
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
@@ -198,7 +230,7 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 }
 
 
-def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Sequence[str] = ()) -> Table:
+def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Texts = ()) -> Table:
     """A hyperparameter table of the paper, read off the released cells that the studies train."""
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():
@@ -273,7 +305,7 @@ def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
         if steps:
             words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
     counts = Counter(claim.verdict for claim in judged)
-    told = ", ".join(f"{counts[word]} {word}" for word in claims.TONES if word in counts)
+    told = ", ".join(f"{counts[word]} {word}" for word in claims.VERDICTS if word in counts)
     some = counts.keys() - {claims.NOT_JUDGED, claims.NOT_TESTED}
     return " ".join([*words, _told("judged" if some else "none-judged", n=len(judged), scale=scale, counts=told)])
 

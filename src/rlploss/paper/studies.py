@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlploss._values import from_json
 from rlploss.lab import train
@@ -70,6 +70,20 @@ def own_kind(name: str, loss: str) -> ArmKind:
     return ArmKind(name, "ochre", lambda batch_size, mixup: replace(made, batch_size=batch_size))
 
 
+V = TypeVar("V")
+
+
+class Each(NamedTuple, Generic[V]):
+    """A value for the RLP arms, and one for the others."""
+
+    rlp: V
+    others: V
+
+
+LOGITS = Each("logits", "logits")
+AS_PUBLISHED: Each[float | None] = Each(None, None)
+
+
 @dataclass(frozen=True)
 class CellFactory:
     """Makes the cells of an experiment under a protocol."""
@@ -93,17 +107,19 @@ class CellFactory:
         rlp: Mapping[str, bool] = MappingProxyType({}),  # options of the RLP arms' objective, beside M, K and mixup
         baseline: Callable[..., Objective] | None = None,  # of the others, if not what they are named for
         batch_size: int | str | None = None,  # rows per step of the others (of released ones at equal epochs only)
-        momentum: tuple[float | None, float | None] = (None, None),  # of RLP and others, instead of the published SGD
+        momentum: Each[float | None] = AS_PUBLISHED,  # of SGD, instead of Nesterov's
         weight_decay: float | None = None,  # AdamW's, if not the paper's
-        outputs: tuple[str, str] = ("logits", "logits"),  # last layer of RLP and others
+        outputs: Each[str] = LOGITS,  # the last layer
     ) -> list[Cell]:
         """The cells of a task at equal epochs and, where the protocol has them, at equal steps."""
         made = []
         n_subsets = min(self.n_subsets, self.request.at.most_subsets)
-        usual, at_steps = self.batch_size or self.subset_size, AT_EQUAL_STEPS.get(protocol)
+        usual = self.batch_size or self.subset_size
+        at_steps = AT_EQUAL_STEPS.get(protocol)
         kinds = ARMS | {name: own_kind(name, loss) for name, loss in self.request.losses}
         for name in self.request.picked("arms", self.arms):
-            kind, ours, column = kinds[name], is_rlp(name), 0 if is_rlp(name) else 1
+            kind = kinds[name]
+            ours = is_rlp(name)
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
@@ -112,8 +128,9 @@ class CellFactory:
             else:
                 make = partial(baseline or kind.objective, mixup=mixup)
                 objective = make(batch_size or ("all" if protocol == "paper" else usual))
-            optimizer = self.optimizer(kind, momentum[column], weight_decay)
-            arm = Arm(name, objective, optimizer, protocol=protocol, output=outputs[column])
+            optimizer = self.optimizer(kind, momentum.rlp if ours else momentum.others, weight_decay)
+            output = outputs.rlp if ours else outputs.others
+            arm = Arm(name, objective, optimizer, protocol=protocol, output=output)
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
             # Equal steps are RLP's steps: its own cell is needed for either comparison.
             if self.request.budget != "steps" or (ours and at_steps):
@@ -131,7 +148,8 @@ class CellFactory:
 
     def optimizer(self, kind: ArmKind, momentum: float | None, weight_decay: float | None) -> OptimizerValue:
         """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set it."""
-        lr, penalty = self.hyper.lr, (self.hyper.weight_decay if kind.penalised else None) or 0.0
+        lr = self.hyper.lr
+        penalty = (self.hyper.weight_decay if kind.penalised else None) or 0.0
         if self.hyper.optimizer == "adam":
             return Adam(lr, penalty)
         if self.hyper.optimizer == "adamw":
@@ -154,7 +172,8 @@ def regression_cells(
     **rows: Any,  # of the task
 ) -> list[Cell]:
     """All cells of one dataset in one experiment."""
-    given, sweep = PROTOCOL[experiment], experiment in ("shift", "noise")
+    given = PROTOCOL[experiment]
+    sweep = experiment in ("shift", "noise")
     published = given.get("epochs", EPOCHS)
     full = full_epochs or (published if isinstance(published, int) else published[dataset])
     epochs = request.at.epochs(experiment, full)
@@ -166,10 +185,18 @@ def regression_cells(
         baseline_epochs = max(1, round(given["baseline_epochs"][dataset] * epochs / full))
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
-    points = 1 if sweep else points or request.at.points  # a sweep looks at the end only
-    hyper, n_subsets, batch_size = HYPER[dataset, experiment], given["n_subsets"], given["batch_size"]
-    sizes = n_subsets, size, epochs, batch_size, baseline_epochs, points
-    factory = CellFactory(request, arms, hyper, experiment, *sizes)
+    factory = CellFactory(
+        request,
+        arms,
+        HYPER[dataset, experiment],
+        experiment,
+        n_subsets=given["n_subsets"],
+        subset_size=size,
+        epochs=epochs,
+        batch_size=given["batch_size"],
+        baseline_epochs=baseline_epochs,
+        points=1 if sweep else points or request.at.points,  # a sweep looks at the end only
+    )
     levels = {"variants": tuple(Variant(**{experiment: level}) for level in LEVELS)} if sweep else {}
     task = Task(name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels})
     cells = factory.cells("released", task) + factory.cells("paper", task)
@@ -181,50 +208,69 @@ def regression_cells(
 
 def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
-    scale, images, full = request.at, PROTOCOL["images"], n_train is None
+    scale = request.at
+    images = PROTOCOL["images"]
+    full = n_train is None
     given = images if full else PROTOCOL["small"]
-    most, tests = min(5000, scale.most_rows), min(images["test_images"], scale.most_rows)
+    most = min(5000, scale.most_rows)
+    tests = min(images["test_images"], scale.most_rows)
     rows = n_train or most
     epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", given["epochs"])
     size = min(given["subset_size"], rows // 2)
-    points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
-    hyper = HYPER[dataset, "full" if full else "small"]
-    factory = CellFactory(request, arms, hyper, "images", given["n_subsets"], size, epochs, points=points)
-    n_test, metrics = (most, ("mse", "rlp")) if full else (tests, ("mse",))
-    keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
-    random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=n_test, metrics=metrics, keep=keep)
+    factory = CellFactory(
+        request,
+        arms,
+        HYPER[dataset, "full" if full else "small"],
+        "images",
+        n_subsets=given["n_subsets"],
+        subset_size=size,
+        epochs=epochs,
+        points=20 if full else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
+    )
+    random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=most, metrics=("mse", "rlp"))
+    if not full:
+        keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
+        random = replace(random, n_test=tests, metrics=("mse",), keep=keep)
     pixels = "cifar10-released" if dataset == "cifar10" else dataset
     first = replace(random, dataset=pixels, n_test=tests, first=True)
-    heavy, light = images["momentum_rlp"], images["momentum_mse"]
-    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=(heavy, light))
+    momentum = Each(rlp=images["momentum_rlp"], others=images["momentum_mse"])
+    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=momentum)
     # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
     printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
     cells += printed.cells("paper", replace(random, keep=None))
     if full:
         linear = {"intercept": False}
-        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=(heavy, heavy))
+        both = Each(momentum.rlp, momentum.rlp)
+        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=both)
     return cells
 
 
 def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
     """LeNet-5 on MNIST or the Moons classifier, at either size."""
-    moons, mixed = dataset == "moons", any(ARMS[arm].mixed for arm in arms)
-    family, experiment, model, most = ("mnist_classes", "classes", "lenet5", request.at.most_rows)
-    if moons:
-        family, experiment, model, most = ("moons", "moons", "moons", 1000)
-    name = f"{family}-small" if small else family
+    moons = dataset == "moons"
+    mixed = any(ARMS[arm].mixed for arm in arms)
+    kind = data("report.toml")["classifiers"][dataset]
+    name = f"{kind['family']}-small" if small else kind["family"]
     given = PROTOCOL["classes"][name]
-    hyper = HYPER[family, "small" if small else "full"]
-    epochs = request.at.epochs(experiment, given["epochs_mixup" if mixed else "epochs"])
-    sizes = given["n_subsets"], given["subset_size"], epochs
-    factory = CellFactory(request, arms, hyper, experiment, *sizes, points=50 if moons else 20)
-    source, keep = (name, "boundary") if moons else ("mnist", None)
-    task = Task(name, source, model, metrics=("accuracy", "f1"), keep=keep)
+    hyper = HYPER[kind["family"], "small" if small else "full"]
+    factory = CellFactory(
+        request,
+        arms,
+        hyper,
+        kind["experiment"],
+        n_subsets=given["n_subsets"],
+        subset_size=given["subset_size"],
+        epochs=request.at.epochs(kind["experiment"], given["epochs_mixup" if mixed else "epochs"]),
+        points=kind["points"],
+    )
+    most = 1000 if moons else request.at.most_rows
+    keep = "boundary" if moons else None
+    task = Task(name, name if moons else dataset, kind["model"], metrics=("accuracy", "f1"), keep=keep)
     printed, released = (
         replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
         for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
     )
-    described, last = ("sigmoid", "logits"), "sigmoid" if moons else "softmax"
+    last = "sigmoid" if moons else "softmax"
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
     cells = replace(factory, hyper=hyper._replace(optimizer="adamw") if alone else hyper).cells(
         "released",
@@ -232,10 +278,11 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
         baseline=BinaryCrossEntropy if moons else None,
         batch_size="all" if alone else None,
         weight_decay=0.01,  # torch's own, which the released classifiers leave in place
-        outputs=(last, last),
+        outputs=Each(last, last),
     )
-    cells += factory.cells("paper", printed, outputs=described)
     # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
+    described = Each(rlp="sigmoid", others="logits")
+    cells += factory.cells("paper", printed, outputs=described)
     return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)
 
 
@@ -250,16 +297,19 @@ OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained be
 
 def _study(name: str, request: Request) -> list[AnyCell]:
     """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
-    rows, own = CATALOG[name].get("cells", ()), dict(request.losses if name == OWN_LOSSES_IN else ())
+    rows = CATALOG[name].get("cells", ())
+    own = dict(request.losses if name == OWN_LOSSES_IN else ())
     if isinstance(rows, str):
         return _study(rows, request)
     found: list[AnyCell] = []
     for row in rows:
         options = {"arms": (*CATALOG[name].get("arms", ()), *own), "protocols": PROTOCOLS, "thresholds": False} | row
-        on, kind, protocols = options.pop("on"), options.pop("kind", "regression"), options.pop("protocols")
+        datasets = request.picked("datasets", options.pop("on"))
+        make = KINDS[options.pop("kind", "regression")]
+        protocols = options.pop("protocols")
         seeds = request.threshold_seeds() if options.pop("thresholds") else ()
-        for dataset in request.picked("datasets", on):
-            made = [c for c in KINDS[kind](request, dataset, **options) if c.arm.protocol in protocols]
+        for dataset in datasets:
+            made = [c for c in make(request, dataset, **options) if c.arm.protocol in protocols]
             found += made + [replace(cell, seeds=seeds) for cell in made if seeds]
     return found
 

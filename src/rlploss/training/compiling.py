@@ -20,12 +20,13 @@ from numba.np.arrayobj import make_array, populate_array
 UNUSED_SECONDS = 30 * 24 * 3600
 
 _njit: Any = numba.njit  # its types do not know all of its options
+_intrinsic: Any = intrinsic
 _config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
 _RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
-compiled = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES)
+compiled = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES)  # what other compiled functions call
 
 
 def cached(function: Any) -> Any:
@@ -68,15 +69,15 @@ def _folder() -> Path:
     return Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss") / f"kernel-{digest.hexdigest()[:16]}"
 
 
-@intrinsic
-def view(typing: Any, a: Any, start: Any, shape: Any) -> Any:
+@_intrinsic
+def view(typing, a, start, shape):
     """The numbers of a contiguous array from `start` on in another shape: a reshape that checks and counts nothing.
 
     It does not keep the array alive, so it is for arrays that the caller holds.
     """
     made = types.Array(a.dtype, len(shape), "C")
 
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def build(context, builder, signature, arguments):
         source, out = make_array(a)(context, builder, arguments[0]), make_array(made)(context, builder)
         lengths = cgutils.unpack_tuple(builder, arguments[2])
         itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(a.dtype)))

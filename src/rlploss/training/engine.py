@@ -31,7 +31,10 @@ class Outcome:
 
 
 class Engine(ABC):
-    """Takes steps: the network's weights, and the state of its optimiser, are the engine's."""
+    """Takes steps: the network's weights, and the state of its optimiser, are the engine's.
+
+    Dropout, and a loss of one's own, draw from torch's default generators. These depend on the job's seed from here on.
+    """
 
     name: str
     feed: Feed
@@ -39,17 +42,39 @@ class Engine(ABC):
     stopping = False  # asks `run` to come back soon
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
+    def __init__(self, job: Job) -> None:
+        self.job, self.share = job, distributed.current()
+        self._generators = [torch.default_generator]
+        device = job.table.x.device
+        if device.type == "cuda":
+            self._generators.append(torch.cuda.default_generators[device.index])
+        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
+        for generator in self._generators:
+            generator.manual_seed(stream(job.seed, purpose).initial_seed())
+
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window, fewer if the deadline passes; nothing that is not finite reaches the weights."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, for checkpoints and for training that goes on."""
+    def optimizer_state(self) -> dict[str, Any]:
+        """What the optimiser has gathered so far."""
 
     @abstractmethod
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Go on with such a state, and with the settings of this job."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What checkpoints keep, and what training that goes on begins with."""
+        random = [generator.get_state() for generator in self._generators]
+        return {"engine": self.name, "optimizer": self.optimizer_state(), "random": random}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with such a state."""
+        """Go on from such a state."""
+        self.load_optimizer_state(state["optimizer"])
+        if self.share.rank == 0:  # the others' were not kept
+            for generator, bits in zip(self._generators, state["random"], strict=True):
+                generator.set_state(bits)
 
     def end(self) -> None:
         """Let go of what can be made again."""
@@ -62,7 +87,7 @@ class ModuleEngine(Engine):
     name = "torch"
 
     def __init__(self, job: Job) -> None:
-        self.job, self.share = job, distributed.current()
+        super().__init__(job)
         if self.share.world > 1:
             _check_for_processes(job.model)
         self.feed = Feed(job, self.share)
@@ -70,27 +95,19 @@ class ModuleEngine(Engine):
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(self.optimizer).__name__}")
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        # dropout and its like draw from torch's default generators, which depend on the job's seed from here on
-        self._generators = [torch.default_generator]
-        device = job.table.x.device
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index])
-        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
-        for generator in self._generators:
-            generator.manual_seed(stream(job.seed, purpose).initial_seed())
+        groups = self.optimizer.param_groups
+        self._settings = [{name: group[name] for name in group if name != "params"} for group in groups]
 
     def run(self, window: Window, deadline: float) -> Outcome:
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
-        if _finite(parameters):
-            self._finite_weights = [parameter.detach().clone() for parameter in parameters]
-        started, taken = time.perf_counter(), 0
+        before = [parameter.detach().clone() for parameter in parameters]
+        started, taken, number = time.perf_counter(), 0, 0.0
         torch.clear_autocast_cache()  # what an evaluation has left there has no gradient
         for i in range(window.last - window.first):
             if job.schedule is not None:
-                for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-                    group["lr"] = rate * float(factors[i])
+                for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
+                    group["lr"] = own["lr"] * float(factors[i])
             inputs, target = window.inputs(i)
             for parameter in parameters:
                 parameter.grad = None
@@ -103,10 +120,7 @@ class ModuleEngine(Engine):
                 value = distributed.add_up(value, parameters)
             number = value.item()
             if not math.isfinite(number):
-                if not _finite(parameters):  # an update has overflowed: back to where the last good stretch began
-                    with torch.no_grad():
-                        torch._foreach_copy_(parameters, self._finite_weights)
-                return Outcome(taken, time.perf_counter() - started, number)
+                break
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
@@ -115,23 +129,21 @@ class ModuleEngine(Engine):
             taken += 1
             if self.stopping or time.perf_counter() >= deadline:
                 break
-        return Outcome(taken, time.perf_counter() - started)
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
+            # an update has overflowed: back to where this stretch began
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, before)
+            if math.isfinite(number):  # in the last step, whose loss was that of the weights before it
+                self.total, taken, number = self.total - number, taken - 1, math.inf
+        return Outcome(taken, time.perf_counter() - started, None if math.isfinite(number) else number)
 
-    def state_dict(self) -> dict[str, Any]:
-        random = [generator.get_state() for generator in self._generators]
-        return {"engine": self.name, "optimizer": self.optimizer.state_dict(), "random": random}
+    def optimizer_state(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate  # that of this job
-        if self.share.rank == 0:  # the others' were not kept
-            for generator, bits in zip(self._generators, state["random"], strict=True):
-                generator.set_state(bits)
-
-
-def _finite(parameters: list[nn.Parameter]) -> bool:
-    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+        for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
+            group.update(own)
 
 
 def _check_for_processes(model: nn.Module) -> None:

@@ -86,9 +86,12 @@ class Evaluator:
             metrics = "accuracy" if classes else "mse"
         for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
             if callable(metric):
-                self.functions[getattr(metric, "__name__", type(metric).__name__)] = metric
+                name, function = getattr(metric, "__name__", type(metric).__name__), metric
             else:
-                self.functions[metric] = METRICS[one_of("metrics", metric, METRICS)](validation)
+                name, function = metric, METRICS[one_of("metrics", metric, METRICS)](validation)
+            if name in (*AXES, "loss", *self.functions):
+                raise ValueError(f"metrics must have names of their own, got {name!r} again; rename the function")
+            self.functions[name] = function
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
@@ -107,8 +110,9 @@ class Evaluator:
 class EarlyStopping:
     """Stop when a validation metric has not improved by more than `min_delta` for `patience` evaluations.
 
-    The weights of the best evaluation are put back at the end (`restore_best`). `higher_is_better=None` knows the
-    direction of the built-in metrics and takes lower as better for functions.
+    The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in metrics, else lower is.
+
+    >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
 
     metric: str
@@ -128,7 +132,7 @@ class Stopper:
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
         if not (metrics := tuple(metrics)):
             raise ValueError(
-                "early_stopping needs validation rows to watch a metric on, got none; pass validation=(X, y)"
+                "early_stopping needs validation rows and a metric, got none; pass validation=(X, y), not metrics=[]"
             )
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
@@ -141,7 +145,7 @@ class Stopper:
     def better(self, value: float, step: int) -> bool:
         """Take in the metric of one evaluation; True if it is the best so far."""
         value = self._sign * value
-        if value < self._best - self.rule.min_delta or (math.isinf(self._best) and math.isfinite(value)):
+        if value < self._best - self.rule.min_delta:
             self._best, self.best_step = value, step
             self.waited = 0
             return True
@@ -170,11 +174,12 @@ class History:
     """The curves of one run against step, epoch, samples seen and training seconds.
 
     One entry per evaluation, the first at step 0. `loss` is the mean training loss over the steps since the entry
-    before (nan at step 0); the other columns are the metrics on the validation rows. Seconds count training only,
-    not evaluation, callbacks or checkpoints.
+    before (nan at step 0); other columns are the metrics on the validation rows. Seconds count training only.
 
-    Example:
-        `history["mse"]` is a column, `history.last("mse")` its end, `history.columns` all of them.
+    >>> from rlploss import RegressionNet, Steps, fit
+    >>> history = fit(RegressionNet(2), torch.eye(4, 2), torch.ones(4), "mse", budget=Steps(5), engine="torch")
+    >>> history["step"].tolist(), history.last("step"), list(history.columns)
+    ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 5.0, ['step', 'epoch', 'samples', 'seconds', 'loss'])
     """
 
     settings: dict[str, Any]

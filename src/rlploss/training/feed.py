@@ -108,8 +108,10 @@ class Feed:
         self._weight = self.table.weight
         if self._weight is not None:
             self._centre = (self._weight.unsqueeze(1) * self.table.features).mean(0, dtype=torch.float64)
-        # a block lasts for the run (kept), for whole epochs (at once), or for some steps
-        self._at_once, self._kept, self._fresh = alone, alone and self._every_row, False
+        # how long a block lasts: the "run", some "epochs", or some "steps" of one
+        self._lasts, self._fresh = "epochs" if alone else "steps", False
+        if rlp is None and alone and self._every_row:
+            self._lasts = "run"
         if rlp is not None:
             all_needed = "float32_cutoff=True" if rlp.float32_cutoff else ""
             if rlp.probe == "expected" and rlp.draw_from == "outside":
@@ -117,9 +119,12 @@ class Feed:
             if all_needed and not alone:
                 raise ValueError(f"{all_needed} needs all rows in one process and in memory, got a part of them")
             fits = self._as_form or self._held_bytes(rlp) <= HELD_BYTES
-            self._at_once = alone and (bool(all_needed) or fits)
-            self._kept = self._at_once and rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw"
-            self._fresh = fits_planes and alone and not all_needed and self._can_be_fresh(rlp)
+            if not (all_needed or fits):
+                self._lasts = "steps"
+            elif alone and rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw":
+                self._lasts = "run"
+            if fits_planes and alone and not all_needed and self._can_be_fresh(rlp):
+                self._lasts, self._fresh = "epochs", True
         numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
         self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
         self._block: Window | None = None
@@ -153,7 +158,7 @@ class Feed:
         """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
         p = r.planes.n_columns(self.table.n_columns)
         plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
-        if not plain or self._every_row or self._kept:
+        if not plain or self._every_row or self._lasts == "run":
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
         if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
@@ -199,9 +204,9 @@ class Feed:
         per_epoch = self.job.steps_per_epoch
         epoch, position = divmod(step, per_epoch)
         low, high, epochs = 0, per_epoch, 1
-        if self._kept:
+        if self._lasts == "run":
             epoch = 0
-        elif not self._at_once and not self._fresh:
+        elif self._lasts == "steps":
             low = position // self._block_steps * self._block_steps
             high = min(low + self._block_steps, per_epoch)
         elif self._rlp is None:
@@ -223,7 +228,7 @@ class Feed:
                 x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
             rows, partner, lam = torch.arange(len(x)), None, None
         first = epoch * per_epoch + low
-        last = self.job.total_steps if self._kept else first + len(spans)
+        last = self.job.total_steps if self._lasts == "run" else first + len(spans)
         totals = np.tile(self._totals[low:high], epochs)
         weight = self._weight if self._rlp is None or self._weight is None else self._weight.sqrt()
         block = Window(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
@@ -240,7 +245,7 @@ class Feed:
         bank = self._bank
         if bank is None:
             bank = self._make_bank(block, r)
-            self._bank = bank if self._at_once and r.plan == "once" and r.mixup is None else None
+            self._bank = bank if self._lasts != "steps" and r.plan == "once" and r.mixup is None else None
         if r.probe == "draw":
             generator = stream(self.job.seed, "draw", epoch)
             index = draw_rows(self._plan(r, epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
@@ -255,7 +260,7 @@ class Feed:
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Window, r: RLP) -> ProjectionBank:
-        own = self._at_once and block.partner is None  # the planes' rows are those of the table
+        own = self._lasts != "steps" and block.partner is None  # the planes' rows are those of the table
         if own:
             features, plan = self._columns(r, block.x, None), block.rows.to(block.x.device)
         else:

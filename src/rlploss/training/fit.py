@@ -163,7 +163,7 @@ def fit_fleet(
     known: dict[Any, Evaluator] = {}
     jobs: list[Job] = []
     settings = (objective, optimizer, budget, metrics, schedule, clip_grad, device)
-    for problem in problems:
+    for problem in (problems := list(problems)):  # kept: `known` goes by the identity of what they hold
         if not isinstance(problem, Problem):
             raise TypeError(f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y)")
         jobs.append(make_job(build_model(problem.seed), problem, *settings, known=known))
@@ -215,7 +215,10 @@ def train(
                 loops.append(Loop(job, made, watch, reporter, reason, replica))
                 if pool is None and isinstance(made, KernelEngine):
                     stack.enter_context(blas().limit(limits=1, user_api="blas"))
-                    pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="rlploss"))
+                    stack.callback(torch.set_num_threads, threads)
+                    # torch has one thread in each of the pool's too: bits must not depend on how many
+                    workers = ThreadPoolExecutor(threads, "rlploss", torch.set_num_threads, (1,))
+                    pool = stack.enter_context(workers)
                 advance(loops[-1], None)
                 while len(running) > (threads if number + 1 < len(jobs) else 0):
                     for future in wait(running, return_when=FIRST_COMPLETED).done:

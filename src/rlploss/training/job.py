@@ -139,6 +139,8 @@ class Problem:
     """One replica of a fleet: its data, its seed, and whatever it does differently from the rest.
 
     objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
+
+    >>> problems = [Problem(torch.eye(9), torch.ones(9), seed=0, optimizer=Adam(lr)) for lr in (1e-3, 1e-2)]
     """
 
     X: Inputs
@@ -239,6 +241,8 @@ def make_job(
     _check_meaning(wanted, table, n_processes)
     if schedule is not None and not callable(schedule):
         one_of("schedule", schedule, ("cosine", "linear"))
+    if problem.validation is not None and (not isinstance(problem.validation, tuple) or len(problem.validation) != 2):
+        raise TypeError(f"validation must be a tuple (X, y), got {type(problem.validation).__name__}; write (X, y)")
     known = {} if known is None else known
     kind = (loss, table.classes, table.n_outputs, table.x.dtype, where)
     key = (*kind, *(id(part) for part in problem.validation or ()))

@@ -116,9 +116,10 @@ class KernelEngine(Engine):
     def __init__(self, job: Job) -> None:
         from rlploss.training.kernel import run
 
+        super().__init__(job)
         chain, table = read_chain(job.model), job.table
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
-        self.job, (layers, activations) = job, chain
+        layers, activations = chain
         self._run = run
         self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
@@ -169,7 +170,7 @@ class KernelEngine(Engine):
                 if self._loss.kind == kt.OUTSIDE:
                     done, status, value = self._step_outside(window, taken, rates)
                 else:
-                    part = slice(taken, taken + int(min(n, max(64, CALL_SECONDS / self._pace))))
+                    part = slice(taken, taken + int(min(n, max(1, CALL_SECONDS / self._pace))))
                     done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
                 if status == kt.DOUBTFUL:
                     more, status, value = self._careful_step(window, taken + done, rates)
@@ -254,11 +255,10 @@ class KernelEngine(Engine):
 
     # State
 
-    def state_dict(self) -> dict[str, Any]:
-        kept = {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
-        return {"engine": self.name, **kept}
+    def optimizer_state(self) -> dict[str, Any]:
+        return {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
         for name in ("first", "second", "powers"):
             getattr(self.state, name)[:] = state[name].numpy()
 

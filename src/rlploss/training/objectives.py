@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, one_of, plan_sizes
+from rlploss._checks import count, n_different, one_of, outside, plan_sizes
 from rlploss._values import Value, from_json, loaded_by_path, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
@@ -59,15 +59,16 @@ class RLP(Objective):
         n_subsets: K, subsets in a plan. Default 1000, capped at the number of different subsets.
         subsets_per_step: a number of subsets, or "all" (Algorithm 2). Default 1, under torchrun one per process.
         probe: where the planes are compared: "subset", "draw", "expected" or "sum"; see `rlp_loss`.
-        intercept: whether planes have an offset. Default True, because planes through points are affine, except
-            for probe="sum", where the column of ones would leave nothing but the mean residual.
+        intercept: whether planes have an offset. Default True, except for probe="sum", where only the mean would count.
         ridge: λ ≥ 0 of the planes' own penalty.
         draw_from: rows that a drawn point comes from: "train" is all rows, "outside" those not in the subset.
         method: how subsets are drawn, "balanced" or "paper" (Algorithm 1 to the letter); see `balanced_subsets`.
         plan: "once" keeps one plan for the whole run, "each-epoch" draws a new one.
         mixup: ψ of Beta(ψ, ψ), from which λ is drawn for each pair of subsets (Algorithm 3). Default: no mixup.
-        float32_cutoff: the loss of the paper's released autoencoder, whose pseudo-inverse in float32 drops directions;
-            see `RLP.released`.
+        float32_cutoff: the loss of the paper's released autoencoder, which drops directions; see `RLP.released`.
+
+    >>> RLP(subset_size=85).resolve(n_rows=100, n_features=5)  # what fit makes of it
+    RLP(85, n_subsets=1000, subsets_per_step=1, intercept=True)
     """
 
     loss: ClassVar[str] = "rlp"
@@ -156,6 +157,7 @@ class RLP(Objective):
                 size = smallest
         n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
         plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
         per_step = self.subsets_per_step or min(n_processes, n_subsets)
         per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
@@ -313,8 +315,9 @@ class _OwnLoss(OnBatches):
 class Pointwise(_OwnLoss):
     """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
 
-    Values are averaged over rows, and outputs if there are any, with the row weights. The target is what the built-in
-    objectives get: class numbers are one-hot rows.
+    Values are averaged over rows and outputs, with the row weights; class numbers come as one-hot rows.
+
+    >>> loss = Pointwise(lambda pred, target: torch.log(torch.cosh(pred - target)), batch_size=50)
     """
 
     loss: ClassVar[str] = "pointwise"
@@ -329,6 +332,8 @@ class BatchLoss(_OwnLoss):
     """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
 
     Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
+
+    >>> bias = BatchLoss(lambda pred, target, features: (pred - target).mean().square(), batch_size=50)
     """
 
     loss: ClassVar[str] = "batch"

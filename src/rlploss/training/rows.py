@@ -119,8 +119,8 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
     items = batched(index) if batched is not None else [dataset[i] for i in index]
     if not isinstance(items[0], tuple | list):
         return torch.stack([torch.as_tensor(item) for item in items]), None
-    if any(len(item) != 2 for item in items):
-        raise TypeError(f"a dataset's items must be (input, target), got {len(items[0])} parts")
+    if wrong := [len(item) for item in items if len(item) != 2]:
+        raise TypeError(f"a dataset's items must be (input, target), got {wrong[0]} parts; return two from each item")
     inputs, targets = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*items, strict=True))
     return inputs, targets
 
@@ -160,7 +160,7 @@ def _first_rows(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor | None
 def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
     x = _as_tensor(f"{name}X", X).to(device=device, dtype=dtype)
     if x.ndim == 0 or x.numel() == 0:
-        raise ValueError(f"{name}X must have at least one row, got shape {tuple(x.shape)}")
+        raise ValueError(f"{name}X must have at least one row and one column, got shape {tuple(x.shape)}")
     _checks.finite(**{f"{name}X": x})
     return x
 
