@@ -217,13 +217,9 @@ def test_sorted_dates_and_repeated_keys_are_warned_about():
     assert make_design(days().sample(frac=1, random_state=0).drop(columns="patient_id"), "y").warnings == ()
 
 
-def rows_of(design):
-    return Trainer(design.X, design.target.y, design.target.task, 0, design.time, design.group)
-
-
 def test_windows_train_on_the_past_and_test_on_the_future():
     design = make_design(days().sample(frac=1, random_state=SEED), "y", time="when")
-    one, tested = rows_of(design), []
+    one, tested = Trainer.of(design), []
     for window in range(5):
         train, test = one.split(window)
         assert design.time[train].max() < design.time[test].min()
@@ -236,7 +232,7 @@ def test_windows_train_on_the_past_and_test_on_the_future():
 
 def test_a_moment_is_never_cut():
     frame = days().assign(when=np.repeat(np.arange(12), 10))
-    one = rows_of(make_design(frame, "y", time="when"))
+    one = Trainer.of(make_design(frame, "y", time="when"))
     for window in range(5):
         train, test = one.split(window)
         assert not set(one.time[train]) & set(one.time[test])
@@ -245,7 +241,7 @@ def test_a_moment_is_never_cut():
 def test_groups_stay_together():
     design = make_design(days(), "y", group="patient_id")
     assert "patient_id" not in names(design)
-    one = rows_of(design)
+    one = Trainer.of(design)
     for seed in range(5):
         train, test = one.split(seed)
         assert not set(design.group[train]) & set(design.group[test])
@@ -274,7 +270,9 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     forty = frame[:40]
     with pytest.raises(TableError, match="--time needs at least 50 rows, got 40; add rows or leave --time out"):
         compare(forty.drop(columns="y"), forty["y"], time="when", arms=["ridge", "mean"])
-    with pytest.raises(TableError, match="--time must leave at least two classes to train on in every split, but in"):
+    with pytest.raises(
+        TableError, match="--time must leave two classes to train on in every split, got one class only; name"
+    ):
         compare(X, ["early"] * 80 + ["late"] * 40, time="when", arms=["logistic", "prior"])
     few = frame.assign(when=np.repeat([0, 1, 2], 40))
     with pytest.raises(TableError, match="--time must leave 15 training rows and 5 test rows in every split"):
@@ -289,9 +287,11 @@ def test_rows_without_a_group_are_refused():
 
 def test_one_group_with_most_of_the_rows_is_refused():
     frame = days().assign(patient_id=np.minimum(np.arange(120) // 4, 8))  # eight of 4 rows, one of 88
-    one = rows_of(make_design(frame, "y", group="patient_id"))
+    one = Trainer.of(make_design(frame, "y", group="patient_id"))
     seed = next(seed for seed in range(99) if len(one.split(seed)[0]) == 88)
-    with pytest.raises(TableError, match="--group must leave at least two groups to train on in every split"):
+    with pytest.raises(
+        TableError, match="--group must leave two groups to train on in every split, got one that has most"
+    ):
         check_rows(one, [seed])
     assert dial_said(one)  # which `inspect` tells, whatever the groups are
 

@@ -53,7 +53,12 @@ def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
     [
         ({"mse": squared}, {}, ValueError, "needs a name that no arm has, got 'mse'"),
         ({"mine": 3}, {}, TypeError, "the loss 'mine' must be a function or a Pointwise or BatchLoss value"),
-        ({"mine": lambda p, t: p - t}, {"workers": "local:2"}, ValueError, 'workers must be "inline", got'),
+        (
+            {"mine": lambda p, t: p - t},
+            {"workers": "local:2"},
+            ValueError,
+            'must be "inline" for losses of this session',
+        ),
     ],
 )
 def test_losses_that_cannot_be(losses, options, error, message):

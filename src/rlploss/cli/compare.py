@@ -162,8 +162,7 @@ def inspect(
     if design.target.classes:
         counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
         say(console, f"Classes: {', '.join(counts)}.")
-    asked, n_classes = design.target, len(design.target.classes)
-    say(console, dial_said(Trainer(design.X, asked.y, asked.task, n_classes, design.time, design.group)))
+    say(console, dial_said(Trainer.of(design)))
 
 
 def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None) -> Design:

@@ -115,17 +115,14 @@ def compare(
     seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
     keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
-    when = None if design.time is None else design.time[keep]
-    groups = None if design.group is None else design.group[keep]
-    rows = Trainer(design.X[keep], target.y[keep], target.task, len(target.classes), when, groups)
+    rows = Trainer.of(design, keep)
     check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
     chosen, notes = of_use(chosen, rows, asked=names is not None)
     may_stay = workers in ("auto", "inline") or (isinstance(workers, LocalProcesses) and workers.here)
     if stays_here(chosen) and not may_stay:
-        here = "losses of this session are trained in this process"
-        raise ValueError(f'{here}: workers must be "inline", got {workers!r}')
+        raise ValueError(f'workers must be "inline" for losses of this session, got {workers!r}; leave it out')
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
 
     def found(cells: Cells) -> Comparison | None:
@@ -243,15 +240,15 @@ class Run:
 
     def _train(self, team: Workers, deadline: float, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
         """Train arms on these splits unless they are stored; one that fails is left out from there on."""
-        made = {one: self.rows.cell(one, seeds, self.steps) for one in arms if one.name not in self.failed}
+        made = [self.rows.cell(one, seeds, self.steps) for one in arms if one.name not in self.failed]
         if clock.monotonic() < deadline:
-            todo = plan(made.values(), self.store, cost=self.rows.expected_seconds, workers=team)
+            todo = plan(made, self.store, cost=self.rows.expected_seconds, workers=team)
             done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
-            for one, cell in made.items():
+            for cell in made:
                 if cell.hash in done.failed:
-                    self.failed[one.name] = sentence(done.failed[cell.hash], 300)
-                    self.cells.pop(one.name, None)
-        self._read([one for one in made if one.name not in self.failed], seeds)
+                    self.failed[cell.arm.name] = sentence(done.failed[cell.hash], 300)
+                    self.cells.pop(cell.arm.name, None)
+        self._read([one for one in arms if one.name not in self.failed], seeds)
 
     def _read(self, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
         """Add what is stored of arms on these splits to what there is."""
@@ -260,12 +257,12 @@ class Run:
             if before is not None and before.networks[-1].seed >= seeds[-1]:
                 continue  # it is there already
             found = self.store.read(self.rows.cell(one, seeds, self.steps))
-            if found is not None and before is not None:
-                found = replace(
-                    found, networks=before.networks + found.networks, seconds=before.seconds + found.seconds
-                )
-            if found is not None:
-                self.cells[one.name] = found
+            if found is None:
+                continue
+            if before is not None:
+                networks = before.networks + found.networks
+                found = replace(found, networks=networks, seconds=before.seconds + found.seconds)
+            self.cells[one.name] = found
 
     def _behind(self, networks: Sequence[Contender]) -> list[Contender]:
         """Return networks that were clearly behind the best arm in each of the first splits.
@@ -376,27 +373,22 @@ def check_rows(rows: Trainer, seeds: Sequence[int]) -> None:
     """Refuse times and groups that leave too few rows, before anything is trained."""
     if rows.time is None and rows.group is None:
         return
-    option = "--group" if rows.time is None else "--time"
     fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
     if rows.time is not None and len(rows.X) < fewest:
         raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
     for seed in seeds:
         train, test = rows.split(seed)
+        left = ""
         if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
-            raise TableError(
-                f"{option} must leave {FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows in every "
-                f"split, got {len(train)} and {len(test)}; the column has too few different values"
-            )
-        if rows.group is not None and len(np.unique(rows.group[train])) == 1:
-            raise TableError(
-                "--group must leave at least two groups to train on in every split, but one has most of the rows; "
-                "name another column"
-            )
-        if rows.n_classes and len(np.unique(rows.y[train])) == 1:
-            raise TableError(
-                f"{option} must leave at least two classes to train on in every split, but in one there is one class "
-                "only; name another column"
-            )
+            wanted = f"{FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows"
+            left = f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few different values"
+        elif rows.group is not None and len(np.unique(rows.group[train])) == 1:
+            left = "two groups to train on in every split, got one that has most of the rows"
+        elif rows.n_classes and len(np.unique(rows.y[train])) == 1:
+            left = "two classes to train on in every split, got one class only"
+        if left:
+            option = "--group" if rows.time is None else "--time"
+            raise TableError(f"{option} must leave {left}; name another column")
 
 
 def sampled_said(n_used: int, n: int) -> str:

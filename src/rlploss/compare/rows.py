@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
-from rlploss.estimators.search import Split
+from rlploss.compare.design import Design
+from rlploss.estimators.search import Index, Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
 FOLDS = ((150, 3), (250, 2))  # three folds up to 150 training rows, two up to 250, one validation part beyond
@@ -126,6 +127,14 @@ class Rows:
     n_classes: int = 0
     time: Array | None = None
     group: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, design: Design, keep: Index | slice = slice(None)) -> Self:
+        """Return the rows of a design, all or those to keep."""
+        target = design.target
+        time = None if design.time is None else design.time[keep]
+        group = None if design.group is None else design.group[keep]
+        return cls(design.X[keep], target.y[keep], target.task, len(target.classes), time, group)
 
     @cached_property
     def digest(self) -> str:
