@@ -48,7 +48,7 @@ class Table(Part):
     digest: str
 
 
-ComparisonCell = Cell[Contender, Table]
+ComparisonCell = Cell[Contender, Any]  # of any table
 
 
 class Trainer(Rows):
