@@ -85,6 +85,12 @@ def test_inspect(capsys):
     assert "Classes: Oslo (" in capsys.readouterr().out
 
 
+def test_columns_that_are_dropped_are_not_taken(capsys):
+    houses()
+    assert run(["compare", "houses.csv", "--target", "price", "--drop", "sold,house", *QUICK[:-2], "--quick"]) == 0
+    assert "2 columns taken as they stand." in capsys.readouterr().err
+
+
 def test_inspect_of_a_wide_table(capsys):
     pd.DataFrame(np.random.default_rng(0).normal(size=(10, 30)), columns=[f"c{i}" for i in range(30)]).to_csv(
         "wide.csv", index=False

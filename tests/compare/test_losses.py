@@ -131,14 +131,14 @@ def test_losses_from_a_file(capsys):
 @pytest.mark.parametrize(
     ("losses", "message"),
     [
-        (["mine.py:none"], "there is no 'none' in mine.py"),
         (["gone.py:f"], "takes FILE.py:NAME of a file"),
-        (["mine.py:constant"], "--loss mine.py:constant: the loss 'constant' must be a function or a Pointwise"),
-        (["mine.py:Power"], "--loss mine.py:Power: the class cannot be made without arguments (TypeError: "),
-        (["mine.py:single"], "--loss mine.py:single: BatchLoss takes a function of (pred, target, features)"),
-        (["broken.py:f"], "--loss: broken.py cannot be loaded (ModuleNotFoundError: No module named 'nothing_of"),
-        (["ends.py:f"], "--loss: ends.py cannot be loaded (SystemExit: 3)"),
-        (["mine.py:quartic", "other.py:quartic"], "two losses are called 'quartic', got other.py:quartic beside it"),
+        (["mine.py:none"], "--loss mine.py:none cannot be used (LookupError: there is no 'none' in it)"),
+        (["mine.py:constant"], "(TypeError: the loss 'constant' must be a function or a Pointwise or BatchLoss value"),
+        (["mine.py:Power"], "(TypeError: Power.__init__() missing 1 required positional argument: 'power'); correct"),
+        (["mine.py:single"], "(TypeError: BatchLoss takes a function of (pred, target, features)"),
+        (["broken.py:f"], "(ModuleNotFoundError: No module named 'nothing_of_that_name'); correct the file or name"),
+        (["ends.py:f"], "--loss ends.py:f cannot be used (SystemExit: 3)"),
+        (["mine.py:quartic", "other.py:quartic"], "a name that no arm has, got 'quartic'; rename it"),
     ],
 )
 def test_bad_losses_are_one_sentence_and_exit_code_2(losses, message, capsys):

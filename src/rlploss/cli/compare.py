@@ -183,7 +183,7 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     say(console, f"{table.name}: {design.n_rows:,} rows{gone}; {target} {design.said}".rstrip())
     if columns:
         show(console, columns_table(columns))
-    if plain := len(design.columns) - len(columns):
+    if plain := len([column for column in design.columns if column.names and column not in columns]):
         say(console, "1 column taken as it stands." if plain == 1 else f"{plain} columns taken as they stand.")
     for text in design.warnings:
         say(console, f"Warning: {text}.")
@@ -204,41 +204,26 @@ def _check_place(place: Path, design: Design, source: str) -> None:
         raise TableError(f"{place} holds the report of another table, {what}; choose another directory with --out")
 
 
-def _own_loss(text: str) -> tuple[str, Any]:
-    """Return the name and the value of FILE.py:NAME; a class is called without arguments."""
+def _own_values(texts: list[str] | None) -> dict[str, Any]:
+    """Return the losses of FILE.py:NAME by their names; a class is called without arguments."""
     from rlploss._values import load_file
     from rlploss.lab.study import as_loss
     from rlploss.lab.workers import reason
 
-    path, _, name = text.rpartition(":")
-    if not path.endswith(".py") or not Path(path).exists():
-        raise ValueError(f"--loss takes FILE.py:NAME of a file that is there, got {text!r}")
-    try:
-        found = getattr(load_file(Path(path)), name, None)
-    except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
-        raise ValueError(f"--loss: {path} cannot be loaded ({reason(error)}); correct it") from error
-    if found is None:
-        raise ValueError(f"--loss: there is no {name!r} in {path}; check its spelling")
-    if isinstance(found, type):
-        try:
-            found = found()
-        except Exception as error:
-            why = f"the class cannot be made without arguments ({reason(error)})"
-            raise ValueError(f"--loss {text}: {why}; name an object of it in the file") from error
-    try:
-        return name, as_loss(name, found, ())
-    except TypeError as error:
-        raise ValueError(f"--loss {text}: {error}") from error
-
-
-def _own_values(texts: list[str] | None) -> dict[str, Any]:
-    """Return the losses of FILE.py:NAME by their names."""
     found: dict[str, Any] = {}
     for text in texts or ():
-        name, loss = _own_loss(text)
-        if name in found:
-            raise ValueError(f"--loss: two losses are called {name!r}, got {text} beside it; rename one")
-        found[name] = loss
+        path, _, name = text.rpartition(":")
+        if not path.endswith(".py") or not Path(path).exists():
+            raise ValueError(f"--loss takes FILE.py:NAME of a file that is there, got {text!r}")
+        try:
+            loss = vars(load_file(Path(path))).get(name)
+            if loss is None:
+                raise LookupError(f"there is no {name!r} in it")
+            found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
+        except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
+            raise ValueError(
+                f"--loss {text} cannot be used ({reason(error)}); correct the file or name another"
+            ) from error
     return found
 
 
