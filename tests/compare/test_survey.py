@@ -1,7 +1,6 @@
 """The survey: its splits and cells, its numbers over tables, its report and its command."""
 
 import math
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from rlploss import Pointwise, cli
+from rlploss import cli
 from rlploss.cli.compare import _own_losses
 from rlploss.compare import survey
-from rlploss.compare.survey import SEEN, TRAITS, Request, drawn_rows, load_rows, train
+from rlploss.compare.survey import TRAITS, Request, SurveyArm, drawn_rows, load_rows, train
 from rlploss.compare.survey_report import answers, build
 from rlploss.compare.survey_results import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
@@ -98,10 +97,10 @@ def test_bad_requests_are_refused(options, told):
         Request(**{"tables": ("a",)} | options)
 
 
-def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", losses=()):
-    request = Request((name,), (rows,), 2, steps, losses=losses, kind=kind)
+def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", loss=""):
+    request = Request((name,), (rows,), 2, steps, kind=kind)
     task = next(task for task in request.tasks if task.outside == outside)
-    return request.cell(next(one for one in (SEEN, *request.arms) if one.name == arm), task)
+    return request.cell(SurveyArm(arm, arm, loss), task)
 
 
 @pytest.mark.parametrize("arm", ["ridge", "rlp", "mse+l2"])
@@ -147,10 +146,9 @@ def cubic(pred, target):
 
 def test_a_loss_of_ones_own_is_an_arm_that_any_process_can_load():
     loss = loss_json("cubic", cubic, survey.ARMS["regression"])
-    cell = one_cell("a", "cubic", steps=8, losses=(("cubic", loss),))
-    assert cell.arm.objective == Pointwise(cubic)
-    assert pickle.loads(pickle.dumps(cell)).hash == cell.hash
-    found = train(cell, lambda done: None)
+    request = Request(("a",), (40,), 2, losses=(("cubic", loss),))
+    assert request.arms[-1] == SurveyArm("cubic", "cubic", loss)
+    found = train(one_cell("a", "cubic", steps=8, loss=loss), lambda done: None)
     assert all(one.values["rmse"] > 0 for one in found.networks)
     with pytest.raises(ValueError, match="define it with def"):
         loss_json("mine", lambda pred, target: (pred - target) ** 4, ())
@@ -173,7 +171,7 @@ def test_the_command_in_the_report_makes_the_same_survey(tmp_path):
 def made_survey(names, effect, *, rows=(100,), splits=6, noise=0.02, request=None):
     """A survey with made-up errors: RLP's ratio on a table is exp(effect(traits)), with a little noise."""
     request = request or Request(tuple(names), rows, splits)
-    levels = {arm.name: 1.0 + 0.2 * at for at, arm in enumerate(request.arms)}
+    levels = {arm.arm: 1.0 + 0.2 * at for at, arm in enumerate(request.arms)}
 
     def read(cell):
         table = cell.task.table
@@ -185,14 +183,14 @@ def made_survey(names, effect, *, rows=(100,), splits=6, noise=0.02, request=Non
             "columns": own.integers(2, 30),
         }
         traits |= {"rows": cell.task.rows, "n_rows": 4000}
-        rng = np.random.default_rng([len(cell.arm.name), cell.task.rows, ord(table[0]), cell.task.outside])
+        rng = np.random.default_rng([len(cell.arm.arm), cell.task.rows, ord(table[0]), cell.task.outside])
         networks = []
         for seed in cell.seeds:
-            error = levels.get(cell.arm.name, 1.0) * math.exp(noise * rng.normal())
-            if cell.arm.name == "rlp":
+            error = levels.get(cell.arm.arm, 1.0) * math.exp(noise * rng.normal())
+            if cell.arm.arm == "rlp":
                 error = levels["mse+l2"] * math.exp(effect(traits) + noise * rng.normal())
             values = {"rmse": math.sqrt(error), "n_test": 400, "n_train": 100, "subset_size": seed % 2}
-            networks.append(TrainedNetwork(seed, 0, {}, 1.0, traits if cell.arm.name == TRAITS else values))
+            networks.append(TrainedNetwork(seed, 0, {}, 1.0, traits if cell.arm.arm == TRAITS else values))
         return StoredCell(tuple(networks), {"engine": "kernel", "machine": {"processor": "one"}}, 2.0)
 
     return Survey(request, read)
@@ -299,7 +297,7 @@ def test_tables_that_are_not_whole_are_left_out_and_told(tmp_path):
     cells = {(task, arm): cell for task, arms in whole.cells.items() for arm, cell in arms.items()}
     part = Survey(
         whole.request,
-        lambda cell: None if (cell.task.table, cell.arm.name) == ("b", "gp") else cells[cell.task, cell.arm.name],
+        lambda cell: None if (cell.task.table, cell.arm.arm) == ("b", "gp") else cells[cell.task, cell.arm.arm],
     )
     assert {task.table for task in part.cells} == {"a", "c"}
     assert "2 of 6 tables and draws are not whole yet" in build(part, tmp_path).summary[-1]
@@ -315,7 +313,7 @@ def stub(monkeypatch):
         found = made_survey(
             (cell.task.table,), lambda t: 0.1, request=Request((cell.task.table,), (cell.task.rows,), 3)
         )
-        stored = found.cells[cell.task][cell.arm.name]
+        stored = found.cells[cell.task][cell.arm.arm]
         return CellResult(stored.networks, "none", 1, 0.1)
 
     monkeypatch.setattr(survey, "train", made)

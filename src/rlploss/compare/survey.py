@@ -28,7 +28,7 @@ from rlploss import _checks, datasets
 from rlploss._values import from_json
 from rlploss.compare.arms import Contender, contenders_for
 from rlploss.compare.rows import SplitData
-from rlploss.compare.train import Trainer
+from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
@@ -42,7 +42,6 @@ DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
 HALVES = ("development", "held-out", "all")
 WINE = "wine"  # of the paper's datasets, and twice in the package; rules were tuned on it
 TRAITS = "(traits)"  # no name that a reader's loss could have
-SEEN = Contender(TRAITS, TRAITS, model=TRAITS)
 ARMS = {
     "regression": ("mse", "mse+l2", "rlp", "rlp+l2", "rlp-cv", "mse-cv", "ridge", "lasso", "boosting", "trees", "gp"),
     "classification": (
@@ -52,22 +51,31 @@ ARMS = {
 RIVAL = {"regression": "mse+l2", "classification": "cross_entropy+l2"}  # what RLP has to beat
 # The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
 TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
-CROSS_VALIDATED = {
-    "regression": (
-        Contender("rlp-cv", "RLPRegressorCV", model="rlp-cv"), Contender("mse-cv", "its MSE-only twin", model="mse-cv"),
-    ),
-    "classification": (
-        Contender("rlp-cv", "RLPClassifierCV", model="rlp-cv"),
-        Contender("mse-cv", "its twin without RLP", model="mse-cv"),
-    ),
-}  # fmt: skip
-# Seconds of one split on one core by family of arms: for any table, and for every thousand rows of a narrow one.
+# Seconds of one split on one core: for any table, and for every thousand rows of a narrow one.
 COST = {
     "ridge": (0.04, 0.0), "lasso": (0.04, 0.0), "logistic": (0.1, 0.1), "gp": (0.06, 0.1), "trees": (0.3, 0.5),
-    "boosting": (0.6, 0.3), "RLP": (0.9, 1.2), "rlp-cv": (2.5, 9.0), "mse-cv": (2.5, 9.0), TRAITS: (0.2, 0.5),
-    "Pointwise": (14.0, 24.0), "BatchLoss": (14.0, 24.0),
+    "boosting": (0.6, 0.3), "rlp": (0.9, 1.2), "rlp+l2": (0.9, 1.2), "rlp-cv": (2.5, 9.0), "mse-cv": (2.5, 9.0),
+    TRAITS: (0.2, 0.5),
 }  # fmt: skip
-NETWORK_COST = (0.7, 1.2)  # of other networks
+NETWORK_COST, OWN_COST = (0.7, 1.2), (14.0, 24.0)  # of other networks, and of those that the kernel does not know
+CV_LABELS = {
+    "regression": {"rlp-cv": "RLPRegressorCV", "mse-cv": "its MSE-only twin"},
+    "classification": {"rlp-cv": "RLPClassifierCV", "mse-cv": "its twin without RLP"},
+}
+
+
+@dataclass(frozen=True)
+class SurveyArm(Part):
+    """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process can load it."""
+
+    name: str
+    arm: str
+    loss: str = ""
+
+    @property
+    def family(self) -> str:
+        """What a stored cell took corrects the time expected of its arm."""
+        return self.arm
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class SurveyTask(Part):
         return str(self.rows)
 
 
-SurveyCell = Cell[Contender, SurveyTask]
+SurveyCell = Cell[SurveyArm, SurveyTask]
+SEEN = SurveyArm(TRAITS, TRAITS)
 
 
 @dataclass(frozen=True)
@@ -112,12 +121,10 @@ class Request:
         _checks.count("steps", self.steps)
 
     @property
-    def arms(self) -> list[Contender]:
-        """The arms that are compared, readers' own at the end."""
-        losses = {name: from_json(json.loads(loss)) for name, loss in self.losses}
-        own = contenders_for(self.kind, losses=losses, session=False)
-        known = {one.name: one for one in (*own, *CROSS_VALIDATED[self.kind])}
-        return [known[name] for name in (*ARMS[self.kind], *losses)]
+    def arms(self) -> list[SurveyArm]:
+        """The arms that are compared."""
+        known = [SurveyArm(contender(name, self.kind).label, name) for name in ARMS[self.kind]]
+        return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
 
     @property
     def tasks(self) -> list[SurveyTask]:
@@ -135,10 +142,19 @@ class Request:
         """All cells, in the order in which they are trained: a stopped survey has whole tables with few rows."""
         return [self.cell(arm, task) for task in self.tasks for arm in (SEEN, *self.arms)]
 
-    def cell(self, arm: Contender, task: SurveyTask) -> SurveyCell:
+    def cell(self, arm: SurveyArm, task: SurveyTask) -> SurveyCell:
         """One arm on one task: all its splits, half as many outside."""
         seeds = range(-(-self.splits // 2) if task.outside else self.splits)
         return Cell(arm, task, Steps(self.steps), tuple(seeds), evaluate_every=min(EVERY, max(1, self.steps // 8)))
+
+
+def contender(name: str, kind: str, loss: str = "") -> Contender:
+    """An arm as the comparison knows it."""
+    if loss:
+        return contenders_for(kind, None, {name: from_json(json.loads(loss))}, session=False)[-1]
+    if name in CV_LABELS[kind]:
+        return Contender(name, CV_LABELS[kind][name], model=name)
+    return next(one for one in contenders_for(kind) if one.name == name)
 
 
 # Tables
@@ -206,7 +222,7 @@ class SurveyRows(Trainer):
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
         """Return the models that an arm tries."""
-        if not arm.model.endswith("-cv"):
+        if arm.model not in CV_LABELS[self.task]:
             return super().tries(arm, n_rows, seed)
         made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
         return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
@@ -218,9 +234,11 @@ class SurveyRows(Trainer):
 def train(cell: SurveyCell, tell: Tell) -> CellResult:
     """Train one arm on one table with all its splits, or measure the table's traits."""
     rows = drawn_rows(cell.task.table, cell.task.rows, cell.task.outside)
-    if cell.arm.model == TRAITS:
+    if cell.arm.arm == TRAITS:
         return _measure(rows, cell, tell)
-    result = rows(cell, tell)
+    arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
+    table = Table(cell.task.name, cell.task.digest)
+    result = rows(Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
     return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
 
 
@@ -267,6 +285,6 @@ def expected_seconds(cell: SurveyCell) -> float:
     """Seconds on one core; stored cells correct it."""
     rows = load_rows(cell.task.table)
     n, d = min(cell.task.rows, len(rows.X)), rows.X.shape[1]
-    start, more = COST.get(cell.arm.family, NETWORK_COST)
+    start, more = OWN_COST if cell.arm.loss else COST.get(cell.arm.arm, NETWORK_COST)
     each = start + more * n / 1000 * (1 + d / 50)
     return len(cell.seeds) * float(each) * min(1.0, 0.2 + cell.budget.n / STEPS)

@@ -80,12 +80,12 @@ class Survey:
         tasks = request.tasks
         self.request = request
         self.rival = RIVAL[request.kind]
-        self.labels = {arm.name: arm.label for arm in request.arms}
+        self.labels = {arm.arm: arm.name for arm in request.arms}
         self.arms = tuple(self.labels)
         self.n_tasks = len(tasks)
         self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
         for task in tasks:
-            found = {arm.name: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
+            found = {arm.arm: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
             if len(found) == len(wanted):
                 self.cells[task] = found
         self.draws = tuple(dict.fromkeys(map(Draw.of, self.cells)))

@@ -48,7 +48,7 @@ class Table(Part):
     digest: str
 
 
-ComparisonCell = Cell[Contender, Any]  # of any table
+ComparisonCell = Cell[Contender, Table]
 
 
 class Trainer(Rows):
