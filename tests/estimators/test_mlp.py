@@ -102,10 +102,7 @@ def test_losses_take_the_same_number_of_steps():
         loss: RLPRegressor(loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=SEED).fit(X, y)
         for loss in ("rlp", "mse", "huber")
     }
-    steps = {
-        loss: round(math.log(float(m._engine_state["optimizer"]["powers"][1])) / math.log(0.999))
-        for loss, m in kept.items()
-    }
+    steps = {loss: round(math.log(float(m._engine_state["powers"][1])) / math.log(0.999)) for loss, m in kept.items()}
     assert set(steps.values()) == {70.0}
 
 

@@ -461,7 +461,7 @@ def test_moments_of_dead_units_do_not_become_subnormal(optimizer: Any, tmp_path:
         checkpoint=path, engine="kernel",
     )  # fmt: skip
     assert (model.fc1.bias[:4] < -1e3).all()
-    state = torch.load(path, weights_only=True)["state"]["engine"]["optimizer"]
+    state = torch.load(path, weights_only=True)["state"]["engine"]
     for name in ("first", "second"):
         values = state[name].abs()
         assert ((values == 0) | (values >= torch.finfo(torch.float32).tiny)).all(), name
@@ -478,7 +478,7 @@ def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
         model.weight.zero_()
     path = tmp_path / "run.pt"
     fit(model, X, y, MSE("all"), budget=Steps(1), optimizer=Adam(1e-6), checkpoint=path, engine="kernel")
-    state = torch.load(path, weights_only=True)["state"]["engine"]["optimizer"]
+    state = torch.load(path, weights_only=True)["state"]["engine"]
     assert float(state["first"][0]) == pytest.approx(0.1 * -6, rel=2e-7)
     assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
     assert state["powers"].tolist() == [0.9, 0.999]

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from rlploss import distributed
 from rlploss.loss.quadratic import projected_value, quadratic_value
-from rlploss.training.feed import Feed, Window, stream
+from rlploss.training.feed import Feed, Window
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP, BatchLoss, Objective, OnBatches
 from rlploss.training.rows import flat
@@ -31,10 +31,7 @@ class Outcome:
 
 
 class Engine(ABC):
-    """Takes steps: the network's weights, and the state of its optimiser, are the engine's.
-
-    Dropout, and a loss of one's own, draw from torch's default generators. These depend on the job's seed from here on.
-    """
+    """Takes steps: the network's weights, and the state of its optimiser, are the engine's."""
 
     name: str
     feed: Feed
@@ -42,39 +39,17 @@ class Engine(ABC):
     stopping = False  # asks `run` to come back soon
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.share = job, distributed.current()
-        self._generators = [torch.default_generator]
-        device = job.table.x.device
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index])
-        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
-        for generator in self._generators:
-            generator.manual_seed(stream(job.seed, purpose).initial_seed())
-
     @abstractmethod
     def run(self, window: Window, deadline: float) -> Outcome:
         """Take the steps of a window, fewer if the deadline passes; nothing that is not finite reaches the weights."""
 
     @abstractmethod
-    def optimizer_state(self) -> dict[str, Any]:
-        """What the optimiser has gathered so far."""
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, for checkpoints and for training that goes on."""
 
     @abstractmethod
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Go on with such a state, and with the settings of this job."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What checkpoints keep, and what training that goes on begins with."""
-        random = [generator.get_state() for generator in self._generators]
-        return {"engine": self.name, "optimizer": self.optimizer_state(), "random": random}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        self.load_optimizer_state(state["optimizer"])
-        if self.share.rank == 0:  # the others' were not kept
-            for generator, bits in zip(self._generators, state["random"], strict=True):
-                generator.set_state(bits)
+        """Go on with such a state, and with the settings of this job."""
 
     def end(self) -> None:
         """Let go of what can be made again."""
@@ -87,7 +62,7 @@ class ModuleEngine(Engine):
     name = "torch"
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job)
+        self.job, self.share = job, distributed.current()
         if self.share.world > 1:
             _check_for_processes(job.model)
         self.feed = Feed(job, self.share)
@@ -137,11 +112,11 @@ class ModuleEngine(Engine):
                 self.total, taken, number = self.total - number, taken - 1, math.inf
         return Outcome(taken, time.perf_counter() - started, None if math.isfinite(number) else number)
 
-    def optimizer_state(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        return {"engine": self.name, "optimizer": self.optimizer.state_dict()}
 
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
         for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
             group.update(own)
 

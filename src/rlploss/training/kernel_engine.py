@@ -116,10 +116,9 @@ class KernelEngine(Engine):
     def __init__(self, job: Job) -> None:
         from rlploss.training.kernel import run
 
-        super().__init__(job)
         chain, table = read_chain(job.model), job.table
         assert not isinstance(chain, str)  # what `why_not_kernel` has seen
-        layers, activations = chain
+        self.job, (layers, activations) = job, chain
         self._run = run
         self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
         self.feed = Feed(job, fits_planes=True)
@@ -255,10 +254,11 @@ class KernelEngine(Engine):
 
     # State
 
-    def optimizer_state(self) -> dict[str, Any]:
-        return {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
+    def state_dict(self) -> dict[str, Any]:
+        kept = {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
+        return {"engine": self.name, **kept}
 
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("first", "second", "powers"):
             getattr(self.state, name)[:] = state[name].numpy()
 

@@ -19,6 +19,7 @@ from rlploss._progress import Reporter
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, Stopper
+from rlploss.training.feed import stream
 from rlploss.training.job import Budget, Epochs, Job, Steps, as_budget
 from rlploss.training.objectives import RLP
 
@@ -81,6 +82,14 @@ class Loop:
             kind = type(job.objective).__name__
             raise ValueError(f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two")
         self._mode = job.model.training
+        # dropout, and a loss of one's own, draw from torch's default generators: they depend on the seed from here on
+        self._generators = [torch.default_generator]
+        device = job.table.x.device
+        if device.type == "cuda":
+            self._generators.append(torch.cuda.default_generators[device.index])
+        purpose = "model" if self.share.rank == 0 else f"model {self.share.rank}"  # other rows, other dropout
+        for generator in self._generators:
+            generator.manual_seed(stream(job.seed, purpose).initial_seed())
 
     # The stretches
 
@@ -197,7 +206,8 @@ class Loop:
         state = {name: getattr(self, name) for name in ("step", "seconds", "loss_count", "best")}
         state |= {name: getattr(self.history, name) for name in ("columns", "stopped", "best_step")}
         weights = {"model": self.job.model.state_dict(), "engine": self.engine.state_dict()}
-        self._file.save({**state, **weights, "loss_sum": self.engine.total})
+        random = [generator.get_state() for generator in self._generators]
+        self._file.save({**state, **weights, "random": random, "loss_sum": self.engine.total})
         self._save_at = time.perf_counter() + self._save_seconds
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -213,3 +223,6 @@ class Loop:
                 self.stopper.better(float(value), int(step))
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])
+        if self.share.rank == 0:  # the others' were not kept
+            for generator, bits in zip(self._generators, state["random"], strict=True):
+                generator.set_state(bits)
