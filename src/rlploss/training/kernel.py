@@ -18,7 +18,6 @@ from rlploss.training.compiling import cached, compiled, view
 from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
-FEW = 16  # inputs of a layer up to which `thin_product` is faster than BLAS
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
 
 
@@ -149,7 +148,7 @@ def backward(chain, theta, work, B, room, start):
         x, before = view(acts, start, (B, n_in)), view(back, start, (B, n_in))
         if n_out > 1:
             change = view(gradient, at, (n_in, n_out))
-            if n_in > FEW:
+            if n_in > chain.few:
                 np.dot(x.T, g, change)
             else:
                 thin_product(x, g, change)
@@ -168,7 +167,7 @@ def backward(chain, theta, work, B, room, start):
 
 @compiled
 def thin_product(x, g, out):
-    """Put xᵀg into out [d, n] for x [B, d] with few columns, at which BLAS is slow: eight rows at a time."""
+    """Put xᵀg into out [d, n] for x [B, d] with few columns, at which BLAS may be slow: eight rows at a time."""
     fill(view(out, 0, (out.size,)), out.dtype.type(0))
     eights = x.shape[0] // 8 * 8
     for i in range(0, eights, 8):

@@ -108,6 +108,13 @@ def blas() -> Any:
     return ThreadpoolController()
 
 
+@cache
+def _few() -> int:
+    """Inputs up to which the kernel's own loop beats BLAS, which has fast small products for AVX-512 only."""
+    fast = ("SkylakeX", "Cooperlake", "SapphireRapids")
+    return 0 if any(library.get("architecture") in fast for library in blas().info()) else 16
+
+
 class KernelEngine(Engine):
     """Trains one vector with all weights: taken from the module when a stretch begins, and given back when it ends."""
 
@@ -134,7 +141,8 @@ class KernelEngine(Engine):
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
         widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._net = kt.Chain(*(np.array(part, np.int64) for part in (widths, activations, starts[::2], biases)))
+        w, a, s, b = (np.array(part, np.int64) for part in (widths, activations, starts[::2], biases))
+        self._net = kt.Chain(w, a, s, b, few=_few())
         optimizer: Any = job.optimizer  # a value, as `why_not_kernel` has seen
         self._lr = optimizer.lr
         kind = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)]

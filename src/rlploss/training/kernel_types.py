@@ -18,6 +18,7 @@ class Chain(NamedTuple):
     activations: Any
     weights: Any  # offset of weight [n_in, n_out]: torch's the other way round, so that products read it in order
     biases: Any  # offset of bias [n_out]; -1: none
+    few: int  # inputs of a layer up to which a loop beats BLAS at the gradient of its weight
 
 
 class Rows(NamedTuple):
