@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
+import scipy.linalg.cython_blas  # noqa: F401 - loads the BLAS that is asked about
 import torch
+from threadpoolctl import threadpool_info
 
 from benchmarks.common import Row
 
@@ -25,6 +28,14 @@ BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 def load(name: str) -> Any:
     """The module of one suite."""
     return importlib.import_module(f"benchmarks.bench_{name}")
+
+
+def blas() -> str:
+    """The BLAS of scipy, whose products the kernel uses, and the processor that it takes this one for."""
+    for found in threadpool_info():
+        if found["user_api"] == "blas" and Path(found["filepath"]).parent.name.startswith("scipy"):
+            return f"{found['internal_api']} {found['version']} for {found['architecture']}"
+    return "a BLAS of the system"
 
 
 def table(rows: list[Row]) -> str:
@@ -59,8 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     machine = (
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"{platform.machine()}"
+        f"{platform.machine()}, {blas()}"
     )
+    core = os.environ.get("OPENBLAS_CORETYPE")
     results: dict[str, list[Row]] = {}
     text = README.read_text() if README.exists() else "# Benchmarks\n"
     for name in options.only.split(","):
@@ -74,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
             body += "\n\n" + table(suite.costs(quick=options.quick))
         if not options.json:
             print(body, end="\n\n", flush=True)
-        text = put(text, name, f"Measured with {machine}.\n\n{body}")
+        place = name if core is None else f"{name}, OPENBLAS_CORETYPE={core}"
+        text = put(text, place, f"Measured with {machine}.\n\n{body}")
     if options.json:
         print(json.dumps({"machine": machine, "results": results}, indent=2, ensure_ascii=False))
     if not options.quick and not options.keep_readme:

@@ -167,22 +167,19 @@ def backward(chain, theta, work, B, room, start):
 
 @compiled
 def thin_product(x, g, out):
-    """Put xᵀg into out [d, n] for x [B, d] with few columns, at which BLAS may be slow: eight rows at a time."""
+    """Put xᵀg into out [d, n] for x [B, d] with few columns, at which BLAS may be slow: four rows at a time."""
     fill(view(out, 0, (out.size,)), out.dtype.type(0))
-    eights = x.shape[0] // 8 * 8
-    for i in range(0, eights, 8):
-        g0, g1, g2, g3, g4, g5, g6, g7 = g[i], g[i + 1], g[i + 2], g[i + 3], g[i + 4], g[i + 5], g[i + 6], g[i + 7]
+    fours = x.shape[0] // 4 * 4
+    for i in range(0, fours, 4):
+        g0, g1, g2, g3 = g[i], g[i + 1], g[i + 2], g[i + 3]
         for k in range(x.shape[1]):
             row, a, b, c, d = out[k], x[i, k], x[i + 1, k], x[i + 2, k], x[i + 3, k]
-            e, f, h, o = x[i + 4, k], x[i + 5, k], x[i + 6, k], x[i + 7, k]
             for j in range(row.size):
-                row[j] += a * g0[j] + b * g1[j] + c * g2[j] + d * g3[j] + e * g4[j] + f * g5[j] + h * g6[j] + o * g7[j]
-    for i in range(eights, x.shape[0]):
-        last = g[i]
+                row[j] += a * g0[j] + b * g1[j] + c * g2[j] + d * g3[j]
+    for i in range(fours, x.shape[0]):
         for k in range(x.shape[1]):
-            row, a = out[k], x[i, k]
-            for j in range(row.size):
-                row[j] += a * last[j]
+            for j in range(out.shape[1]):
+                out[k, j] += x[i, k] * g[i, j]
 
 
 @compiled
