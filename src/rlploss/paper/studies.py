@@ -352,7 +352,7 @@ def steps_of(cell: Cell) -> float:
 def expected_seconds(cell: AnyCell) -> float:
     """Seconds of one core."""
     if isinstance(cell.task, Measurement):
-        return 3.0
+        return float(COST["measurement"] * cell.n_replicas)
     model, networks, steps = cell.task.model, cell.n_replicas, steps_of(cell)
     objective, _ = _resolved(cell)[0]
     seconds = COST["start"] + cell.budget.n / cell.evaluate_every * networks * COST["evaluation"][model]
