@@ -19,8 +19,8 @@ from rlploss.lab.run import execute, plan
 from rlploss.lab.workers import parse_workers
 from rlploss.paper import measure, published, reproduce
 from rlploss.paper.request import Request
-from rlploss.paper.results import Grid, plus_minus, title_of
-from rlploss.paper.sections import against_published, mean_sd
+from rlploss.paper.results import Grid, title_of
+from rlploss.paper.sections import against_published, mean_sd, plus_minus
 from rlploss.paper.studies import ARMS, cells_of, expected_seconds
 
 SECONDS = float(os.environ.get("RLPLOSS_DEMO_SECONDS", "170"))  # in all, on this machine
