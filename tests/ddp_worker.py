@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rlploss import (
     MSE,
     RLP,
+    SGD,
     Adam,
     BalancedBatchSampler,
     BatchLoss,
@@ -30,6 +31,7 @@ from rlploss import (
     rlp_loss,
     seeded,
 )
+from rlploss.training import loop
 
 N, D = 90, 4
 
@@ -182,6 +184,16 @@ def refusals(share):
     return found, stopped.stopped, stopped.last("step"), stopped.settings["engine_reason"]
 
 
+def overflow(path):
+    """A run whose first update overflows while rank 0, whose clock of checkpoints has run out, ends its stretch."""
+    X, y = table(torch.float32)
+    seconds, loop.CHECKPOINT_SECONDS = loop.CHECKPOINT_SECONDS, 0.0
+    settings = {"optimizer": SGD(1e30), "on_divergence": "record", "checkpoint": path}
+    history = fit(seeded(lambda: nn.Linear(D, 1), 0), X, y * 1e10, MSE(4), budget=Steps(9), **settings)
+    loop.CHECKPOINT_SECONDS = seconds
+    return history.stopped, history.message
+
+
 def main():
     out = sys.argv[1]
     with distributed.start() as share:
@@ -208,6 +220,7 @@ def main():
         found = scenarios(share, share.world)
         found["moments"] = moments(share)
         found["refusals"] = refusals(share)
+        found["overflow"] = overflow(f"{out}.checkpoint")
         if share.rank == 0:
             torch.save(found, out)
 

@@ -96,6 +96,11 @@ def test_what_cannot_work_is_refused_by_every_process(both):
     assert 3 < step < 9 * 8 / world
 
 
+def test_an_update_that_overflows_ends_every_process_at_the_same_step(both):
+    stopped, message = both[1]["overflow"]
+    assert (stopped, "at step 0" in message) == ("diverged", True), message
+
+
 def test_a_rank_that_dies_ends_the_job_and_any_number_of_ranks_resume(tmp_path):
     path = tmp_path / "run.pt"
     done, seconds = torchrun(2, HERE / "ddp_worker.py", path, "--die", 60, check=False)

@@ -109,7 +109,7 @@ def test_verify_hashes_shared_files_once(capsys: pytest.CaptureFixture[str]) -> 
         (["data", "get"], "Missing argument 'NAME'"),
         (["data", "fetch"], "No such command 'fetch'"),
         (["dta"], "No such command 'dta'"),
-        (["data", "list", "--wide"], "No such option: --wide"),
+        (["data", "list", "--wide"], "No such option:? '?--wide"),
     ],
 )
 def test_bad_input_is_one_sentence(

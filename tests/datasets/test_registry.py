@@ -258,7 +258,7 @@ def test_cifar_is_divided_once_and_by_name_twice(small_cifar: Cifar) -> None:
     assert (names[0], names[1024], names[2048]) == ("red_0_0", "green_0_0", "blue_0_0")
     twice, y_twice, _ = registry._cifar10_released(batches)
     assert np.allclose(twice * 255, X, rtol=1e-6, atol=0)
-    assert twice.max() <= 1 / 255
+    assert twice.max() <= np.float32(1 / 255)
     assert (y_twice == y).all()
     released = registry.entry("cifar10-released")
     assert released.files == registry.entry("cifar10").files

@@ -118,7 +118,7 @@ def test_a_number_needs_no_matplotlib():
 def test_a_long_title_stays_above_its_panel():
     def size(title):
         drawn = next(line for line in inline_svg(panel(title), "fig-1").splitlines() if f">{title}</text>" in line)
-        return float(re.search(r"font-size: ([\d.]+)px", drawn)[1])
+        return float(re.search(r"font(?:-size)?: (?:\w+ )?([\d.]+)px", drawn)[1])
 
     usual, long = size("Linear"), "MNIST, 5000 examples, mixup, accuracy, equal epochs"
     assert size("Wine, equal steps") == usual

@@ -127,7 +127,8 @@ def test_a_second_process_says_so_and_stops(tmp_path):
         printed = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
         ).stdout
-        assert printed.startswith(f"StoreError another rlploss (process {os.getpid()}) is working in")
+        number = f" (process {os.getpid()})"  # which filelock before 3.25 or so has emptied
+        assert printed.replace(number, "").startswith("StoreError another rlploss is working in")
         with pytest.raises(StoreError, match="wait for it or choose another directory"):
             Store(tmp_path, code_version="e")
     Store(tmp_path, code_version="e").close()

@@ -300,7 +300,7 @@ def test_two_drivers_at_once(forker, finished, tmp_path):
     both = forker.run(command(study(out)), command(study(out)))
     first, second = sorted(both, key=lambda done: done.code)
     assert first.code == 0, first.err
-    one_sentence(second, r"another rlploss \(process \d+\) is working in .*; wait for it or choose another")
+    one_sentence(second, r"another rlploss( \(process \d+\))? is working in .*; wait for it or choose another")
     assert stored(out) == stored(finished)
     assert tables(out) == tables(finished)
 

@@ -407,12 +407,15 @@ def test_divergence_names_step_rate_and_cause_and_keeps_finite_weights(engine: s
         fit(network(), X, y, RLP(probe="draw"), **settings)
 
 
-def test_an_update_that_overflows_in_the_last_step_is_seen(engine: str) -> None:
+@pytest.mark.parametrize("steps", [1, 5])
+def test_an_update_that_overflows_is_seen_wherever_a_stretch_ends(steps: int, engine: str) -> None:
     X, y = data()
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
-    history = fit(model, X, 100 * y, MSE(), budget=Steps(1), optimizer=SGD(3e38), engine=engine, on_divergence="record")
-    assert (history.stopped, history.last("step")) == ("diverged", 0)
+    settings: dict[str, Any] = {"budget": Steps(steps), "evaluate_every": Steps(5), "engine": engine}
+    history = fit(model, X, 100 * y, MSE(), optimizer=SGD(3e38), on_divergence="record", **settings)
+    assert history.stopped == "diverged"
+    assert "the loss became inf at step 0 " in history.message
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
@@ -544,8 +547,9 @@ def test_the_seed_decides_what_a_loss_of_ones_own_draws(engine: str, tmp_path: A
 
     first = trained(0)
     assert all(torch.equal(a, b) for a, b in zip(first, trained(1), strict=True))
-    (other,) = fit_fleet(lambda _: network(), [Problem(X, y, seed=5)], objective, budget=Steps(12), engine=engine)
-    assert all(torch.equal(a, b) for a, b in zip(first, other.model.parameters(), strict=True))
+    problems = [Problem(X, y, seed=seed) for seed in (4, 5)]
+    *_, second = fit_fleet(lambda _: network(), problems, objective, budget=Steps(12), engine=engine)
+    assert all(torch.equal(a, b) for a, b in zip(first, second.model.parameters(), strict=True))
 
     stops = iter([False, False, True])
     settings = {"checkpoint": tmp_path / "run.pt", "checkpoint_every": Steps(4), "evaluate_every": Steps(4)}

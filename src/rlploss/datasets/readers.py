@@ -163,7 +163,10 @@ def write_cifar_batch(pixels: Bytes, labels: Bytes) -> bytes:
 def read_labels(data: bytes) -> Bytes:
     """Read a JSON list of class labels."""
     with _refusing("not a JSON list of labels"):
-        return np.array(json.loads(data), dtype=np.uint8)
+        labels = np.array(json.loads(data), dtype=np.int64)
+        if labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
+            raise ValueError("labels must be from 0 to 255")
+        return labels.astype(np.uint8)
 
 
 def read_png(data: bytes, *, width: int, height: int) -> Bytes:

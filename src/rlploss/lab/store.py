@@ -89,9 +89,9 @@ class Store(AbstractContextManager["Store"]):
         with self._told(f"lock {self.directory}"):
             lock = _files.lock(path)
         if lock is None:
-            holder = path.read_text(errors="replace").strip() or "unknown"
-            what = f"another rlploss (process {holder}) is working in {self.directory}"
-            raise StoreError(f"{what}; wait for it or choose another directory")
+            number = path.read_text(errors="replace").strip()  # older versions of filelock have just emptied it
+            holder = f"another rlploss (process {number})" if number else "another rlploss"
+            raise StoreError(f"{holder} is working in {self.directory}; wait for it or choose another directory")
         with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
             path.write_text(f"{os.getpid()}\n")
         return lock

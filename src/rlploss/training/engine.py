@@ -77,7 +77,7 @@ class ModuleEngine(Engine):
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
         before = [parameter.detach().clone() for parameter in parameters]
-        started, taken, number = time.perf_counter(), 0, 0.0
+        started, taken, number, last = time.perf_counter(), 0, 0.0, 0.0
         torch.clear_autocast_cache()  # what an evaluation has left there has no gradient
         for i in range(window.last - window.first):
             if job.schedule is not None:
@@ -100,16 +100,15 @@ class ModuleEngine(Engine):
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
             torch.clear_autocast_cache()  # it has the weights from before
-            self.total += number
-            taken += 1
-            if self.stopping or time.perf_counter() >= deadline:
+            self.total, taken, last = self.total + number, taken + 1, number
+            # processes must stop at the same step; alone the end of the stretch is soon enough
+            overflow = self.share.world > 1 and not _finite(parameters)
+            if overflow or self.stopping or time.perf_counter() >= deadline:
                 break
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
-            # an update has overflowed: back to where this stretch began
+        if taken and not _finite(parameters):  # an update has overflowed: back to where this stretch began
             with torch.no_grad():
                 torch._foreach_copy_(parameters, before)
-            if math.isfinite(number):  # in the last step, whose loss was that of the weights before it
-                self.total, taken, number = self.total - number, taken - 1, math.inf
+            self.total, taken, number = self.total - last, taken - 1, math.inf
         return Outcome(taken, time.perf_counter() - started, None if math.isfinite(number) else number)
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,6 +118,10 @@ class ModuleEngine(Engine):
         self.optimizer.load_state_dict(state["optimizer"])
         for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
             group.update(own)
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
 
 
 def _check_for_processes(model: nn.Module) -> None:
