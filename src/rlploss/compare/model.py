@@ -150,7 +150,8 @@ def train_model(found: Comparison) -> Pipeline:
     """Return the winner, trained on all rows of the table with the setting that it chose most often.
 
     Steps, or trees of boosting, are the median of those chosen with it. Windows of time and groups leave some splits
-    more training rows than others: where that changes what boosting tries, the splits with most rows decide.
+    more training rows than others. Boosting tries other settings with many rows, so splits on the same side of that
+    number as the largest decide, whatever the winner.
     """
     design, one = found.design, found.answer().best
     y = design.target.y

@@ -14,12 +14,12 @@ from rlploss._progress import duration
 from rlploss.compare.survey import STEPS
 from rlploss.compare.survey_results import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
-from rlploss.lab.report import Report, Section, Table, Text
+from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
 from rlploss.lab.study import loss_options
 from rlploss.lab.text import Scalar, number
 
-TONES = {"better": "good", "helps": "good", "worse": "bad", "hurts": "bad", "level": "calm", "undecided": "warn"}
+TONES = WORD_TONES | {"helps": "good", "hurts": "bad"}
 COLOURS = {"better": "blue", "worse": "vermillion", "level": "green", "undecided": "grey"}
 ANSWERS = {"better": "yes", "worse": "no, it hurts", "level": "no, it makes no difference", "undecided": "undecided"}
 TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
