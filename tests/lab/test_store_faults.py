@@ -416,7 +416,7 @@ def test_a_lock_that_cannot_be_signed_still_locks(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with Store(tmp_path, code_version="e"), pytest.raises(StoreError, match="process unknown"):
+    with Store(tmp_path, code_version="e"), pytest.raises(StoreError, match="another rlploss is working in"):
         Store(tmp_path, code_version="e")
 
 
