@@ -47,7 +47,7 @@ def cached(function: Any) -> Any:
                     shutil.rmtree(each)
     except OSError:
         kept = False
-    made = _njit(cache=kept, **_RULES)(function)
+    made = _njit(cache=kept, no_cfunc_wrapper=True, **_RULES)(function)
     _config.CACHE_DIR = before
     return made
 

@@ -151,7 +151,7 @@ class KernelEngine(Engine):
         momentum = float(getattr(optimizer, "momentum", 0.0))
         self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
         B, C, P = self.feed.most_rows, table.n_outputs, len(self._theta)
-        sizes = [B * sum(widths), B * sum(widths), B * C, B * C, B * C, P, P, max(widths)]
+        sizes = [B * sum(widths), B * sum(widths), B * C, B * C, 2 * B * C, B * C, P, P, max(widths)]
         self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
         self._ready_for: Tensor | None = None  # the rows that the two below are made for
         self._rows: Any = None

@@ -228,17 +228,19 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
         if data.every_row:  # subsets share rows: what each gives is added
             fill(view(back, 0, (B * C,)), pred.dtype.type(0))
         for u in range(k):
-            rows = data.rows[low + u * M : low + (u + 1) * M]
-            r, g = residual[u * M : (u + 1) * M], back[u * M : (u + 1) * M]
+            rows = view(data.rows, low + u * M, (M,))
+            part, g = view(residual, u * M * C, (M, C)), view(back, u * M * C, (M, C))
             if data.every_row:
-                r, g = np.empty((M, C), pred.dtype), np.empty((M, C), pred.dtype)
+                part, g = view(work.gathered, 0, (M, C)), view(work.gathered, M * C, (M, C))
                 for i in range(M):
                     for j in range(C):
-                        r[i, j] = residual[rows[i], j]
+                        part[i, j] = residual[rows[i], j]
             if loss.kind == kt.PROJECTED:
-                value += projected(loss.projector[low // M + u], loss.residual_weight, r, g, work.seen, scale)
+                q = loss.projector.shape[1]
+                W = view(loss.projector, (low // M + u) * q * M, (q, M))
+                value += projected(W, loss.residual_weight, part, g, work.seen, scale)
             else:
-                here = fresh(loss.kind, loss.intercept, x[u * M : (u + 1) * M], r, g, scale)
+                here = fresh(loss.kind, loss.intercept, view(x, u * M * x.shape[1], (M, x.shape[1])), part, g, scale)
                 if here < 0:
                     return -1.0
                 value += here

@@ -74,6 +74,7 @@ class Work(NamedTuple):
     back: Any  # [B·Σ widths] gradients of the same
     target: Any  # [B·C]; as the inputs
     residual: Any  # [B·C]
+    gathered: Any  # [2·B·C] with `every_row`: residual and gradient of one subset
     seen: Any  # [B·C], since W has at most as many rows as a subset
     gradient: Any  # [P]
     before: Any  # [P] the weights before the update
