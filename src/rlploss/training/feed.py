@@ -124,7 +124,7 @@ class Feed:
             elif alone and rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw":
                 self._lasts = "run"
             if fits_planes and alone and not all_needed and self._can_be_fresh(rlp):
-                self._lasts, self._fresh = "epochs", True
+                self._fresh = True
         numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
         self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
         self._block: Window | None = None
@@ -155,7 +155,7 @@ class Feed:
         return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
     def _can_be_fresh(self, r: RLP) -> bool:
-        """Whether planes are to be fitted in the step itself: for factors that could not be kept anyway."""
+        """Whether the engine is to fit planes: for factors that could not be kept anyway."""
         p = r.planes.n_columns(self.table.n_columns)
         plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
         if not plain or self._every_row or self._lasts == "run":

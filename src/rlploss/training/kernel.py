@@ -15,7 +15,7 @@ import numpy as np
 
 from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import cached, compiled, view
-from rlploss.training.kernel_losses import fill, log_sum_exp, of_subsets, pointwise
+from rlploss.training.kernel_losses import copy, fill, log_sum_exp, of_subsets, orthonormal, pointwise
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
@@ -37,13 +37,6 @@ def gather(table, data, s, out):
             a = data.rows[i]
             for j in range(d):
                 taken[i - low, j] = table[a, j]
-
-
-@compiled
-def copy(a, out):
-    """Copy a [n] to the first n numbers of out."""
-    for i in range(a.size):
-        out[i] = a[i]
 
 
 @compiled
@@ -242,7 +235,7 @@ def run(chain, data, loss, update, state, work, part, value):
     The loss is looked at in every step, and so are the weights after it, which are put back where they are not finite.
     `value` is that of a loss from outside, whose gradient stands in work.back.
     """
-    d, C = data.x.shape[1], data.y.shape[1]
+    C = data.y.shape[1]
     room = work.target.size // C
     last = work.acts.size - work.target.size  # where the outputs begin
     for s in range(data.spans.shape[0]):
@@ -259,9 +252,7 @@ def run(chain, data, loss, update, state, work, part, value):
         if loss.kind <= kt.CROSS_ENTROPY:
             value = pointwise(loss, data, s, pred, target, back)
         elif loss.kind != kt.OUTSIDE:
-            value = of_subsets(loss, data, s, view(work.acts, 0, (B, d)), pred, target, back, work)
-            if value < 0 and loss.kind >= kt.FRESH_SUBSET:
-                return s, kt.DOUBTFUL, value
+            value = of_subsets(loss, data, s, pred, target, back, work)
         if not math.isfinite(value):
             return s, kt.NOT_FINITE, value
         backward(chain, state.theta, work, B, room, last)
@@ -275,3 +266,25 @@ def run(chain, data, loss, update, state, work, part, value):
             return s, kt.NOT_FINITE, math.inf
         state.total[0] += value
     return data.spans.shape[0], kt.DONE, value
+
+
+@cached
+def fit_planes(data, intercept, summed, projector):
+    """Fit planes to the subsets of data.spans: W of each into projector [K, q, M]; return which can be relied on [K].
+
+    The planes are compared on the subset itself, or `summed` over it.
+    """
+    K, q, M = projector.shape
+    d, rounds = data.x.shape[1], 2 if projector.itemsize > 4 else 1
+    taken, rows, sure = np.empty(M * d, data.x.dtype), np.empty((d + intercept, M)), np.empty(K, np.bool_)
+    for u in range(K):
+        gather(data.x, data, u, taken)
+        sure[u] = orthonormal(view(taken, 0, (M, d)), intercept, rows, rounds)
+        fill(view(projector, u * q * M, (q * M,)), data.x.dtype.type(0))
+        for j in range(rows.shape[0]):
+            factor, into = 1 / math.sqrt(M), projector[u, 0 if summed else j]
+            if summed:
+                factor = rows[j].sum()
+            for i in range(M):
+                into[i] += factor * rows[j, i]
+    return sure

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlploss import distributed
 from rlploss._extras import missing
-from rlploss.loss.planes import probe_rows
+from rlploss.loss.planes import PlaneForm, probe_rows
 from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Outcome, score
 from rlploss.training.feed import Feed, Window
@@ -33,7 +33,7 @@ KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
 _TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
 _LOCK = threading.Lock()
-_READY: set[Any] = set()  # floating types that the kernel is compiled for
+_READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
 
 
 def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
@@ -157,6 +157,7 @@ class KernelEngine(Engine):
         self._rows: Any = None
         self._loss: Any = None
         self._pace = math.inf  # seconds of a step
+        self._compiling = 0.0  # seconds, since `run` began
 
     def end(self) -> None:
         super().end()
@@ -166,10 +167,10 @@ class KernelEngine(Engine):
 
     @torch.no_grad()
     def run(self, window: Window, deadline: float) -> Outcome:
+        started, self._compiling = time.perf_counter(), 0.0
         self._use(window)
         rates = self.job.rate_factors(window.first, window.last) * self._lr
         taken, n, bad = 0, window.last - window.first, None
-        started = time.perf_counter()
         torch._foreach_copy_(self._views, self._module)
         self.state.total[0] = self.total
         try:
@@ -180,9 +181,6 @@ class KernelEngine(Engine):
                 else:
                     part = slice(taken, taken + int(min(n, max(1, CALL_SECONDS / self._pace))))
                     done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
-                if status == kt.DOUBTFUL:
-                    more, status, value = self._careful_step(window, taken + done, rates)
-                    done += more
                 taken += done
                 bad = value if status == kt.NOT_FINITE else None
                 now = time.perf_counter()
@@ -192,7 +190,7 @@ class KernelEngine(Engine):
         finally:
             torch._foreach_copy_(self._module, self._views)
         self.total = float(self.state.total[0])
-        return Outcome(taken, time.perf_counter() - started, bad)
+        return Outcome(taken, time.perf_counter() - started - self._compiling, bad)
 
     def _call(self, data: Any, loss: Any, spans: Any, rates: Any, part: int = kt.WHOLE, value: float = 0.0) -> Any:
         """One call of the kernel: steps done, status, last value."""
@@ -214,16 +212,6 @@ class KernelEngine(Engine):
         work.back[last : last + n] = back.reshape(-1).numpy()
         return self._call(*here, kt.BACKWARD, value.item())
 
-    def _careful_step(self, window: Window, i: int, rates: Any) -> Any:
-        """A step on subsets with columns that are nearly dependent, whose planes the loss's own rule of rank fits."""
-        objective, data = self.job.objective, self._rows
-        assert isinstance(objective, RLP)
-        (low, high), (x, _) = window.spans[i], window.inputs(i)
-        rows = probe_rows(x.reshape(-1, objective.shape()[0], x[0].numel()), objective.planes)
-        loss = self._loss._replace(kind=kt.PROJECTED, projector=_numbers(rows, x.dtype))
-        parts = {name: getattr(data, name)[low:high] for name in ("rows", "partner", "lam")}
-        return self._call(data._replace(**parts), loss, [[0, high - low]], rates[i : i + 1])
-
     # From the job's values to the kernel's arguments
 
     def _use(self, window: Window) -> None:
@@ -238,20 +226,20 @@ class KernelEngine(Engine):
         if window.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
         arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
-        _get_ready(self._run, self._dtype, arguments)
+        self._compile(self._run, arguments)
 
     def _make_loss(self, window: Window) -> kt.Loss:
         objective, real = self.job.objective, self._theta.dtype
-        M, kind, intercept = 1, _LOSSES.get(objective.loss, kt.OUTSIDE), False
+        M, kind = 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         if isinstance(objective, RLP):
-            M, kind, intercept = objective.shape()[0], kt.PROJECTED, objective.planes.intercept
+            M, kind = objective.shape()[0], kt.PROJECTED
             if window.bank is not None:
                 kind = kt.OUTSIDE
             elif window.form is not None:
                 kind, form = kt.FORM, _numbers(window.form, real)
             elif window.fits_planes:
-                kind = kt.FRESH_SUBSET if objective.probe == "subset" else kt.FRESH_SUM
+                projector = self._fit_planes(window, M, objective.planes)
             elif window.projector is not None:
                 projector = _numbers(window.projector, real)
             elif window.every_row or window.weight is not None:  # the residual is seen whole
@@ -259,7 +247,28 @@ class KernelEngine(Engine):
             else:
                 kind = kt.MSE
         delta, offset = float(getattr(objective, "delta", 1.0)), _numbers(window.offset, real)
-        return kt.Loss(kind, delta, projector, float(window.residual_weight), offset, form, M, intercept)
+        return kt.Loss(kind, delta, projector, float(window.residual_weight), offset, form, M)
+
+    def _fit_planes(self, window: Window, M: int, form: PlaneForm) -> Any:
+        """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where it is not sure."""
+        from rlploss.training.kernel import fit_planes
+
+        summed, K = form.probe == "sum", len(window.rows) // M
+        projector = np.empty((K, 1 if summed else form.n_columns(self._x.shape[1]), M), self._dtype)
+        ends = M * np.arange(1, K + 1)
+        data = self._rows._replace(spans=np.stack([ends - M, ends], axis=1))
+        self._compile(fit_planes, (data, form.intercept, summed, projector[:0]))
+        doubtful = np.flatnonzero(~fit_planes(data, form.intercept, summed, projector))
+        if len(doubtful):
+            x = torch.stack([window.mixed(window.x, end - M, end).flatten(1) for end in ends[doubtful].tolist()])
+            projector[doubtful] = probe_rows(x, form).numpy()
+        return projector
+
+    def _compile(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        """Get a function ready; the seconds of it are no training."""
+        started = time.perf_counter()
+        _get_ready(function, self._dtype, arguments)
+        self._compiling += time.perf_counter() - started
 
     # State
 
@@ -278,14 +287,14 @@ def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:
 
 
 def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
-    """Compile the kernel, or load it from disk, for a floating type and arguments that hold no steps.
+    """Compile a function of the kernel, or load it from disk, for a floating type and arguments that hold no steps.
 
     After this no other types are accepted: numba would compile again for seconds, in silence.
     """
     from rlploss.training.compiling import forget
 
     with _LOCK:
-        if dtype in _READY:
+        if (run, dtype) in _READY:
             return
         told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
         told.daemon = True
@@ -299,4 +308,4 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
         finally:
             told.cancel()
         run.disable_compile(True)
-        _READY.add(dtype)
+        _READY.add((run, dtype))

@@ -20,6 +20,13 @@ def fill(a, value):
 
 
 @compiled
+def copy(a, out):
+    """Copy a [n] to the first n numbers of out."""
+    for i in range(a.size):
+        out[i] = a[i]
+
+
+@compiled
 def log_sum_exp(row):
     """Log Σ exp of the numbers in a row, safe from overflow."""
     top = row[0]
@@ -98,113 +105,65 @@ def projected(W, residual_weight, residual, back, seen, scale):
 
 
 @compiled
-def factor(x, intercept):
-    """Centred and scaled columns Z of one subset x [M, d], and L⁻¹ where ZᵀZ = LLᵀ; float64, whatever x is.
+def orthonormal(x, intercept, rows, rounds):
+    """Fill rows [p, M] with an orthonormal basis of the columns of one subset x [M, d], and of ones with an intercept.
 
-    The first result is False where the columns are not certainly well conditioned.
+    Cholesky QR in float64: it loses up to eight digits, which float32 does not see and a second round makes up for.
+    False where the columns are not certainly well conditioned; the rows then mean nothing.
     """
     M, d = x.shape
-    Z, G, inverse = np.empty((M, d)), np.empty((d, d)), np.zeros((d, d))
-    mean, norm = np.zeros(d), np.zeros(d)
-    if intercept:
-        for i in range(M):
-            for j in range(d):
-                mean[j] += x[i, j]
-        for j in range(d):
-            mean[j] /= M
-    for i in range(M):
-        for j in range(d):
-            Z[i, j] = x[i, j] - mean[j]
-            norm[j] += Z[i, j] * Z[i, j]
+    own = view(rows, 0, (d, M))
+    Q, G, inverse = np.empty((d, M)), np.empty((d, d)), np.zeros((d, d))
     for j in range(d):
-        norm[j] = math.sqrt(norm[j])
-        if not (1e-140 < norm[j] < 1e140) or norm[j] < 1e-5 * abs(mean[j]):
-            return False, Z, inverse
-        norm[j] = 1 / norm[j]
-    for i in range(M):
-        for j in range(d):
-            Z[i, j] *= norm[j]
-    np.dot(Z.T, Z, G)
-    size = 0.0
-    for j in range(d):  # G = LLᵀ, column by column, and the rows of L⁻¹
-        for k in range(j):
-            G[j, j] -= G[j, k] * G[j, k]
-        if not G[j, j] > 1e-9:
-            return False, Z, inverse
-        root = 1 / math.sqrt(G[j, j])
-        for i in range(j + 1, d):
+        row = Q[j]
+        mean, square = 0.0, 0.0
+        for i in range(M):
+            row[i] = x[i, j]
+            mean += row[i]
+        mean = mean / M if intercept else 0.0
+        for i in range(M):
+            row[i] -= mean
+            square += row[i] * row[i]
+        norm = math.sqrt(square)
+        if not (1e-140 < norm < 1e140) or norm < 1e-5 * abs(mean):
+            return False
+        for i in range(M):
+            row[i] *= 1 / norm
+    for _ in range(rounds):
+        np.dot(Q, Q.T, G)
+        size = 0.0
+        for j in range(d):  # G = LLᵀ, column by column, and the rows of L⁻¹
             for k in range(j):
-                G[i, j] -= G[i, k] * G[j, k]
-            G[i, j] *= root
-        for k in range(j):
-            total = 0.0
-            for m in range(k, j):
-                total += G[j, m] * inverse[m, k]
-            inverse[j, k] = -root * total
-            size += inverse[j, k] * inverse[j, k]
-        inverse[j, j] = root
-        size += root * root
-    return math.sqrt(d * size) < CONDITION, Z, inverse
+                G[j, j] -= G[j, k] * G[j, k]
+            if not G[j, j] > 1e-9:
+                return False
+            root = 1 / math.sqrt(G[j, j])
+            for i in range(j + 1, d):
+                for k in range(j):
+                    G[i, j] -= G[i, k] * G[j, k]
+                G[i, j] *= root
+            for k in range(j):
+                total = 0.0
+                for m in range(k, j):
+                    total += G[j, m] * inverse[m, k]
+                inverse[j, k] = -root * total
+                size += inverse[j, k] * inverse[j, k]
+            inverse[j, j] = root
+            size += root * root
+        if not math.sqrt(d * size) < CONDITION:
+            return False
+        np.dot(inverse, Q, own)
+        copy(view(own, 0, (d * M,)), view(Q, 0, (d * M,)))
+    if intercept:
+        fill(rows[d], 1 / math.sqrt(M))
+    return True
 
 
 @compiled
-def fitted(R, intercept, Z, inverse):
-    """The planes through R [M, C] at the rows of the subset that `factor` saw."""
-    M, C = R.shape
-    d = inverse.shape[0]
-    r, out, rest, change = R.reshape(M * C), np.zeros(M * C), np.empty(M * C), np.empty(M * C)
-    a, b = np.empty((d, C)), np.empty((d, C))
-    for c in range(C if intercept else 0):
-        middle = 0.0
-        for i in range(M):
-            middle += R[i, c]
-        for i in range(M):
-            out[i * C + c] = middle / M
-    for _ in range(2):  # the second time refines: normal equations alone would lose twice the digits
-        for i in range(M * C):
-            rest[i] = r[i] - out[i]
-        np.dot(Z.T, rest.reshape(M, C), a)
-        np.dot(inverse, a, b)
-        np.dot(inverse.T, b, a)
-        np.dot(Z, a, change.reshape(M, C))
-        for i in range(M * C):
-            out[i] += change[i]
-    return out.reshape(M, C)
-
-
-@compiled
-def fresh(kind, intercept, x, residual, back, scale):
-    """As `projected`, for a subset x [M, d] whose planes were not fitted beforehand; -1 where it is doubtful."""
-    M, C = residual.shape
-    sure, Z, inverse = factor(x, intercept)
-    if not sure:
-        return -1.0
-    value = 0.0
-    if kind == kt.FRESH_SUM:
-        ones = np.empty((M, 1), residual.dtype)
-        fill(ones.reshape(M), residual.dtype.type(1))
-        out = fitted(ones, intercept, Z, inverse)
-        for c in range(C):
-            seen = 0.0
-            for i in range(M):
-                seen += out[i, 0] * residual[i, c]
-            value += seen * seen
-            for i in range(M):
-                back[i, c] = 2 * scale * seen * out[i, 0]
-        return scale * value
-    out = fitted(residual, intercept, Z, inverse)
-    for i in range(M):
-        for c in range(C):
-            value += out[i, c] * out[i, c]
-            back[i, c] = 2 * scale / M * out[i, c]
-    return scale / M * value
-
-
-@compiled
-def of_subsets(loss, data, s, x, pred, target, back, work):
-    """The mean over the subsets of a step, and its gradient into back [B, C]; -1 where one is doubtful."""
+def of_subsets(loss, data, s, pred, target, back, work):
+    """The mean over the subsets of a step, and its gradient into back [B, C]."""
     B, C = pred.shape
-    M = loss.subset_size
+    M, q = loss.subset_size, loss.projector.shape[1]
     low, high = data.spans[s, 0], data.spans[s, 1]
     residual = view(work.residual, 0, (B, C))
     r, p, t = view(residual, 0, (B * C,)), view(pred, 0, (B * C,)), view(target, 0, (B * C,))
@@ -235,15 +194,8 @@ def of_subsets(loss, data, s, x, pred, target, back, work):
                 for i in range(M):
                     for j in range(C):
                         part[i, j] = residual[rows[i], j]
-            if loss.kind == kt.PROJECTED:
-                q = loss.projector.shape[1]
-                W = view(loss.projector, (low // M + u) * q * M, (q, M))
-                value += projected(W, loss.residual_weight, part, g, work.seen, scale)
-            else:
-                here = fresh(loss.kind, loss.intercept, view(x, u * M * x.shape[1], (M, x.shape[1])), part, g, scale)
-                if here < 0:
-                    return -1.0
-                value += here
+            W = view(loss.projector, (low // M + u) * q * M, (q, M))
+            value += projected(W, loss.residual_weight, part, g, work.seen, scale)
             if data.every_row:
                 for i in range(M):
                     for j in range(C):

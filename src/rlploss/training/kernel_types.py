@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 IDENTITY, RELU, TANH, SIGMOID, SOFTMAX = range(5)
-MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, FRESH_SUBSET, FRESH_SUM, OUTSIDE = range(9)
+MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, OUTSIDE = range(7)
 ADAM, ADAMW, SGD, NESTEROV = range(4)
 WHOLE, FORWARD, BACKWARD = range(3)  # parts of a step
-DONE, NOT_FINITE, DOUBTFUL = range(3)  # how a call ends
+DONE, NOT_FINITE = range(2)  # how a call ends
 
 
 class Chain(NamedTuple):
@@ -44,7 +44,6 @@ class Loss(NamedTuple):
     offset: Any  # [K] added to each subset's value
     form: Any  # Q [N, N]
     subset_size: int
-    intercept: bool
 
 
 class Update(NamedTuple):
