@@ -120,7 +120,8 @@ def extremes(n: str) -> str:
         ratios = {row["table"]: float(row["rlp-cv"]) / float(row["boosting"]) for row in found if row["half"] == half}
         table = max(ratios, key=lambda name: abs(math.log(ratios[name])))
         told.append(f"{short(ratios[table])} on {table} ({half})")
-    return f"One table in each half makes intervals wide: `RLPRegressorCV` / boosting is {' and '.join(told)}."
+    shown = f"with {int(n):,} training rows `RLPRegressorCV` / boosting is {' and '.join(told)}"
+    return f"One table in each half makes intervals wide: {shown}."
 
 
 def compare() -> str:
