@@ -23,7 +23,6 @@ HIDDEN = (100,)
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
 LARGE = 500  # training rows beyond which boosting works on histograms
 GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
-FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
 STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
 

@@ -21,8 +21,8 @@ from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array, Scaling
 from rlploss.compare.arms import LARGE
-from rlploss.compare.columns import Column, frame_of
-from rlploss.compare.design import Class
+from rlploss.compare.comparison import frame_of
+from rlploss.compare.design import Class, Column
 from rlploss.compare.read import TableError
 from rlploss.compare.rows import TargetScale, filled, medians
 from rlploss.compare.train import fit_model, network_problem, outputs, with_trees

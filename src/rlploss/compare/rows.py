@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -16,6 +16,7 @@ from scipy.special import softmax
 
 from rlploss._scaling import Array, Scaling
 from rlploss.compare.design import Design
+from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
@@ -28,6 +29,7 @@ MEASURES = {  # on the test rows, in words; the first decides
         "brier": "Brier score",
     },
 }  # fmt: skip
+FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
 SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 
 
@@ -261,3 +263,59 @@ def n_test_rows(n_rows: int) -> int:
 def n_folds(n_train: int) -> int:
     """Return in how many folds so many training rows choose settings; 1 is a validation part."""
     return next((k for most, k in FOLDS if n_train <= most), 1)
+
+
+# Enough rows
+
+
+def sample(design: Design, max_rows: int, seed: int) -> Index:
+    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
+    n = len(design.X)
+    if n < FEWEST_ROWS:
+        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
+        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+    y, classes = design.target.y, design.target.classes
+    for number, label in enumerate(classes):
+        rows = int((y == number).sum())
+        if rows < FEWEST_OF_A_CLASS:
+            raise TableError(
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
+                "merge rare classes or drop their rows"
+            )
+    if n <= max_rows:
+        return np.arange(n)
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    if not classes:
+        return np.sort(order[:max_rows])
+    kept = []  # every class keeps its share, and the rows it needs
+    for number in range(len(classes)):
+        mine = order[y[order] == number]
+        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
+    return np.sort(np.concatenate(kept))
+
+
+def check_rows(rows: Rows, seeds: Sequence[int]) -> None:
+    """Refuse times and groups that leave too few rows, before anything is trained."""
+    if rows.time is None and rows.group is None:
+        return
+    fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
+    if rows.time is not None and len(rows.X) < fewest:
+        raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
+    for seed in seeds:
+        train, test = rows.split(seed)
+        left = ""
+        if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
+            wanted = f"{FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows"
+            left = f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few different values"
+        elif rows.group is not None and len(np.unique(rows.group[train])) == 1:
+            left = "two groups to train on in every split, got one that has most of the rows"
+        elif rows.n_classes and len(np.unique(rows.y[train])) == 1:
+            left = "two classes to train on in every split, got one class only"
+        if left:
+            option = "--group" if rows.time is None else "--time"
+            raise TableError(f"{option} must leave {left}; name another column")
+
+
+def sampled_said(n_used: int, n: int) -> str:
+    """Return what is told about a sample, on the terminal and in the report."""
+    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."
