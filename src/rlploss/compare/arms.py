@@ -157,16 +157,10 @@ def contenders_for(
     """
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
+    made = {name: as_loss(name, loss, taken) for name, loss in (losses or {}).items()}
     own = tuple(
-        Contender(
-            name,
-            label=name,
-            style="ochre",
-            objective=as_loss(name, loss, taken),
-            own="batch",
-            session=f"{name} of this session" if session else "",
-        )
-        for name, loss in (losses or {}).items()
+        Contender(name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else "")
+        for name, loss in made.items()
     )
     if names is None:
         return known + own

@@ -29,9 +29,8 @@ from rlploss.compare.rows import (
     FEWEST_ROWS,
     FEWEST_TRAINING_ROWS,
     WINDOWS,
+    FillAndScale,
     check_rows,
-    filled,
-    medians,
     sample,
     sampled_said,
 )
@@ -342,9 +341,8 @@ def dial_said(rows: Trainer) -> str:
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."
     rlp = next(one for one in contenders_for(rows.task) if one.is_rlp)
     sizes = sorted({setting.subset_size(n, d) or 0 for setting in rlp.settings} - {0})
-    auto = auto_subset_size(
-        filled(rows.X, medians(rows.X)), np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
-    )
+    Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
+    auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     return (
         f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "

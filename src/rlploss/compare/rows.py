@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from rlploss._scaling import Array, Scaling
+from rlploss._scaling import Array, mean_and_scale
 from rlploss.compare.design import Design
 from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
@@ -53,10 +53,9 @@ class TargetScale:
         if n_classes:
             return cls(n_classes=n_classes)
         z = np.log(y) if log else np.asarray(y, dtype=np.float64)
-        scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
+        (mean,), (scale,) = mean_and_scale(z[:, None])
         low, high = float(z.min()), float(z.max())
-        ends = low - (high - low), high + (high - low)
-        return cls(log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), *ends)
+        return cls(log, float(mean), float(scale), low - (high - low), high + (high - low))
 
     def scaled(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return targets (n,) as models see them: scaled numbers, or class numbers."""
@@ -72,6 +71,30 @@ class TargetScale:
             return np.asarray(softmax(out, axis=1)) if logits else out
         found = out * self.scale + self.mean
         return np.exp(np.clip(found, self.low, self.high)) if self.log else found
+
+
+@dataclass(frozen=True, eq=False)
+class FillAndScale:
+    """Missing numbers become the median of their column, and columns are standardised."""
+
+    median: Array  # [d]; 0 for a column without values
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, X: Array) -> FillAndScale:
+        """Return what rows [n, d] say."""
+        empty = np.isnan(X).all(axis=0)
+        median = np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
+        return cls(median, *mean_and_scale(np.where(np.isnan(X), median, X)))
+
+    def filled(self, X: Array) -> Array:
+        """Return rows without gaps."""
+        return np.where(np.isnan(X), self.median, X)
+
+    def __call__(self, X: Array) -> Array:
+        """Return scaled rows without gaps."""
+        return (self.filled(X) - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -157,18 +180,10 @@ class Rows:
     def data(self, seed: int) -> SplitData:
         """Return the rows of a seed: they depend on the seed, never on the contender."""
         train, test = self.split(seed)
-        middle = medians(self.X[train])
-        X = filled(self.X[train], middle)
-        scaling = Scaling.of(X)
-        return SplitData(
-            seed=seed,
-            X=scaling.inputs(X),
-            y=self.y[train],
-            X_test=scaling.inputs(filled(self.X[test], middle)),
-            truth=self.y[test],
-            folds=self.folds(train, np.random.default_rng([seed, 2])),
-            n_classes=self.n_classes,
-        )
+        scaled = FillAndScale.of(self.X[train])
+        X, X_test = scaled(self.X[train]), scaled(self.X[test])
+        folds = self.folds(train, np.random.default_rng([seed, 2]))
+        return SplitData(seed, X, self.y[train], X_test, self.y[test], folds, self.n_classes)
 
     def split(self, seed: int) -> Split:
         """Return training and test rows.
@@ -178,9 +193,11 @@ class Rows:
         """
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if self.time is not None:
-            order, edges = self.windows()
-            return order[: edges[seed]], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
-        order, n_test = rng.permutation(n), n_test_rows(n)
+            order = np.argsort(self.time, kind="stable")
+            last = order[np.linspace(n / 2, n, WINDOWS + 1).astype(int) - 1]
+            ends = np.searchsorted(self.time[order], self.time[last], side="right")  # one moment is never cut
+            return order[: ends[seed]], order[ends[seed] : ends[seed + 1]][:MOST_TEST_ROWS]
+        order, n_test = rng.permutation(n), min(round(TEST_SHARE * n), MOST_TEST_ROWS)
         if self.group is not None:
             turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
             order = order[np.argsort(turn[order], kind="stable")]
@@ -193,13 +210,6 @@ class Rows:
                 place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
             order = order[np.argsort(place, kind="stable")]
         return order[n_test:], order[:n_test]
-
-    def windows(self) -> tuple[NDArray[np.int64], list[int]]:
-        """Return the rows in order of time, and where the five windows begin and end; one moment is never cut."""
-        assert self.time is not None
-        order = np.argsort(self.time, kind="stable")
-        places = np.linspace(len(order) / 2, len(order), WINDOWS + 1).astype(int)
-        return order, [int(np.searchsorted(self.time[order], self.time[order[p - 1]], side="right")) for p in places]
 
     def folds(self, train: NDArray[np.int64], rng: np.random.Generator) -> list[Split]:
         """Return where training rows are cut to choose settings: folds, or one validation part."""
@@ -242,22 +252,6 @@ def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
         "log_loss": float(-np.log(np.clip(predicted[np.arange(n), truth], 1e-7, 1.0)).mean()),
         "brier": float(((predicted - np.eye(C)[truth]) ** 2).sum(1).mean()),
     }
-
-
-def medians(X: Array) -> Array:
-    """Return the median of every column [d], 0 for a column without values."""
-    empty = np.isnan(X).all(axis=0)
-    return np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
-
-
-def filled(X: Array, middle: Array) -> Array:
-    """Return rows with `middle` [d] in place of missing values."""
-    return np.where(np.isnan(X), middle, X)
-
-
-def n_test_rows(n_rows: int) -> int:
-    """Return how many rows are test rows."""
-    return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
 
 
 def n_folds(n_train: int) -> int:
