@@ -16,8 +16,8 @@ from tests.seeds import SEED, paired_readings
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare, report
 from rlploss.compare.answer import Answer, Reached, answer, by, gap, paired, reverse
-from rlploss.compare.comparison import sample
 from rlploss.compare.design import make_design
+from rlploss.compare.rows import sample
 from rlploss.compare.train import Trainer
 from rlploss.lab import stats
 from rlploss.lab.study import StoredCell, TrainedNetwork

@@ -11,9 +11,9 @@ from tests.seeds import SEED
 from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.answer import Reached, answer, paired
-from rlploss.compare.comparison import check_rows, dial_said, of_use
+from rlploss.compare.comparison import dial_said, of_use
 from rlploss.compare.design import make_design
-from rlploss.compare.rows import TargetScale, class_measures
+from rlploss.compare.rows import TargetScale, check_rows, class_measures
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
 # One convention for a file

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose as assert_close
 
-from rlploss.compare.columns import read_column
-from rlploss.compare.design import make_design
+from rlploss.compare.design import make_design, read_column
 from rlploss.compare.read import TableError, as_numbers, read_table
 
 

@@ -237,7 +237,7 @@ def _main() -> None:
         "rlploss.cli",
         "rlploss.compare",
         "rlploss.compare.report",
-        "rlploss.compare.columns",
+        "rlploss.compare.design",
         "rlploss.paper.reproduce",
         "rlploss.paper.measure",
         "rlploss.lab.train",

@@ -19,8 +19,7 @@ from rlploss._progress import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.columns import Column
-    from rlploss.compare.design import Design
+    from rlploss.compare.design import Column, Design
 
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "

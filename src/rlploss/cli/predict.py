@@ -29,7 +29,7 @@ def predict(
 
     model, frame = load(directory), read_table(table, encoding=encoding)
     told = Console(stderr=True)
-    absent = model[0].absent(frame)
+    absent = model[0].func.absent(frame)
     if absent:
         many = f"columns {', '.join(absent)} are" if len(absent) > 1 else f"column {absent[0]} is"
         say(told, f"Warning: the {many} not in {table.name}; every row counts as missing there.")

@@ -140,10 +140,8 @@ class Answer:
         elif self.stays and self.of:
             words.append(f"RLP's dial stayed at MSE in {self.stays} of {self.of} splits")
         text = "; ".join(words) + "."
-        losses = [
-            one.label for one in (self.ours, *self.rivals) if one.label == one.name
-        ]  # of users, as they wrote them
-        return text if text.startswith(tuple(losses)) else text[0].upper() + text[1:]
+        own = tuple(one.label for one in (self.ours, *self.rivals) if one.label == one.name)  # losses of users
+        return text if text.startswith(own) else text[0].upper() + text[1:]
 
     def verdict(self, *, at_mse: bool = False) -> str:
         """Return in a few words whether RLP adds anything to a network, such that they fit the best arm.
@@ -215,18 +213,7 @@ def answer(
     lead = test(best, second)
     if ours in (best, second):  # the same test in every line
         lead = against[second.name] if best is ours else reverse(against[best.name])
-    return Answer(
-        ours=ours,
-        against=against,
-        rivals=rivals,
-        best=best,
-        second=second,
-        lead=lead,
-        stays=stays,
-        of=of,
-        beats_nothing=is_useless(ours),
-        useless=is_useless(best),
-    )
+    return Answer(ours, against, rivals, best, second, lead, stays, of, is_useless(ours), is_useless(best))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ HIDDEN = (100,)
 MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
 LARGE = 500  # training rows beyond which boosting works on histograms
 GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
-FEWEST_TRAINING_ROWS = 15
 BASELINES = ("mean", "prior")
 STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
 
@@ -158,16 +157,10 @@ def contenders_for(
     """
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
+    made = {name: as_loss(name, loss, taken) for name, loss in (losses or {}).items()}
     own = tuple(
-        Contender(
-            name,
-            label=name,
-            style="ochre",
-            objective=as_loss(name, loss, taken),
-            own="batch",
-            session=f"{name} of this session" if session else "",
-        )
-        for name, loss in (losses or {}).items()
+        Contender(name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else "")
+        for name, loss in made.items()
     )
     if names is None:
         return known + own

@@ -11,7 +11,6 @@ import tempfile
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,20 @@ from rich.console import Console
 from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss.compare.answer import Comparison
-from rlploss.compare.arms import BASELINES, FEWEST_TRAINING_ROWS, QUICK, Contender, contenders_for
-from rlploss.compare.columns import frame_of
+from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.design import Design, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import MEASURES, WINDOWS, filled, medians
-from rlploss.compare.train import Trainer
-from rlploss.estimators.search import Index, auto_subset_size
+from rlploss.compare.rows import (
+    FEWEST_ROWS,
+    FEWEST_TRAINING_ROWS,
+    WINDOWS,
+    FillAndScale,
+    check_rows,
+    sample,
+    sampled_said,
+)
+from rlploss.compare.train import ComparisonCell, Trainer
+from rlploss.estimators.search import auto_subset_size
 from rlploss.lab.run import execute, plan
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
@@ -38,15 +44,12 @@ from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 
 ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
-FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TEST_ROWS = 24, 8, 5
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
 BEGINNING, ENDING = 2.0, 4.0  # seconds to start processes, and to write a report
 INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
-
-Cells = dict[str, StoredCell]  # by contender
 
 
 def compare(
@@ -105,9 +108,8 @@ def compare(
         True
     """
     design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
-    target = design.target
-    names = QUICK[target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
-    chosen = contenders_for(target.task, names, losses, session=out is None)
+    names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
+    chosen = contenders_for(design.target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     if n_splits is None:
         n_splits = 5 if quick else 10
@@ -120,15 +122,12 @@ def compare(
     steps = _checks.count("steps", steps)
     team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
     chosen, notes = of_use(chosen, rows, asked=names is not None)
-    may_stay = workers in ("auto", "inline") or (isinstance(workers, LocalProcesses) and workers.here)
-    if stays_here(chosen) and not may_stay:
-        raise ValueError(f'workers must be "inline" for losses of this session, got {workers!r}; leave it out')
+    if stays_here(chosen):
+        if workers not in ("auto", "inline") and not (isinstance(team, LocalProcesses) and team.here):
+            raise ValueError(f'workers must be "inline" for losses of this session, got {workers!r}; leave it out')
+        team = Inline()
     console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
-
-    def found(cells: Cells) -> Comparison | None:
-        there = tuple(one for one in chosen if one.name in cells)
-        return Comparison(design, there, cells, rows, steps, seeds, tuple(notes)) if len(there) > 1 else None
-
+    asked = Comparison(design, chosen, {}, rows, steps, seeds, tuple(notes))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(ROOT)) as store:
@@ -138,15 +137,7 @@ def compare(
             if len(keep) < len(design.X):
                 say(console, sampled_said(len(keep), len(design.X)))
             say(console, dial_said(rows))
-            run = Run(rows, chosen, seeds, steps, store, team, console, limit)
-            notes += run.all(found)
-    made = found(run.cells)
-    if made is None and run.failed:
-        reason = next(iter(run.failed.values()))
-        raise LabError(f"{len(run.failed)} of {len(chosen)} arms could not be trained: {reason}")
-    if made is None:
-        raise LabError(f"fewer than two arms were trained within {duration(limit or 0)}; give more time")
-    return made
+            return Run(asked, store, console).all(team, limit)
 
 
 def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
@@ -166,117 +157,135 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     return frame, name
 
 
+def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
+    if isinstance(X, pd.DataFrame):
+        return X.rename(columns=str)
+    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
+        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
+    if hasattr(X, "toarray"):
+        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
+    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    return pd.DataFrame(array, columns=given)
+
+
 # When arms are trained
+
+Stage = tuple[Sequence[Contender], tuple[int, ...]]  # arms, and the splits on which they are trained
 
 
 @dataclass
 class Run:
-    """The arms of one comparison, where and for how long they are trained, and what they have come to."""
+    """A comparison in the making: what was asked for, where it is kept, and which arms have failed."""
 
-    rows: Trainer
-    contenders: tuple[Contender, ...]
-    seeds: tuple[int, ...]
-    steps: int
+    asked: Comparison  # all arms, without results
     store: Store
-    workers: str | Workers  # "auto" decides by how much there is to do
     console: Console
-    time_limit: float | None
-    cells: Cells = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # reasons by contender
 
-    def all(self, found: Callable[[Cells], Comparison | None]) -> list[str]:
-        """Train what is not stored, and return sentences on what was left out; `found` makes the answer so far."""
-        models = [one for one in self.contenders if one.model and one.model != "rlp-cv"]
-        networks = [one for one in self.contenders if one not in models]
-        first = self.seeds[:FIRST] if len(self.seeds) >= 2 * FIRST else self.seeds
-        rest = self.seeds[len(first) :]
-        self._read(models, self.seeds)
-        self._read(networks, first)
-        going = [one for one in networks if one not in self._behind(networks)] if rest else []
-        team = self._team([(models, self.seeds), (networks, first), (going, rest)])
-        deadline = math.inf if self.time_limit is None else clock.monotonic() + self.time_limit
-        train = partial(self._train, team, deadline)
-        train(models, self.seeds)
-        if networks and (provisional := found(self.cells)) is not None:
-            say(self.console, f"So far, without networks: {provisional.lines()[0]}")
-        train(networks, first)
-        notes = []
-        if rest:
-            behind = self._behind(networks)
-            train([one for one in networks if one not in behind], rest)
-            if behind:
-                labels = ", ".join(one.label for one in behind)
-                notes.append(f"Ended after {FIRST} splits, clearly behind: {labels}.")
-        if self.failed:
-            reasons = [f"{one.label} ({self.failed[one.name]})" for one in self.contenders if one.name in self.failed]
-            notes.append(f"Left out, because it could not be trained: {'; '.join(reasons)}.")
-        if clock.monotonic() > deadline:
-            there = {*self.cells, *self.failed}
-            missing = [one.label for one in self.contenders if one.name not in there]
-            left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
-            notes.append(f"The time limit of {duration(self.time_limit or 0)} ended the training{left}.")
-        return notes
+    def all(self, workers: str | Workers, time_limit: float | None) -> Comparison:
+        """Train what is not stored: other models, networks on the first splits, on the rest those not behind."""
+        arms, seeds = self.asked.contenders, self.asked.seeds
+        cut = FIRST if len(seeds) >= 2 * FIRST else len(seeds)
+        models = [one for one in arms if one.model and one.model != "rlp-cv"]
+        networks = [one for one in arms if one not in models]
+        stages: list[Stage] = [(models, seeds), (networks, seeds[:cut])]
 
-    def _team(self, parts: Sequence[tuple[Sequence[Contender], tuple[int, ...]]]) -> Workers:
-        """Say what will be done and how long it takes, and return who does it; `parts` are arms and their splits."""
-        cells = [self.rows.cell(one, seeds, self.steps) for arms, seeds in parts for one in arms]
-        todo = [cell for cell in cells if not self.store.has(cell)]
-        work = sum(map(self.rows.expected_seconds, todo))
-        stored = len(self.contenders) - len({cell.arm.name for cell in todo})
-        stays = stays_here(self.contenders)
-        cores = torch.get_num_threads()
-        team = self.workers
+        def rest() -> Stage:
+            behind = clearly_behind(networks, self._read(stages)) if seeds[cut:] else []
+            return [one for one in networks if one not in behind], seeds[cut:]
+
+        team = self._team(workers, [*stages, rest()])
+        deadline = math.inf if time_limit is None else clock.monotonic() + time_limit
+        self._train(stages[0], team, deadline)
+        so_far = self._read(stages[:1])
+        if networks and len(so_far.contenders) > 1:
+            say(self.console, f"So far, without networks: {so_far.lines()[0]}")
+        self._train(stages[1], team, deadline)
+        stages.append(rest())
+        self._train(stages[2], team, deadline)
+        found, notes = self._read(stages), list(self.asked.notes)
+        if behind := [one.label for one in networks if one not in stages[2][0]]:
+            notes.append(f"Ended after {FIRST} splits, clearly behind: {', '.join(behind)}.")
+        if self.failed:
+            reasons = [f"{one.label} ({self.failed[one.name]})" for one in arms if one.name in self.failed]
+            notes.append(f"Left out, because it could not be trained: {'; '.join(reasons)}.")
+        limit = duration(time_limit or 0)
+        if clock.monotonic() > deadline:
+            missing = [one.label for one in arms if one not in found.contenders and one.name not in self.failed]
+            left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
+            notes.append(f"The time limit of {limit} ended the training{left}.")
+        if len(found.contenders) > 1:
+            return replace(found, notes=tuple(notes))
+        if self.failed:
+            reason = next(iter(self.failed.values()))
+            raise LabError(f"{len(self.failed)} of {len(arms)} arms could not be trained: {reason}")
+        raise LabError(f"fewer than two arms were trained within {limit}; give more time")
+
+    def _cells(self, stages: Sequence[Stage]) -> list[ComparisonCell]:
+        """Return the cells of arms that have not failed."""
+        rows, steps = self.asked.rows, self.asked.steps
+        pairs = [(one, seeds) for arms, seeds in stages if seeds for one in arms]
+        return [rows.cell(one, seeds, steps) for one, seeds in pairs if one.name not in self.failed]
+
+    def _read(self, stages: Sequence[Stage]) -> Comparison:
+        """Return the comparison of what is stored; later splits of an arm follow its first ones."""
+        cells: dict[str, StoredCell] = {}
+        for cell in self._cells(stages):
+            found, before = self.store.read(cell), cells.get(cell.arm.name)
+            if found is not None and before is not None:
+                networks, seconds = before.networks + found.networks, before.seconds + found.seconds
+                found = replace(found, networks=networks, seconds=seconds)
+            if found is not None:
+                cells[cell.arm.name] = found
+        there = tuple(one for one in self.asked.contenders if one.name in cells)
+        return replace(self.asked, contenders=there, cells=cells)
+
+    def _team(self, workers: str | Workers, stages: Sequence[Stage]) -> Workers:
+        """Say what will be done and how long it takes, and return who does it; "auto" decides by that."""
+        n_arms, cores = len(self.asked.contenders), torch.get_num_threads()
+        todo = [cell for cell in self._cells(stages) if not self.store.has(cell)]
+        work = sum(map(self.asked.rows.expected_seconds, todo))
+        stored = n_arms - len({cell.arm.name for cell in todo})
+        team = workers
         if isinstance(team, str):
-            team = parse_workers("inline" if work < WORTH_PROCESSES or stays else "local")
-        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or stays or cores < 2):
+            team = parse_workers("inline" if work < WORTH_PROCESSES else "local")
+        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or cores < 2):
             team = Inline()
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         kept = f", {stored} trained already" if stored else ""
         on = "1 core" if threads == 1 else f"{threads} cores"
         about = f": about {duration(left)} on {on}" if todo else ""
-        say(self.console, f"{len(self.contenders)} arms × {len(self.seeds)} splits{kept}{about}.")
+        say(self.console, f"{n_arms} arms × {len(self.asked.seeds)} splits{kept}{about}.")
         return team
 
-    def _train(self, team: Workers, deadline: float, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
-        """Train arms on these splits unless they are stored; one that fails is left out from there on."""
-        made = [self.rows.cell(one, seeds, self.steps) for one in arms if one.name not in self.failed]
-        if clock.monotonic() < deadline:
-            todo = plan(made, self.store, cost=self.rows.expected_seconds, workers=team)
-            done = execute(todo, self.store, train=self.rows, workers=team, console=self.console, deadline=deadline)
-            for cell in made:
-                if cell.hash in done.failed:
-                    self.failed[cell.arm.name] = sentence(done.failed[cell.hash], 300)
-                    self.cells.pop(cell.arm.name, None)
-        self._read([one for one in arms if one.name not in self.failed], seeds)
+    def _train(self, stage: Stage, team: Workers, deadline: float) -> None:
+        """Train arms unless they are stored; one that fails is left out from there on."""
+        if clock.monotonic() >= deadline:
+            return
+        cells, rows = self._cells([stage]), self.asked.rows
+        todo = plan(cells, self.store, cost=rows.expected_seconds, workers=team)
+        done = execute(todo, self.store, train=rows, workers=team, console=self.console, deadline=deadline)
+        reasons = {cell.arm.name: done.failed[cell.hash] for cell in cells if cell.hash in done.failed}
+        self.failed |= {name: sentence(reason, 300) for name, reason in reasons.items()}
 
-    def _read(self, arms: Sequence[Contender], seeds: tuple[int, ...]) -> None:
-        """Add what is stored of arms on these splits to what there is."""
-        for one in arms:
-            before = self.cells.get(one.name)
-            if before is not None and before.networks[-1].seed >= seeds[-1]:
-                continue  # it is there already
-            found = self.store.read(self.rows.cell(one, seeds, self.steps))
-            if found is None:
-                continue
-            if before is not None:
-                networks = before.networks + found.networks
-                found = replace(found, networks=networks, seconds=before.seconds + found.seconds)
-            self.cells[one.name] = found
 
-    def _behind(self, networks: Sequence[Contender]) -> list[Contender]:
-        """Return networks that were clearly behind the best arm in each of the first splits.
+def clearly_behind(networks: Sequence[Contender], found: Comparison) -> list[Contender]:
+    """Return networks that were clearly behind the best arm in each of the first splits.
 
-        RLP, and the best network without it, go on: how they stand to each other is a question of its own.
-        """
-        measure, lower = next(iter(MEASURES[self.rows.task])), self.rows.task == "regression"
-        found = {name: (1 if lower else -1) * cell.final(measure)[:FIRST] for name, cell in self.cells.items()}
-        there = [one for one in networks if one.name in found]
-        names = sorted(found, key=lambda name: float(found[name].mean()))  # the best first
-        plain = [one.name for one in there if not one.model and not one.is_rlp]
-        kept = {"rlp", *[name for name in names if name in plain][:1]}
-        most = [BEHIND * found[name] if lower else found[name] + POINTS for name in names[:1]]
-        return [one for one in there if one.name not in kept and (found[one.name] > most).all()]
+    RLP, and the best network without it, go on: how they stand to each other is a question of its own.
+    """
+    lower, there = found.lower_is_better, found.contenders
+    errors = {one.name: (1 if lower else -1) * found.values(one.name)[:FIRST] for one in there}
+    order = sorted(there, key=lambda one: float(errors[one.name].mean()))  # the best first
+    plain = [one for one in order if not one.model and not one.is_rlp]
+    kept = {"rlp", *(one.name for one in plain[:1])}
+    most = [BEHIND * errors[one.name] if lower else errors[one.name] + POINTS for one in order[:1]]
+    return [one for one in networks if one in there and one.name not in kept and (errors[one.name] > most).all()]
 
 
 def stays_here(contenders: Sequence[Contender]) -> bool:
@@ -332,65 +341,11 @@ def dial_said(rows: Trainer) -> str:
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."
     rlp = next(one for one in contenders_for(rows.task) if one.is_rlp)
     sizes = sorted({setting.subset_size(n, d) or 0 for setting in rlp.settings} - {0})
-    auto = auto_subset_size(
-        filled(rows.X, medians(rows.X)), np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
-    )
+    Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
+    auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     return (
         f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "
         f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}. "
         f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
     )
-
-
-def sample(design: Design, max_rows: int, seed: int) -> Index:
-    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
-    n = len(design.X)
-    if n < FEWEST_ROWS:
-        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
-        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
-    y, classes = design.target.y, design.target.classes
-    for number, label in enumerate(classes):
-        rows = int((y == number).sum())
-        if rows < FEWEST_OF_A_CLASS:
-            raise TableError(
-                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
-                "merge rare classes or drop their rows"
-            )
-    if n <= max_rows:
-        return np.arange(n)
-    order = np.random.default_rng([seed, 9]).permutation(n)
-    if not classes:
-        return np.sort(order[:max_rows])
-    kept = []  # every class keeps its share, and the rows it needs
-    for number in range(len(classes)):
-        mine = order[y[order] == number]
-        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
-    return np.sort(np.concatenate(kept))
-
-
-def check_rows(rows: Trainer, seeds: Sequence[int]) -> None:
-    """Refuse times and groups that leave too few rows, before anything is trained."""
-    if rows.time is None and rows.group is None:
-        return
-    fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
-    if rows.time is not None and len(rows.X) < fewest:
-        raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
-    for seed in seeds:
-        train, test = rows.split(seed)
-        left = ""
-        if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
-            wanted = f"{FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows"
-            left = f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few different values"
-        elif rows.group is not None and len(np.unique(rows.group[train])) == 1:
-            left = "two groups to train on in every split, got one that has most of the rows"
-        elif rows.n_classes and len(np.unique(rows.y[train])) == 1:
-            left = "two classes to train on in every split, got one class only"
-        if left:
-            option = "--group" if rows.time is None else "--time"
-            raise TableError(f"{option} must leave {left}; name another column")
-
-
-def sampled_said(n_used: int, n: int) -> str:
-    """Return what is told about a sample, on the terminal and in the report."""
-    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."

@@ -1,11 +1,13 @@
-"""From a frame to a design: a table as numbers, its target, and what orders or groups its rows."""
+"""From a frame to a design: every column as numbers, the target, and what orders or groups the rows."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,64 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.columns import IDENTIFIER, LARGEST, Column, read_column, texts_of, too_large
-from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
+from rlploss.compare.read import OPEN, Convention, Reading, TableError, as_dates, as_numbers, dates_again, numbers_again
 
+MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
+IDENTIFIER = re.compile(
+    r"(^|[_\W])(?i:id|ids|uuid|guid|key|idx|rowid)($|[_\W])|(^|[_\W])(index|row|[Nn]r|[Nn]o)\.?$|[a-z](Id|ID)$"
+)
+YEARS = (1500, 2200)  # whole numbers between them may count the rows and yet be years
+LARGEST = 1e100  # beyond, squares overflow
+_LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as text
+_YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 MOST_CLASSES = 20
 FEWEST_GROUPS = 8
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
-TASKS = ("auto", "regression", "classification")
 
 Class = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column is, what becomes of it, and how to read it again: `names` are the columns of numbers it gives."""
+
+    name: str
+    kind: str  # number, category, yes/no, date, constant, identifier, text, empty, dropped
+    does: str  # in words
+    n_missing: int = 0
+    names: tuple[str, ...] = ()
+    style: str = ""  # of numbers or dates
+    levels: tuple[str, ...] = ()  # of a category that have a column; two of them may share one
+    other: bool = False  # whether the other levels share one
+    flag: bool = False  # whether the last column says where values are missing
+    first: str = ""  # day from which days are counted
+    season: bool = False
+    remark: bool = False  # whether people should look at it
+
+    def numbers(self, values: pd.Series) -> Array:
+        """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
+        if not self.names:
+            return np.empty((len(values), 0))
+        parts: list[Any] = []
+        if self.kind == "number":
+            parts.append(numbers_again(values, self.style))
+        elif self.kind == "date":
+            dates = dates_again(values, self.style)
+            parts.append((dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
+            if self.season:
+                turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
+                parts += [np.sin(turn), np.cos(turn)]
+        else:
+            texts = texts_of(values)
+            known = texts.isin(self.levels)
+            if len(self.names) < len(self.levels):  # one column for two levels, NaN for what is neither
+                parts.append(np.where(known, texts == self.levels[1], np.nan))
+            else:
+                parts += [texts == level for level in self.levels]
+            if self.other:
+                parts.append(texts.notna() & ~known)
+        gaps = [texts.isna() if self.levels else np.isnan(parts[0])] if self.flag else []
+        return np.column_stack([*parts, *gaps]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -33,23 +84,27 @@ class Target:
     task: str
     y: NDArray[Any]
     classes: tuple[str, ...] = ()  # in words
-    values: tuple[Class, ...] = ()  # the same as their owner has them
+    values: tuple[Class, ...] = ()  # the same as their owner has them; what JSON does not have is a text
     said: str = ""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A table as numbers. X may hold NaN; `n_dropped` rows had no target."""
+    """A table as numbers: its rows that have a target. X may hold NaN."""
 
     X: Array
     target: Target
     columns: tuple[Column, ...]
     n_rows: int  # in the file
-    n_dropped: int = 0
     time: Array | None = None  # by which rows are ordered: train on the past, test on the future
     group: NDArray[np.int64] | None = None  # rows of one stay together
     warnings: tuple[str, ...] = ()
     said: str = ""  # how numbers are written, where that is not plain
+
+    @property
+    def n_dropped(self) -> int:
+        """How many rows of the file have no target."""
+        return self.n_rows - len(self.X)
 
 
 def make_design(
@@ -69,7 +124,7 @@ def make_design(
     `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on. In a
     table `from_file` text may stand for numbers: the classes "0" and "1" are 0 and 1.
     """
-    one_of("task", task, TASKS)
+    one_of("task", task, ("auto", "regression", "classification"))
     asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
     for option, name in asked:
         if name is not None and name not in frame.columns:
@@ -96,7 +151,7 @@ def make_design(
         column = read_column(values, convention)
         numbers = column.numbers(values)[known]
         if name == group:
-            column = Column(name, "identifier", "left out: its rows stay together", column.n_missing, remark=True)
+            column = replace(_left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing)
         elif numbers.shape[1] and np.isnan(numbers[:, 0]).all():
             column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
         elif not time and not group and (told := _order_or_key(column, values[known])):
@@ -111,17 +166,7 @@ def make_design(
     when = None if time is None else _times(frame[time][known].reset_index(drop=True), convention)
     keys = None if group is None else _groups(frame[group][known])
     said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
-    return Design(
-        X=X,
-        target=read,
-        columns=tuple(columns),
-        n_rows=len(frame),
-        n_dropped=int((~known).sum()),
-        time=when,
-        group=keys,
-        warnings=tuple(warned),
-        said=said,
-    )
+    return Design(X, read, tuple(columns), len(frame), when, keys, tuple(warned), said)
 
 
 def _times(values: pd.Series, convention: Convention) -> Array:
@@ -184,7 +229,7 @@ def _checked(values: pd.Series) -> pd.Series:
     if values.dtype != object and not isinstance(values.dtype, pd.StringDtype):
         return values
     some = list(values.dropna().iloc[:1000])
-    lists = [value for value in some if _is_list(value)]
+    lists = [v for v in some if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))]
     if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
         raise TableError(
             f"column {values.name!r} holds lists such as {str(lists[0])[:40]}; spread them over columns of their "
@@ -193,18 +238,107 @@ def _checked(values: pd.Series) -> pd.Series:
     return values
 
 
-def _is_list(value: object) -> bool:
-    if isinstance(value, str):
-        text = value.strip()
-        return len(text) > 1 and (text[0], text[-1]) in (("[", "]"), ("{", "}"))
-    return not isinstance(value, bytes) and hasattr(value, "__len__")
-
-
 def _no_such_column(name: str, names: list[str], option: str) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     lower = [other for other in names if other.lower() == name.lower()]
     hint = f"did you mean {(lower or near)[0]!r}?" if lower or near else f"the columns are {', '.join(names[:12])}"
     return f"there is no column {name!r} for --{option}; {hint}"
+
+
+# One column
+
+
+def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
+    """Return what one column is, and how it becomes numbers; missing ones are filled in later, from training rows."""
+    name = str(values.name)
+    kind, found = "number", as_numbers(values, convention, mostly=True)
+    if found is None:
+        kind, found = "date", as_dates(values)
+    read = texts_of(values) if found is None else pd.Series(found.values)
+    different, n_missing = sorted(read.dropna().unique()), int(read.isna().sum())
+    if not different:
+        made = _left_out(name, "empty", "no values")
+    elif len(different) == 1 and not n_missing:
+        form = "{!r}" if found is None else {"number": "{:g}", "date": "{:%Y-%m-%d}"}[kind]
+        made = _left_out(name, "constant", f"always {form.format(different[0])}")
+    elif found is None:
+        made = _text_column(name, Counter(read.dropna()), two=len(different) == 2 and not n_missing)
+    else:
+        made = (_number_column if kind == "number" else _date_column)(name, found, different)
+    if not n_missing or not made.names:
+        return replace(made, n_missing=n_missing)
+    told = "are a category of their own" if made.levels else "filled with the median, and a column that says where"
+    does, names = f"{made.does}; {n_missing} missing {told}", (*made.names, f"{name} is missing")
+    return replace(made, n_missing=n_missing, does=does, names=names, flag=True, remark=True)
+
+
+def texts_of(values: pd.Series) -> pd.Series:
+    """Return values as texts without spaces around them, None where they are missing."""
+    return values.astype(object).map(lambda v: None if pd.isna(v) else str(v).strip())
+
+
+def _left_out(name: str, kind: str, why: str) -> Column:
+    return Column(name, kind, f"left out: {why}", remark=True)
+
+
+def _number_column(name: str, found: Reading, different: Sequence[float]) -> Column:
+    if np.abs(different).max() > LARGEST:
+        raise TableError(f"column {name!r} {too_large(different)}, or leave it out with --drop")
+    if len(different) > 10 and np.equal(different, np.round(different)).all():
+        n, low, high = len(found.values), different[0], different[-1]
+        years = YEARS[0] <= low and high <= YEARS[1]
+        counts = len(different) == n == high - low + 1 and not years
+        if counts or (IDENTIFIER.search(name) and len(different) >= 0.9 * n):
+            often = "every" if len(different) == n else "almost every"
+            why = "counts the rows" if counts else f"a different whole number in {often} row"
+            return _left_out(name, "identifier", why)
+    does = "a number" + (f", written {found.said}" if found.said else "") + _taken_as_missing(found.words)
+    return Column(name, "number", does, 0, (name,), found.style, remark=bool(found.said or found.words))
+
+
+def too_large(numbers: Sequence[float] | Array) -> str:
+    """Return what is told of numbers whose squares overflow."""
+    return f"must be within ±{LARGEST:g}, got {max(numbers, key=abs):g}; rescale it"
+
+
+def _taken_as_missing(words: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
+    return f"; {shown} taken as missing" if words else ""
+
+
+def _date_column(name: str, found: Reading, different: Sequence[pd.Timestamp]) -> Column:
+    first, season = different[0], (different[-1] - different[0]).days > 366
+    names, does = [f"{name} days"], "days since the first date"
+    if season:
+        names += [f"{name} season sin", f"{name} season cos"]
+        does += ", and the season as a sine and a cosine"
+    does += _taken_as_missing(found.words)
+    made = Column(name, "date", does, 0, tuple(names), found.style, first=first.isoformat(), season=season)
+    return replace(made, remark=bool(found.words))
+
+
+def _text_column(name: str, counts: Counter[str], *, two: bool) -> Column:
+    """Return a category, or what has too many different texts for one; of `two` the second says the same."""
+    n, levels = counts.total(), sorted(counts)
+    if len(levels) == n > 10:
+        return _left_out(name, "identifier", "a different text in every row")
+    if len(levels) > max(MOST_LEVELS, 0.5 * n):
+        return _left_out(name, "text", f"free text, {len(levels)} different values")
+    kind, kept, named = "category", levels, levels
+    does = f"one column for each of {len(levels)} categories"
+    other = len(levels) > MOST_LEVELS + 1
+    if two:
+        named, does = levels[1:], f"1 for {levels[1]!r}"
+        if {level.lower() for level in levels} in _YES_NO:
+            kind = "yes/no"
+        else:
+            does += f", 0 for {levels[0]!r}"
+    elif other:
+        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
+        named = [*kept, "other"]
+        does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
+    names = tuple(f"{name} = {level}" for level in named)
+    return Column(name, kind, does, 0, names, levels=tuple(kept), other=other, remark=other)
 
 
 # The target
@@ -250,16 +384,12 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
         remedy = "choose another column, or --task regression if it is numbers"
         raise refused(f"has {len(classes)} classes, more than {MOST_CLASSES}; {remedy}")
     y = pd.Categorical(labels, categories=classes).codes.astype(np.int64)
-    owned = [_class_value(values.iloc[int(np.argmax(y == code))], label) for code, label in enumerate(classes)]
+    given = [values.iloc[int(np.argmax(y == code))] for code in range(len(classes))]
+    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
+    owned = [value if isinstance(value, Class) else label for value, label in zip(plain, classes, strict=True)]
     if from_file and whole:
         owned = [int(label) for label in classes]
     return Target(name, task, y, tuple(classes), tuple(owned), said)
-
-
-def _class_value(value: Any, label: str) -> Class:
-    """Return a class as its owner has it; what JSON does not have is a text."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    return plain if isinstance(plain, Class) else label
 
 
 def _natural(label: str) -> tuple[int, float, str]:

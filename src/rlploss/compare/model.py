@@ -13,18 +13,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from rlploss import __version__
 from rlploss._files import write_bytes, write_text
-from rlploss._scaling import Array, Scaling
+from rlploss._scaling import Array
 from rlploss.compare.arms import LARGE
-from rlploss.compare.columns import Column, frame_of
-from rlploss.compare.design import Class
+from rlploss.compare.comparison import frame_of
+from rlploss.compare.design import Class, Column
 from rlploss.compare.read import TableError
-from rlploss.compare.rows import TargetScale, filled, medians
+from rlploss.compare.rows import FillAndScale, TargetScale
 from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
 from rlploss.lab.text import LabError
 from rlploss.models import Skip, WeightedMean
@@ -44,28 +45,17 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-class Made(BaseEstimator):
-    """A step that was made with the table."""
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Return itself: nothing is left to fit."""
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-
-class ReadColumns(TransformerMixin, Made):
+@dataclass(frozen=True)
+class ReadColumns:
     """Raw frames to numbers: every column as it was read in the table, dates counted from the table's first day.
 
     Columns may be missing or in another order. A category that the table did not have counts as none of its own, or
     where the table had two as the more frequent.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = columns
+    columns: Sequence[Column]
 
-    def transform(self, X: Any) -> Array:
+    def __call__(self, X: Any) -> Array:
         """Return the columns of numbers [n, d], NaN where a value is missing."""
         frame = frame_of(X, [column.name for column in self.columns]).reset_index(drop=True)
         nothing = pd.Series([None] * len(frame), dtype=object)
@@ -74,17 +64,6 @@ class ReadColumns(TransformerMixin, Made):
     def absent(self, frame: pd.DataFrame) -> list[str]:
         """Return the columns that a frame should have and has not."""
         return [column.name for column in self.columns if column.name not in frame.columns]
-
-
-class FillAndScale(TransformerMixin, Made):
-    """Missing numbers become the median of the table; columns are standardised."""
-
-    def __init__(self, median: Array, mean: Array, scale: Array) -> None:
-        self.median, self.mean, self.scale = median, mean, scale
-
-    def transform(self, X: Array) -> Array:
-        """Return numbers [n, d] without gaps."""
-        return (filled(X, self.median) - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -114,7 +93,7 @@ class Chain:
         return X
 
 
-class Kept(Made):
+class Kept(BaseEstimator):
     """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
 
     def __init__(self, model: Any, target: TargetScale, classes: Sequence[Class], logits: bool = False) -> None:
@@ -123,6 +102,9 @@ class Kept(Made):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Refuse: this model is trained; a new comparison trains another."""
         raise TypeError("this model is trained already; run compare on the new table to train another")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -155,10 +137,8 @@ def train_model(found: Comparison) -> Pipeline:
     """
     design, one = found.design, found.answer().best
     y = design.target.y
-    middle = medians(design.X)
-    scaling = Scaling.of(filled(design.X, middle))
-    numbers = FillAndScale(middle, scaling.x_mean, scaling.x_scale)
-    X = numbers.transform(design.X)
+    numbers = FillAndScale.of(design.X)
+    X = numbers(design.X)
     n_train = found.values(one.name, "n_train")
     alike = (n_train > LARGE) == (n_train.max() > LARGE)
     chosen = found.values(one.name, "setting")
@@ -182,7 +162,12 @@ def train_model(found: Comparison) -> Pipeline:
         kept = (Chain.of(history.model),)
     columns = ReadColumns([column for column in design.columns if column.names])
     last = Kept(kept, target, design.target.values, one.gives_logits)
-    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
+    return _pipeline(columns, numbers, last)
+
+
+def _pipeline(columns: ReadColumns, numbers: FillAndScale, last: Kept) -> Pipeline:
+    first, second = FunctionTransformer(columns), FunctionTransformer(numbers)
+    return Pipeline([("columns", first), ("numbers", second), ("model", last)])
 
 
 def _members(fitted: Any) -> tuple[Chain, ...]:
@@ -210,13 +195,13 @@ def _members(fitted: Any) -> tuple[Chain, ...]:
 
 def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
     """Write a model: JSON for columns and scaling, safetensors for networks, skops for scikit-learn's own."""
-    columns, numbers, last = (step for _, step in model.steps)
+    columns, numbers, last = model[0].func, model[1].func, model[2]
     networks = last.model if isinstance(last.model, tuple) else ()
     kept: dict[str, Any] = {
         "rlploss": __version__,
         **about,
         "columns": [asdict(column) for column in columns.columns],
-        "numbers": {name: getattr(numbers, name).tolist() for name in ("median", "mean", "scale")},
+        "numbers": {name: values.tolist() for name, values in vars(numbers).items()},
         "target": asdict(last.target),
         "classes": list(last.classes),
         "logits": last.logits,
@@ -262,7 +247,7 @@ def load(directory: str | Path) -> Pipeline:
     except (OSError, ValueError, TypeError, LookupError) as error:
         why = f"{type(error).__name__}: {error}"
         raise TableError(f"the model in {place} cannot be read ({why}); make it anew") from error
-    return Pipeline([("columns", columns), ("numbers", numbers), ("model", last)])
+    return _pipeline(columns, numbers, last)
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:

@@ -21,9 +21,9 @@ from rlploss._scaling import Array
 from rlploss.compare import model
 from rlploss.compare.answer import Comparison, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
-from rlploss.compare.columns import Column
-from rlploss.compare.comparison import dial_said, sampled_said
-from rlploss.compare.rows import VALIDATION_SHARE, n_folds
+from rlploss.compare.comparison import dial_said
+from rlploss.compare.design import Column
+from rlploss.compare.rows import VALIDATION_SHARE, n_folds, sampled_said
 from rlploss.estimators.search import Index
 from rlploss.lab import report, stats
 from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel

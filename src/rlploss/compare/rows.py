@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from rlploss._scaling import Array, Scaling
+from rlploss._scaling import Array, mean_and_scale
 from rlploss.compare.design import Design
+from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
@@ -28,6 +29,7 @@ MEASURES = {  # on the test rows, in words; the first decides
         "brier": "Brier score",
     },
 }  # fmt: skip
+FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
 SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 
 
@@ -51,10 +53,9 @@ class TargetScale:
         if n_classes:
             return cls(n_classes=n_classes)
         z = np.log(y) if log else np.asarray(y, dtype=np.float64)
-        scaling = Scaling.of(np.zeros((len(z), 1)), z[:, None])
+        (mean,), (scale,) = mean_and_scale(z[:, None])
         low, high = float(z.min()), float(z.max())
-        ends = low - (high - low), high + (high - low)
-        return cls(log, float(scaling.y_mean[0]), float(scaling.y_scale[0]), *ends)
+        return cls(log, float(mean), float(scale), low - (high - low), high + (high - low))
 
     def scaled(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return targets (n,) as models see them: scaled numbers, or class numbers."""
@@ -70,6 +71,30 @@ class TargetScale:
             return np.asarray(softmax(out, axis=1)) if logits else out
         found = out * self.scale + self.mean
         return np.exp(np.clip(found, self.low, self.high)) if self.log else found
+
+
+@dataclass(frozen=True, eq=False)
+class FillAndScale:
+    """Missing numbers become the median of their column, and columns are standardised."""
+
+    median: Array  # [d]; 0 for a column without values
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, X: Array) -> FillAndScale:
+        """Return what rows [n, d] say."""
+        empty = np.isnan(X).all(axis=0)
+        median = np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
+        return cls(median, *mean_and_scale(np.where(np.isnan(X), median, X)))
+
+    def filled(self, X: Array) -> Array:
+        """Return rows without gaps."""
+        return np.where(np.isnan(X), self.median, X)
+
+    def __call__(self, X: Array) -> Array:
+        """Return scaled rows without gaps."""
+        return (self.filled(X) - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -155,18 +180,10 @@ class Rows:
     def data(self, seed: int) -> SplitData:
         """Return the rows of a seed: they depend on the seed, never on the contender."""
         train, test = self.split(seed)
-        middle = medians(self.X[train])
-        X = filled(self.X[train], middle)
-        scaling = Scaling.of(X)
-        return SplitData(
-            seed=seed,
-            X=scaling.inputs(X),
-            y=self.y[train],
-            X_test=scaling.inputs(filled(self.X[test], middle)),
-            truth=self.y[test],
-            folds=self.folds(train, np.random.default_rng([seed, 2])),
-            n_classes=self.n_classes,
-        )
+        scaled = FillAndScale.of(self.X[train])
+        X, X_test = scaled(self.X[train]), scaled(self.X[test])
+        folds = self.folds(train, np.random.default_rng([seed, 2]))
+        return SplitData(seed, X, self.y[train], X_test, self.y[test], folds, self.n_classes)
 
     def split(self, seed: int) -> Split:
         """Return training and test rows.
@@ -176,9 +193,11 @@ class Rows:
         """
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if self.time is not None:
-            order, edges = self.windows()
-            return order[: edges[seed]], order[edges[seed] : edges[seed + 1]][:MOST_TEST_ROWS]
-        order, n_test = rng.permutation(n), n_test_rows(n)
+            order = np.argsort(self.time, kind="stable")
+            last = order[np.linspace(n / 2, n, WINDOWS + 1).astype(int) - 1]
+            ends = np.searchsorted(self.time[order], self.time[last], side="right")  # one moment is never cut
+            return order[: ends[seed]], order[ends[seed] : ends[seed + 1]][:MOST_TEST_ROWS]
+        order, n_test = rng.permutation(n), min(round(TEST_SHARE * n), MOST_TEST_ROWS)
         if self.group is not None:
             turn = rng.permutation(int(self.group.max()) + 1)[self.group]  # of every row's group
             order = order[np.argsort(turn[order], kind="stable")]
@@ -191,13 +210,6 @@ class Rows:
                 place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
             order = order[np.argsort(place, kind="stable")]
         return order[n_test:], order[:n_test]
-
-    def windows(self) -> tuple[NDArray[np.int64], list[int]]:
-        """Return the rows in order of time, and where the five windows begin and end; one moment is never cut."""
-        assert self.time is not None
-        order = np.argsort(self.time, kind="stable")
-        places = np.linspace(len(order) / 2, len(order), WINDOWS + 1).astype(int)
-        return order, [int(np.searchsorted(self.time[order], self.time[order[p - 1]], side="right")) for p in places]
 
     def folds(self, train: NDArray[np.int64], rng: np.random.Generator) -> list[Split]:
         """Return where training rows are cut to choose settings: folds, or one validation part."""
@@ -242,22 +254,62 @@ def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
     }
 
 
-def medians(X: Array) -> Array:
-    """Return the median of every column [d], 0 for a column without values."""
-    empty = np.isnan(X).all(axis=0)
-    return np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
-
-
-def filled(X: Array, middle: Array) -> Array:
-    """Return rows with `middle` [d] in place of missing values."""
-    return np.where(np.isnan(X), middle, X)
-
-
-def n_test_rows(n_rows: int) -> int:
-    """Return how many rows are test rows."""
-    return min(round(TEST_SHARE * n_rows), MOST_TEST_ROWS)
-
-
 def n_folds(n_train: int) -> int:
     """Return in how many folds so many training rows choose settings; 1 is a validation part."""
     return next((k for most, k in FOLDS if n_train <= most), 1)
+
+
+# Enough rows
+
+
+def sample(design: Design, max_rows: int, seed: int) -> Index:
+    """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
+    n = len(design.X)
+    if n < FEWEST_ROWS:
+        gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
+        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+    y, classes = design.target.y, design.target.classes
+    for number, label in enumerate(classes):
+        rows = int((y == number).sum())
+        if rows < FEWEST_OF_A_CLASS:
+            raise TableError(
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
+                "merge rare classes or drop their rows"
+            )
+    if n <= max_rows:
+        return np.arange(n)
+    order = np.random.default_rng([seed, 9]).permutation(n)
+    if not classes:
+        return np.sort(order[:max_rows])
+    kept = []  # every class keeps its share, and the rows it needs
+    for number in range(len(classes)):
+        mine = order[y[order] == number]
+        kept.append(mine[: max(FEWEST_OF_A_CLASS, round(max_rows * len(mine) / n))])
+    return np.sort(np.concatenate(kept))
+
+
+def check_rows(rows: Rows, seeds: Sequence[int]) -> None:
+    """Refuse times and groups that leave too few rows, before anything is trained."""
+    if rows.time is None and rows.group is None:
+        return
+    fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
+    if rows.time is not None and len(rows.X) < fewest:
+        raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
+    for seed in seeds:
+        train, test = rows.split(seed)
+        left = ""
+        if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
+            wanted = f"{FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows"
+            left = f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few different values"
+        elif rows.group is not None and len(np.unique(rows.group[train])) == 1:
+            left = "two groups to train on in every split, got one that has most of the rows"
+        elif rows.n_classes and len(np.unique(rows.y[train])) == 1:
+            left = "two classes to train on in every split, got one class only"
+        if left:
+            option = "--group" if rows.time is None else "--time"
+            raise TableError(f"{option} must leave {left}; name another column")
+
+
+def sampled_said(n_used: int, n: int) -> str:
+    """Return what is told about a sample, on the terminal and in the report."""
+    return f"{n_used:,} of {n:,} rows are used, a random sample; --max-rows changes that."
