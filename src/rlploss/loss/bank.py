@@ -87,13 +87,11 @@ class ProjectionBank(nn.Module):
         form = self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         features = _checks.feature_matrix(features).detach()
-        _checks.subset_plan(subsets, features.shape[0])
-        pool = None if probe_points is None else _checks.feature_matrix(probe_points).detach()
         N, d = features.shape
+        pool = None if probe_points is None else _checks.feature_matrix(probe_points).detach()
+        _checks.subset_plan(subsets, N, form.draw_from if pool is None else "train")
         K, M = subsets.shape
-        if pool is None:
-            _checks.outside(form.draw_from if form.has_points else "train", M, N)
-        elif pool.shape[1] != d:
+        if pool is not None and pool.shape[1] != d:
             raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         if check_finite:
             _checks.finite(features=features, probe_points=pool)

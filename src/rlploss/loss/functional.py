@@ -101,10 +101,14 @@ def subset_values(
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     tracing = is_tracing()
-    if subsets is not None:
-        _checks.subset_plan(subsets, x.shape[0], values=check_finite and not tracing)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
-    _checks.probe_points(given, form.probe, form.draw_from, x.shape, None if subsets is None else subsets.shape)
+    draw_from = form.draw_from if given is None else "train"
+    if subsets is None:
+        _checks.probe_points(given, form.probe, x.shape[1], None)
+        _checks.outside(draw_from, x.shape[0], x.shape[0])
+    else:
+        _checks.subset_plan(subsets, x.shape[0], draw_from, values=check_finite and not tracing)
+        _checks.probe_points(given, form.probe, x.shape[1], subsets.shape[0])
     if check_finite and not tracing:  # rows that are in no subset are checked too
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():

@@ -49,7 +49,8 @@ class PlaneForm:
         put(self, "probe", _checks.one_of("probe", probe, PROBES))
         put(self, "intercept", probe != "sum" if intercept is None else bool(intercept))
         put(self, "ridge", _checks.number("ridge", ridge, minimum=0.0))
-        put(self, "draw_from", _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM))
+        chosen = _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM)
+        put(self, "draw_from", chosen if self.has_points else "train")  # the others draw nothing
 
     @property
     def is_projection(self) -> bool:
