@@ -328,14 +328,13 @@ class ProjectionBank(nn.Module):
         factors, form = self._factors(part), self.plane_form
         if self.kind == "complement":
             return planes.complement_of(factors, self._n_kept).to(self.dtype)
-        moment = None
+        at: Tensor | planes.Moment | None = None if self.points is None else self.points[part]
         if self._moment_rows is not None:
-            moment = planes.Moment(self._moment_rows, self._moment_centre)
+            at = planes.Moment(self._moment_rows, self._moment_centre)
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
-            moment = planes.second_moment(outside, intercept=form.intercept)
-        points = None if self.points is None else self.points[part]
-        rows = planes.rows_of(factors, form, points=points, moment=moment)
+            at = planes.second_moment(outside, intercept=form.intercept)
+        rows = planes.rows_of(factors, form, at)
         return planes.largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
 
     # The points of probe="draw"

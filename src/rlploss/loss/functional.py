@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlploss import _checks
 from rlploss.loss.factors import is_tracing, quick_rows, ranks, wide_qr
-from rlploss.loss.planes import PlaneForm, Warn, probe_rows, second_moment
+from rlploss.loss.planes import PlaneForm, Warn, probe_rows
 from rlploss.loss.quadratic import as_residual, projected_value, reduce, without_autocast
 from rlploss.loss.subsets import draw_rows, rows_outside
 
@@ -70,30 +69,23 @@ def rlp_loss(
     """
     _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
     form = PlaneForm(probe, intercept, ridge, draw_from)
-    manner = Manner(generator, features_grad, check_finite, _checks.warn)
-    return reduce(subset_values(pred, target, features, form, manner, subsets, probe_points), reduction)
-
-
-class Manner(NamedTuple):
-    """How values are computed, whatever the form: what else a call of the loss decides."""
-
-    generator: torch.Generator | None
-    features_grad: bool
-    check_finite: bool
-    warn: Warn  # how to tell of degenerate cases
+    how = (form, generator, features_grad, check_finite, _checks.warn)
+    return reduce(subset_values(pred, target, features, subsets, probe_points, *how), reduction)
 
 
 def subset_values(
     pred: Tensor,
     target: Tensor,
     features: Tensor,
+    subsets: Tensor | None,
+    probe_points: Tensor | None,
     form: PlaneForm,
-    manner: Manner,
-    subsets: Tensor | None = None,
-    probe_points: Tensor | None = None,
+    generator: torch.Generator | None,
+    features_grad: bool,
+    check_finite: bool,
+    warn: Warn,
 ) -> Tensor:
-    """The value of each subset [K], or a scalar of the only one."""
-    generator, features_grad, check_finite, warn = manner
+    """The value of each subset [K], or a scalar of the only one; `warn` tells of degenerate cases."""
     if subsets is None and probe_points is None and form.is_projection and not features_grad:
         value = _quick_value(pred, target, features, form, check_finite)
         if value is not None:
@@ -156,10 +148,7 @@ def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None,
         form.warn_of_full_rank(M, p, warn)
         if form.probe == "subset":
             return projected_value(residual, None, 1 / M) / C
-    moment = None
-    if form.probe == "expected" and points is not None:
-        moment = second_moment(points, intercept=form.intercept)
-    rows = probe_rows(x, form, points=points, moment=moment)
+    rows = probe_rows(x, form, points)
     return projected_value(residual, rows.to(residual.dtype)) / C
 
 
