@@ -164,6 +164,30 @@ def test_alone_everything_is_as_if_nothing_were_distributed():
         distributed.moment_points(torch.zeros(0, 3))
 
 
+def test_what_nccl_exchanges_lies_on_the_gpu(monkeypatch):
+    """NCCL takes no other tensors. The second process of this world has no rows: it adds nothing."""
+    moved = []
+
+    def cuda(tensor):
+        moved.append(tensor.clone())
+        return moved[-1]
+
+    def exchange(*tensors):
+        assert any(tensors[-1] is there for there in moved), "a tensor on the CPU"
+
+    monkeypatch.setattr(distributed, "current", lambda: distributed.Share(0, 2))
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.distributed, "all_reduce", exchange)
+    monkeypatch.setattr(torch.distributed, "all_gather", exchange)
+    monkeypatch.setattr(torch.Tensor, "cuda", cuda)
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    points = distributed.moment_points(x)
+    torch.testing.assert_close(points.mean(0), x.mean(0))
+    torch.testing.assert_close(points.mT @ points / len(points), x.mT @ x / len(x))
+    torch.testing.assert_close(distributed.mean_and_std(x)[1], x.std(0, correction=0))
+    assert distributed.loss_scale(3) == 2
+
+
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")

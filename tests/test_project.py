@@ -72,7 +72,7 @@ HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", 
 LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
-    "loss": 2_200,
+    "loss": 2_174,
     "training": 3_266,
     "tool": 8_353,  # loss, training, estimators, and everything beside the rooms
     "everything": 18_848,

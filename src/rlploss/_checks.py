@@ -159,42 +159,49 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
     return value
 
 
-def subset_plan(subsets: Tensor, n_rows: int, values: bool = True) -> None:
-    """A plan [K, M] of row numbers; `values=False` skips what needs a look at the numbers."""
+def subset_plan(subsets: Tensor, n_rows: int, draw_from: str = "train", *, values: bool = True) -> None:
+    """A plan [K, M] of row numbers, which leaves rows to draw from; `values=False` skips a look at the numbers."""
     if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
         got = f"{tuple(subsets.shape)} {subsets.dtype}" if isinstance(subsets, Tensor) else type(subsets).__name__
         raise ValueError(f"subsets must be an int64 tensor of shape (K, M), got {got}; see balanced_subsets")
     if subsets.shape[0] == 0 or subsets.shape[1] == 0:
         raise ValueError(f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}")
-    if values:
-        low, high = (int(v) for v in torch.aminmax(subsets))
-        if low < 0 or high >= n_rows:
-            bad = low if low < 0 else high
-            raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
+    outside(draw_from, subsets.shape[1], n_rows)
+    if not values:
+        return
+    low, high = (int(v) for v in torch.aminmax(subsets))
+    if low < 0 or high >= n_rows:
+        bad = low if low < 0 else high
+        raise ValueError(f"subsets must hold row numbers from 0 to {n_rows - 1}, got {bad}")
+    if draw_from == "outside":
+        ordered = subsets.sort(dim=1).values
+        again = ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]]
+        if again.numel():
+            raise ValueError(
+                f'draw_from="outside" needs subsets that name every row once, got row {int(again[0])} twice in one; '
+                'take the row out, or use draw_from="train"'
+            )
 
 
-def probe_points(
-    points: Tensor | None, probe: str, draw_from: str, features: torch.Size, plan: torch.Size | None
-) -> None:
-    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others; or what to take instead.
+def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: int | None) -> None:
+    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others.
 
-    `features` and `plan` are shapes; without a plan the batch is one subset.
+    Without a plan, `n_subsets=None`, the batch is one subset.
     """
-    (n_rows, d), (n_subsets, subset_size) = features, (1, features[0]) if plan is None else plan
-    elsewhere = probe in ("draw", "expected")
     if points is None:
-        if probe == "draw" and plan is None:
+        if probe == "draw" and n_subsets is None:
             raise ValueError(
                 'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass '
                 "subsets"
             )
-        outside(draw_from if elsewhere else "train", subset_size, n_rows)
-    elif not elsewhere:
+        return
+    if probe not in ("draw", "expected"):
         raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
-    elif points.shape[1] != d or (probe == "draw" and points.shape[0] != n_subsets):
-        rows = str(n_subsets) if probe == "draw" else "n"
+    n_points = (n_subsets or 1) if probe == "draw" else points.shape[0]
+    if points.shape != (n_points, n_features):
+        rows = str(n_points) if probe == "draw" else "n"
         raise ValueError(
-            f"probe_points must have shape ({rows}, {d}) to go with the features, got {tuple(points.shape)}"
+            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
         )
 
 

@@ -187,11 +187,11 @@ def moment_points(x: Tensor) -> Tensor:
     """
     n, mean = _mean(x)
     triangle = triangle_of(torch.split(x, _ROWS), mean)
-    world = current().world
-    if world > 1:
-        found = [torch.empty_like(triangle) for _ in range(world)]
-        dist.all_gather(found, triangle.contiguous())
-        triangle = torch.linalg.qr(torch.cat(found), mode="r")[1]
+    here = current()
+    if here.world > 1:
+        every = triangle.new_zeros(here.world, *triangle.shape)
+        every[here.rank] = triangle
+        triangle = torch.linalg.qr(_everywhere(every).flatten(0, 1), mode="r")[1]
     return points_with(n, mean, triangle)
 
 

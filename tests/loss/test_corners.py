@@ -251,6 +251,24 @@ def test_bool_and_whole_targets_are_numbers(dtype, d):
         loss.backward()
 
 
+@pytest.mark.parametrize("probe", ["draw", "expected"])
+def test_outside_refuses_a_plan_that_names_a_row_twice(probe):
+    """Which rows are left would differ in number from subset to subset."""
+    X, r = torch.randn(8, 1, generator=seeded()), torch.ones(8)
+    plan = torch.tensor([[7, 1, 3, 0, 4, 6], [2, 5, 0, 3, 5, 1]])
+    message = 'draw_from="outside" needs subsets that name every row once, got row 5 twice in one; take the row out'
+    with pytest.raises(ValueError, match=message):
+        rlp_loss(r, 0 * r, X, subsets=plan, probe=probe, draw_from="outside")
+    with pytest.raises(ValueError, match=message):
+        ProjectionBank(X, plan, probe=probe, draw_from="outside")
+    for draw_from, points in (("train", None), ("outside", X[:2])):  # there nothing depends on what is left
+        options = {"probe": probe, "draw_from": draw_from, "probe_points": points}
+        assert rlp_loss(r, 0 * r, X, subsets=plan, **options) >= 0
+        assert ProjectionBank(X, plan, **options).loss(r, 0 * r) >= 0
+    assert rlp_loss(r, 0 * r, X, subsets=plan, draw_from="outside") >= 0  # compares on the subset itself
+    assert ProjectionBank(X, plan, draw_from="outside").loss(r, 0 * r) >= 0
+
+
 def test_which_may_be_any_whole_number_or_several():
     X = torch.randn(30, 3, generator=seeded())
     plan = balanced_subsets(30, 8, 5, generator=seeded())

@@ -14,7 +14,7 @@ from tests.close import assert_close
 import rlploss
 from rlploss.loss import factors, planes
 from rlploss.loss.factors import factor
-from rlploss.loss.planes import PROBES, PlaneForm, probe_rows, second_moment
+from rlploss.loss.planes import PROBES, PlaneForm, probe_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
 
@@ -132,17 +132,16 @@ def test_the_path_without_branches_agrees(probe, intercept, problem):
     x = torch.tensor(problem["features"])[torch.tensor(problem["subsets"])]
     if problem["kind"] in BADLY_SCALED:
         return  # there the minimum-norm plane is compared with exact arithmetic below
-    moment = second_moment(torch.tensor(problem["features"]), intercept=intercept)
-    points = torch.tensor(problem["points"])
+    points = torch.tensor(problem["features" if probe == "expected" else "points"])
     form = PlaneForm(probe, intercept)
     rtol = tolerance(problem, intercept)
     if rtol is None:
         return
-    plain = probe_rows(x, form, points=points, moment=moment)
+    plain = probe_rows(x, form, points)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planes, "is_tracing", lambda: True)
         patch.setattr(factors, "is_tracing", lambda: True)
-        branchless = probe_rows(x, form, points=points, moment=moment)
+        branchless = probe_rows(x, form, points)
     assert_close(branchless.mT @ branchless, plain.mT @ plain, 10 * rtol)
 
 
@@ -296,16 +295,15 @@ def test_rank_follows_the_rule():
 
 def test_chunks_give_the_same_rows(monkeypatch):
     x = torch.randn(23, 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    moment = second_moment(x[:, :2], intercept=True)
     form = PlaneForm("expected", True)
-    whole = probe_rows(x, form, moment=moment)
+    whole = probe_rows(x, form, x[:, :2])
     monkeypatch.setattr(planes, "chunks", lambda *a, **k: [slice(0, 10), slice(10, 23)])
-    assert_close(probe_rows(x, form, moment=moment), whole)
+    assert_close(probe_rows(x, form, x[:, :2]), whole)
 
 
 def test_missing_inputs_are_named():
     x = torch.randn(1, 8, 3)
-    with pytest.raises(ValueError, match='probe="expected" needs its moment, got None'):
+    with pytest.raises(ValueError, match='probe="expected" needs its points, got None'):
         probe_rows(x, PlaneForm("expected"))
     with pytest.raises(ValueError, match='probe="draw" needs its points, got None'):
         probe_rows(x, PlaneForm("draw"))

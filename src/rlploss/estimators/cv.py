@@ -108,23 +108,18 @@ class CrossValidated(base.NetworkEstimator):
 
         `groups` (n,) go to the splitter that is given as `cv`.
         """
-        places, alphas, rates, activations, planes = self._choices()
         count("max_iter", self.max_iter)
         count("max_doublings", self.max_doublings, minimum=0)
         data, kept = self._read(X, y, sample_weight, first=True)
         seed = self._seed()
         n_rows = len(data.X)
-        splits = self._splits(X, y, groups, kept, data.target, seed)
-        folds = [train for train, _ in splits]
-        tests = [test for _, test in splits]
+        folds, tests = zip(*self._splits(X, y, groups, kept, data.target, seed), strict=True)
         self.scaling_ = self._scaling(data)
         self._note_range(data.X)
         data = data.scaled(self.scaling_)
 
         n_fold = min(map(len, folds))
-        place_of = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
-        others = list(itertools.product(alphas, rates, activations, planes))
-        settings = [Candidate(place_of[size], size, *chosen) for size in reversed(place_of) for chosen in others]
+        settings = self._settings(n_fold)
         _, target, weight = data.part(np.concatenate(tests))
         counts = np.ones(len(target)) if weight is None else weight
         replicas = self._replicas(settings, data, folds, seed)
@@ -173,21 +168,23 @@ class CrossValidated(base.NetworkEstimator):
         ax.legend(title=f"subset size M ({self._p}: {self._end.__name__})")
         return ax
 
-    def _choices(self) -> tuple[list[Dial], list[float], list[float], list[str], list[bool]]:
-        """Places on the dial, its pointwise end first, weight decays, learning rates, activations, planes."""
+    def _settings(self, n_fold: int) -> list[Candidate]:
+        """All that is tried with so many rows in a fold: every place on the dial, its pointwise end first."""
         alphas = listed("alphas", self.alphas, partial(number, minimum=0.0))
         rates = listed("learning_rates", self.learning_rates, positive)
         kinds = listed("activations", self.activations, partial(one_of, options=ACTIVATIONS))
-        places = [search.MIDDLE]
+        places = [search.MSE_END, search.MIDDLE]
         if isinstance(self.subset_sizes, str):
             one_of("subset_sizes", self.subset_sizes, ("auto",))
         else:
-            places = listed("subset_sizes", self.subset_sizes, Dial.of, fewest=0)
+            places[1:] = listed("subset_sizes", self.subset_sizes, Dial.of, fewest=0)
         skip = getattr(self, "linear_skip", False)  # classes have no plane to add to
         planes = [skip] if isinstance(skip, bool) else [False, True]
         if len(planes) > 1:
             one_of("linear_skip", skip, ("auto",))
-        return [search.MSE_END, *places], alphas, rates, kinds, planes
+        place_of = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
+        others = list(itertools.product(alphas, rates, kinds, planes))
+        return [Candidate(place_of[size], size, *chosen) for size in reversed(place_of) for chosen in others]
 
     @property
     def _p(self) -> int:
@@ -225,7 +222,7 @@ class CrossValidated(base.NetworkEstimator):
         self.n_splits_ = len(splits)
         return splits
 
-    def _replicas(self, settings: list[Candidate], data: base.Data, folds: list[Index], seed: int) -> list[Replica]:
+    def _replicas(self, settings: list[Candidate], data: base.Data, folds: Sequence[Index], seed: int) -> list[Replica]:
         """Untrained networks for the rows of every fold, setting by setting."""
         parts = [data.part(rows) for rows in folds]
         linear = any(chosen.linear for chosen in settings)

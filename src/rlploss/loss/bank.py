@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,17 +85,19 @@ class ProjectionBank(nn.Module):
         check_finite: bool = True,
     ) -> None:
         super().__init__()
-        form = self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
+        form = PlaneForm(probe, intercept, ridge, draw_from)
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         features = _checks.feature_matrix(features).detach()
-        _checks.subset_plan(subsets, features.shape[0])
-        pool = None if probe_points is None else _checks.feature_matrix(probe_points).detach()
         N, d = features.shape
+        pool = None
+        if probe_points is not None:
+            form = replace(form, draw_from="train")  # from all of them
+            pool = _checks.feature_matrix(probe_points).detach()
+            if pool.shape[1] != d:
+                raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
+        self.plane_form = form
+        _checks.subset_plan(subsets, N, form.draw_from)
         K, M = subsets.shape
-        if pool is None:
-            _checks.outside(form.draw_from if form.has_points else "train", M, N)
-        elif pool.shape[1] != d:
-            raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         if check_finite:
             _checks.finite(features=features, probe_points=pool)
         self.max_bytes = _checks.count("max_bytes", max_bytes, 0)
@@ -105,7 +108,7 @@ class ProjectionBank(nn.Module):
         form.warn_of_shape(M, self.n_columns, _checks.warn)
 
         moment = None
-        if probe == "expected" and (pool is not None or draw_from == "train"):
+        if probe == "expected" and form.draw_from == "train":
             moment = planes.second_moment(features if pool is None else pool, intercept=form.intercept)
         kept: dict[str, Tensor | None] = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
         kept |= {
@@ -330,14 +333,13 @@ class ProjectionBank(nn.Module):
         factors, form = self._factors(part), self.plane_form
         if self.kind == "complement":
             return planes.complement_of(factors, self._n_kept).to(self.dtype)
-        moment = None
+        at: Tensor | planes.Moment | None = None if self.points is None else self.points[part]
         if self._moment_rows is not None:
-            moment = planes.Moment(self._moment_rows, self._moment_centre)
+            at = planes.Moment(self._moment_rows, self._moment_centre)
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
-            moment = planes.second_moment(outside, intercept=form.intercept)
-        points = None if self.points is None else self.points[part]
-        rows = planes.rows_of(factors, form, points=points, moment=moment)
+            at = planes.second_moment(outside, intercept=form.intercept)
+        rows = planes.rows_of(factors, form, at)
         return planes.largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
 
     # The points of probe="draw"
@@ -360,12 +362,9 @@ class ProjectionBank(nn.Module):
         if self.plane_form.probe != "draw":
             raise ValueError(f'redraw is for probe="draw", got probe="{self.plane_form.probe}"')
         if points is None:
-            pool, draw_from = (
-                (self.features, self.plane_form.draw_from) if self._pool is None else (self._pool, "train")
-            )
-            points = pool[draw_rows(self.subsets, pool.shape[0], draw_from, self.generator)]
-        elif points.shape != (self.n_subsets, self.features.shape[1]):
-            wanted = (self.n_subsets, self.features.shape[1])
+            pool = self.features if self._pool is None else self._pool
+            points = pool[draw_rows(self.subsets, pool.shape[0], self.plane_form.draw_from, self.generator)]
+        elif points.shape != (wanted := (self.n_subsets, self.features.shape[1])):
             raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
         self.points = points
         if self._inverse is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlploss import _checks
 from rlploss.loss.factors import is_tracing, quick_rows, ranks, wide_qr
-from rlploss.loss.planes import PlaneForm, Warn, probe_rows, second_moment
+from rlploss.loss.planes import PlaneForm, Warn, probe_rows
 from rlploss.loss.quadratic import as_residual, projected_value, reduce, without_autocast
 from rlploss.loss.subsets import draw_rows, rows_outside
 
@@ -70,30 +69,23 @@ def rlp_loss(
     """
     _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
     form = PlaneForm(probe, intercept, ridge, draw_from)
-    manner = Manner(generator, features_grad, check_finite, _checks.warn)
-    return reduce(subset_values(pred, target, features, form, manner, subsets, probe_points), reduction)
-
-
-class Manner(NamedTuple):
-    """How values are computed, whatever the form: what else a call of the loss decides."""
-
-    generator: torch.Generator | None
-    features_grad: bool
-    check_finite: bool
-    warn: Warn  # how to tell of degenerate cases
+    how = (form, generator, features_grad, check_finite, _checks.warn)
+    return reduce(subset_values(pred, target, features, subsets, probe_points, *how), reduction)
 
 
 def subset_values(
     pred: Tensor,
     target: Tensor,
     features: Tensor,
+    subsets: Tensor | None,
+    probe_points: Tensor | None,
     form: PlaneForm,
-    manner: Manner,
-    subsets: Tensor | None = None,
-    probe_points: Tensor | None = None,
+    generator: torch.Generator | None,
+    features_grad: bool,
+    check_finite: bool,
+    warn: Warn,
 ) -> Tensor:
-    """The value of each subset [K], or a scalar of the only one."""
-    generator, features_grad, check_finite, warn = manner
+    """The value of each subset [K], or a scalar of the only one; `warn` tells of degenerate cases."""
     if subsets is None and probe_points is None and form.is_projection and not features_grad:
         value = _quick_value(pred, target, features, form, check_finite)
         if value is not None:
@@ -101,10 +93,14 @@ def subset_values(
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     tracing = is_tracing()
-    if subsets is not None:
-        _checks.subset_plan(subsets, x.shape[0], values=check_finite and not tracing)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
-    _checks.probe_points(given, form.probe, form.draw_from, x.shape, None if subsets is None else subsets.shape)
+    draw_from = form.draw_from if given is None else "train"
+    if subsets is None:
+        _checks.probe_points(given, form.probe, x.shape[1], None)
+        _checks.outside(draw_from, x.shape[0], x.shape[0])
+    else:
+        _checks.subset_plan(subsets, x.shape[0], draw_from, values=check_finite and not tracing)
+        _checks.probe_points(given, form.probe, x.shape[1], subsets.shape[0])
     if check_finite and not tracing:  # rows that are in no subset are checked too
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():
@@ -152,10 +148,7 @@ def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None,
         form.warn_of_full_rank(M, p, warn)
         if form.probe == "subset":
             return projected_value(residual, None, 1 / M) / C
-    moment = None
-    if form.probe == "expected" and points is not None:
-        moment = second_moment(points, intercept=form.intercept)
-    rows = probe_rows(x, form, points=points, moment=moment)
+    rows = probe_rows(x, form, points)
     return projected_value(residual, rows.to(residual.dtype)) / C
 
 

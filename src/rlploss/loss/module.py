@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.loss.functional import Manner, subset_values
+from rlploss.loss.functional import subset_values
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.quadratic import reduce
 from rlploss.loss.subsets import balanced_subsets
@@ -75,9 +75,8 @@ class RLPLoss(nn.Module):
         by default both come from `features`.
         """
         subsets = None if self.subset_size is None else self._subsets(pred, target, self.subset_size)
-        manner = Manner(self.generator, self.features_grad, self.check_finite, self._warn)
-        values = subset_values(pred, target, features, self.plane_form, manner, subsets, probe_points)
-        return reduce(values, self.reduction)
+        how = (self.plane_form, self.generator, self.features_grad, self.check_finite, self._warn)
+        return reduce(subset_values(pred, target, features, subsets, probe_points, *how), self.reduction)
 
     def _subsets(self, pred: Tensor, target: Tensor, size: int) -> Tensor:
         """New subsets [K, M] of the batch."""

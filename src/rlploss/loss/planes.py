@@ -49,7 +49,8 @@ class PlaneForm:
         put(self, "probe", _checks.one_of("probe", probe, PROBES))
         put(self, "intercept", probe != "sum" if intercept is None else bool(intercept))
         put(self, "ridge", _checks.number("ridge", ridge, minimum=0.0))
-        put(self, "draw_from", _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM))
+        chosen = _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM)
+        put(self, "draw_from", chosen if self.has_points else "train")  # the others draw nothing
 
     @property
     def is_projection(self) -> bool:
@@ -108,7 +109,7 @@ class Moment:
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
 
-    def of(self, part: slice) -> Moment:
+    def __getitem__(self, part: slice) -> Moment:
         """The moments of some subsets."""
         if self.rows.ndim == 2:
             return self
@@ -128,25 +129,25 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
 PAPER = PlaneForm(intercept=False)
 
 
-def probe_rows(
-    x: Tensor, form: PlaneForm = PAPER, *, points: Tensor | None = None, moment: Moment | None = None
-) -> Tensor:
+def probe_rows(x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None) -> Tensor:
     """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
     The form by default is that of the paper's metric: planes without an intercept, compared on the subset itself.
-    x [K, M, d]; points [K, d] for "draw"; `moment` from `second_moment` for "expected". A chunk at a time.
+    x [K, M, d]; `points` are one per subset [K, d] for "draw", for "expected" all that z may be, [n, d] or [K, n, d].
     """
+    at: Tensor | Moment | None = points
+    if form.probe == "expected" and points is not None:
+        at = second_moment(points, intercept=form.intercept)
     parts = [slice(None)] if is_tracing() else chunks(*x.shape, intercept=form.intercept)
     rows = []
     for part in parts:
         factors = factor(x[part], intercept=form.intercept, ridge=form.ridge)
-        here = None if points is None else points[part]
-        rows.append(rows_of(factors, form, points=here, moment=None if moment is None else moment.of(part)))
+        rows.append(rows_of(factors, form, None if at is None else at[part]))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def rows_of(factors: Factors, form: PlaneForm, *, points: Tensor | None = None, moment: Moment | None = None) -> Tensor:
-    """`probe_rows` from factors that are there already."""
+def rows_of(factors: Factors, form: PlaneForm, at: Tensor | Moment | None = None) -> Tensor:
+    """`probe_rows` from factors that are there already, at points [K, d] or with the moment of all that z may be."""
     basis = factors.basis
     K, M, _ = basis.shape
     if form.probe == "subset":
@@ -158,16 +159,15 @@ def rows_of(factors: Factors, form: PlaneForm, *, points: Tensor | None = None, 
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
     inverse = pseudo_inverse_of(factors)
-    given = points if form.probe == "draw" else moment
-    if given is None:
-        raise ValueError(f'probe="{form.probe}" needs its {"points" if form.probe == "draw" else "moment"}, got None')
-    if not isinstance(given, Moment):
-        return rows_at(given, inverse, factors.centre)
-    if factors.centre is not None and given.centre is not None:
+    if at is None:
+        raise ValueError(f'probe="{form.probe}" needs its points, got None')
+    if isinstance(at, Tensor):
+        return rows_at(at, inverse, factors.centre)
+    if factors.centre is not None and at.centre is not None:
         # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
-        shift = (given.centre - factors.centre).unsqueeze(1)
+        shift = (at.centre - factors.centre).unsqueeze(1)
         inverse = torch.cat([inverse[:, :-1], inverse[:, -1:] + shift @ inverse[:, :-1]], dim=1)
-    rows = given.rows @ inverse
+    rows = at.rows @ inverse
     if rows.shape[1] > M:  # at most M rows are needed
         rows = torch.linalg.qr(rows, mode="r")[1]
     return rows
