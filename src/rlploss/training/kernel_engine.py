@@ -159,7 +159,7 @@ class KernelEngine(Engine):
         self._pace = math.inf  # seconds of a step
 
     def end(self) -> None:
-        super().end()
+        self.feed.release()
         self._ready_for = self._rows = self._loss = self._work = None
 
     # Steps

@@ -117,11 +117,15 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
     """Stack some items of a dataset: inputs, and targets or None."""
     batched = getattr(dataset, "__getitems__", None)
     items = batched(index) if batched is not None else [dataset[i] for i in index]
+
+    def stack(parts: Sequence[object]) -> Tensor:
+        return torch.stack([_as_tensor("a dataset's items", part) for part in parts])
+
     if not isinstance(items[0], tuple | list):
-        return torch.stack([torch.as_tensor(item) for item in items]), None
+        return stack(items), None
     if wrong := [len(item) for item in items if len(item) != 2]:
         raise TypeError(f"a dataset's items must be (input, target), got {wrong[0]} parts; return two from each item")
-    inputs, targets = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*items, strict=True))
+    inputs, targets = map(stack, zip(*items, strict=True))
     return inputs, targets
 
 
