@@ -70,9 +70,8 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, whole and undamaged."""
     with refusing(path):  # torch raises half a dozen kinds for damaged files
         content = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or content.get("mark") != MARK:
-        raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
-    with refusing(path):
+        if not isinstance(content, dict) or content.get("mark") != MARK:
+            raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {str(content['format'])[:40]!r}, not {FORMAT}")
         if digest(content["state"]) != content["digest"]:
