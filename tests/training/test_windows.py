@@ -182,6 +182,14 @@ def test_a_dataset_of_classes_and_one_for_reconstruction(data):
     torch.testing.assert_close(ends[1], ends[0])
 
 
+def test_numbers_of_a_dataset_keep_their_precision(data):
+    """Python's own numbers are of double precision, which torch alone would make single."""
+    X, y = data
+    one, _ = trained(X, y, MSE(), engine="torch")
+    other, _ = trained(Items(X.tolist(), y.tolist()), None, MSE())
+    torch.testing.assert_close(other, one, rtol=1e-12, atol=1e-13)
+
+
 def test_only_rows_of_the_plan_are_read(data):
     rows = Items(*data)
     trained(rows, None, RLP(5, 2, intercept=False), budget=Epochs(1))

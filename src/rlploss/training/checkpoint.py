@@ -20,13 +20,14 @@ MARK = "rlploss checkpoint"
 REMEDY = "delete it, or pass another checkpoint path"
 
 
-def environment(device: torch.device, n_threads: int) -> dict[str, str]:
+def environment(device: torch.device, n_threads: int, n_processes: int) -> dict[str, str]:
     """What bit-for-bit equality depends on beyond the run itself."""
     return {
         "torch": str(torch.__version__),
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "device": str(device),
         "threads": str(n_threads),
+        "processes": str(n_processes),
     }
 
 
@@ -69,9 +70,8 @@ def read(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, whole and undamaged."""
     with refusing(path):  # torch raises half a dozen kinds for damaged files
         content = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(content, dict) or content.get("mark") != MARK:
-        raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
-    with refusing(path):
+        if not isinstance(content, dict) or content.get("mark") != MARK:
+            raise ValueError(f"checkpoint {path} must be a file that fit wrote, got something else; {REMEDY}")
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {str(content['format'])[:40]!r}, not {FORMAT}")
         if digest(content["state"]) != content["digest"]:
@@ -111,13 +111,12 @@ def _short(text: str) -> str:
 def _check_state(state: dict[str, Any]) -> None:
     """What the loop counts with must be numbers, and curves lists of numbers."""
     for name, kind in {"step": int, "loss_count": int, "seconds": float, "loss_sum": float, "stopped": str}.items():
-        if name in state and type(state[name]) is not kind:
+        if type(state[name]) is not kind:
             raise ValueError(f"{name} is not of type {kind.__name__}")
-    if "columns" in state:
-        lengths = {len(values) for values in state["columns"].values()}
-        numbers = all(isinstance(v, int | float) for values in state["columns"].values() for v in values)
-        if len(lengths) > 1 or not numbers:
-            raise ValueError("its columns are not numbers")
+    columns = state["columns"].values()
+    numbers = all(isinstance(number, int | float) for column in columns for number in column)
+    if len({len(column) for column in columns}) > 1 or not numbers:
+        raise ValueError("its columns are not numbers")
 
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[str]:

@@ -65,12 +65,12 @@ class ModuleEngine(Engine):
         self.job, self.share = job, distributed.current()
         if self.share.world > 1:
             _check_for_processes(job.model)
-        self.feed = Feed(job, self.share)
+        self.feed = Feed(job)
         self.optimizer = job.optimizer([p for p in job.model.parameters() if p.requires_grad])
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(self.optimizer).__name__}")
-        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         groups = self.optimizer.param_groups
+        self._parameters = [p for group in groups for p in group["params"]]
         self._settings = [{name: group[name] for name in group if name != "params"} for group in groups]
 
     def run(self, window: Window, deadline: float) -> Outcome:

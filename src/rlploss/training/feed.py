@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlploss import distributed
 from rlploss._checks import warn
-from rlploss.distributed import Share
 from rlploss.loss.bank import ProjectionBank
 from rlploss.loss.factors import ranks
 from rlploss.loss.mixup import mixup, mixup_lambdas
@@ -87,44 +87,37 @@ class Feed:
     `fits_planes` tells that the engine can fit planes to fresh subsets by itself.
     """
 
-    def __init__(self, job: Job, share: Share | None = None, *, fits_planes: bool = False) -> None:
-        self.job, self.table, share = job, job.table, share or Share()
-        rlp = self._rlp = job.objective if isinstance(job.objective, RLP) else None
-        self._unit = 1 if rlp is None else rlp.shape()[0]
-        in_epoch = job.objective.rows_per_epoch(self.table.n_rows) // self._unit
-        in_step = job.objective.rows_per_step // self._unit
+    def __init__(self, job: Job, *, fits_planes: bool = False) -> None:
+        self.job, self.table, share = job, job.table, distributed.current()
+        objective, n_rows, in_memory = job.objective, job.table.n_rows, job.table.dataset is None
+        rlp = self._rlp = objective if isinstance(objective, RLP) else None
+        self._unit, in_epoch, in_step = objective.shape()
         first = np.arange(job.steps_per_epoch) * in_step
-        self._totals = np.minimum(in_step, in_epoch - first)
+        self._totals = np.minimum(in_step, (in_epoch or n_rows) - first)
         part = share.of(self._totals)
         self._begin, self._sizes = first + part.start, part.stop - part.start
         mine = int(self._sizes.max()) * self._unit  # rows in a step, at the most
-        in_memory = self.table.dataset is None
         alone = in_memory and share.world == 1
         # where a step reads at least N rows, the network is run on all rows once: subsets share them
-        self._every_row = in_memory and job.objective.mixup is None and mine >= self.table.n_rows
-        self._every_row &= rlp is not None or alone
-        self.most_rows = self.table.n_rows if self._every_row else mine
+        self._every_row = in_memory and objective.mixup is None and mine >= n_rows and (rlp is not None or alone)
+        self.most_rows = n_rows if self._every_row else mine
         self._as_form = self._every_row and alone and job.steps_per_epoch == 1
         self._weight = self.table.weight
         if self._weight is not None:
             self._centre = (self._weight.unsqueeze(1) * self.table.features).mean(0, dtype=torch.float64)
-        # how long a block lasts: the "run", some "epochs", or some "steps" of one
-        self._lasts, self._fresh = "epochs" if alone else "steps", False
-        if rlp is None and alone and self._every_row:
-            self._lasts = "run"
+        # a block has whole epochs, or some steps of one; it is kept where every epoch is the same
+        self._whole, self._kept, self._fresh = alone, alone and self._every_row, False
         if rlp is not None:
             all_needed = "float32_cutoff=True" if rlp.float32_cutoff else ""
             if rlp.probe == "expected" and rlp.draw_from == "outside":
                 all_needed = 'probe="expected" with draw_from="outside"'
             if all_needed and not alone:
                 raise ValueError(f"{all_needed} needs all rows in one process and in memory, got a part of them")
-            fits = self._as_form or self._held_bytes(rlp) <= HELD_BYTES
-            if not (all_needed or fits):
-                self._lasts = "steps"
-            elif alone and rlp.plan == "once" and rlp.mixup is None and rlp.probe != "draw":
-                self._lasts = "run"
-            if fits_planes and alone and not all_needed and self._can_be_fresh(rlp):
-                self._fresh = True
+            fits = bool(all_needed) or self._as_form or self._held_bytes(rlp) <= HELD_BYTES
+            self._whole = alone and fits
+            self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
+            self._kept = self._whole and self._same_subsets and rlp.probe != "draw"
+            self._fresh = fits_planes and alone and not all_needed and self._can_be_fresh(rlp)
         numbers = self.table.n_columns * (1 if rlp is None else 2) + self.table.n_outputs + 1
         self._block_steps = max(1, BLOCK_BYTES // (8 * numbers * max(mine, 1)))
         self._block: Window | None = None
@@ -158,7 +151,7 @@ class Feed:
         """Whether the engine is to fit planes: for factors that could not be kept anyway."""
         p = r.planes.n_columns(self.table.n_columns)
         plain = not r.planes.has_points and r.ridge == 0 and self._weight is None and self._unit > p
-        if not plain or self._every_row or self._lasts == "run":
+        if not plain or self._every_row or self._kept:
             return False
         some = self.table.features[: max(2**13, 2 * p)].unsqueeze(0)
         if some.shape[1] <= p or int(ranks(some, intercept=r.planes.intercept)) < p:
@@ -204,9 +197,9 @@ class Feed:
         per_epoch = self.job.steps_per_epoch
         epoch, position = divmod(step, per_epoch)
         low, high, epochs = 0, per_epoch, 1
-        if self._lasts == "run":
+        if self._kept:
             epoch = 0
-        elif self._lasts == "steps":
+        elif not self._whole:
             low = position // self._block_steps * self._block_steps
             high = min(low + self._block_steps, per_epoch)
         elif self._rlp is None:
@@ -218,8 +211,8 @@ class Feed:
         drawn = [self._draw(e, low, high, units) for e in range(epoch, epoch + epochs)]
         rows, *mixed = (torch.cat(part) for part in zip(*drawn, strict=True))
         partner, lam = mixed or (None, None)
-        ends = np.cumsum(np.tile(sizes, epochs)) * self._unit
-        spans = np.stack([ends - np.tile(sizes, epochs) * self._unit, ends], axis=1)
+        lengths = np.tile(sizes, epochs) * self._unit
+        spans = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1)
         x, y = self.table.x, self.table.y
         if self.table.dataset is not None:  # rows are read when they are needed, and no others
             x, y = self.table.read(rows)
@@ -228,7 +221,7 @@ class Feed:
                 x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
             rows, partner, lam = torch.arange(len(x)), None, None
         first = epoch * per_epoch + low
-        last = self.job.total_steps if self._lasts == "run" else first + len(spans)
+        last = self.job.total_steps if self._kept else first + len(spans)
         totals = np.tile(self._totals[low:high], epochs)
         weight = self._weight if self._rlp is None or self._weight is None else self._weight.sqrt()
         block = Window(first, last, x, y, rows, spans, totals, self._every_row, weight, partner, lam, self._fresh)
@@ -245,7 +238,7 @@ class Feed:
         bank = self._bank
         if bank is None:
             bank = self._make_bank(block, r)
-            self._bank = bank if self._lasts != "steps" and r.plan == "once" and r.mixup is None else None
+            self._bank = bank if self._whole and self._same_subsets else None
         if r.probe == "draw":
             generator = stream(self.job.seed, "draw", epoch)
             index = draw_rows(self._plan(r, epoch)[0], self.table.n_rows, r.draw_from, generator)[units]
@@ -260,7 +253,7 @@ class Feed:
         return replace(block, projector=bank.rows, residual_weight=bank.residual_weight)
 
     def _make_bank(self, block: Window, r: RLP) -> ProjectionBank:
-        own = self._lasts != "steps" and block.partner is None  # the planes' rows are those of the table
+        own = self._whole and block.partner is None  # the planes' rows are those of the table
         if own:
             features, plan = self._columns(r, block.x, None), block.rows.to(block.x.device)
         else:

@@ -160,7 +160,7 @@ class KernelEngine(Engine):
         self._compiling = 0.0  # seconds, since `run` began
 
     def end(self) -> None:
-        super().end()
+        self.feed.release()
         self._ready_for = self._rows = self._loss = self._work = None
 
     # Steps

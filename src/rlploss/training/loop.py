@@ -71,12 +71,11 @@ class Loop:
             every = Epochs(1) if isinstance(job.budget, Epochs) else Steps(-(-job.total_steps // 100))
         self._evaluate_every = as_budget("evaluate_every", every).steps(job.steps_per_epoch)
         self._path = watch.path(number)
-        self._save_every = job.total_steps
-        self._save_seconds = math.inf
-        if watch.checkpoint_every is not None:
-            self._save_every = as_budget("checkpoint_every", watch.checkpoint_every).steps(job.steps_per_epoch)
-        elif self._path is not None and self.share.rank == 0:
-            self._save_seconds = CHECKPOINT_SECONDS
+        by_clock = watch.checkpoint_every is None
+        save_every = job.budget if by_clock else watch.checkpoint_every
+        self._save_every = as_budget("checkpoint_every", save_every).steps(job.steps_per_epoch)
+        saves = by_clock and self._path is not None and self.share.rank == 0
+        self._save_seconds = CHECKPOINT_SECONDS if saves else math.inf
         self._save_at = time.perf_counter() + self._save_seconds
         if self._path is not None and getattr(job.objective, "has_generator", False):
             kind = type(job.objective).__name__
@@ -107,8 +106,8 @@ class Loop:
             distributed.share_model(self.job.model)
         if self._path is not None:
             threads = torch.get_num_threads() if self.engine.name == "torch" else 1
-            where = files.environment(self.job.table.x.device, threads)
-            self._file = files.CheckpointFile(self._path, spec, {**where, "processes": str(self.share.world)})
+            where = files.environment(self.job.table.x.device, threads, self.share.world)
+            self._file = files.CheckpointFile(self._path, spec, where)
             state = self._file.load() if self.share.world == 1 else distributed.by_first(self._file.load)
             if state is not None:
                 with files.refusing(self._path):

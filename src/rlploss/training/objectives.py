@@ -26,23 +26,26 @@ class Objective(Value):
         """The same objective with every default filled in for N rows of d features."""
         raise NotImplementedError
 
+    def shape(self) -> tuple[int, int | None, int]:
+        """Rows in a unit (a row, or a subset), units in an epoch (None: one for each row), units in a step."""
+        raise NotImplementedError
+
     @property
     def rows_per_step(self) -> int:
         """Rows read in one step (the last step of an epoch may have fewer)."""
-        raise NotImplementedError
-
-    def rows_per_epoch(self, n_rows: int) -> int:
-        """Rows read in one epoch."""
-        return n_rows
+        unit, _, in_step = self.shape()
+        return unit * in_step
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Optimiser steps in one epoch."""
-        return -(-self.rows_per_epoch(n_rows) // self.rows_per_step)
+        _, in_epoch, in_step = self.shape()
+        return -(-(in_epoch or n_rows) // in_step)
 
     def samples(self, step: int, n_rows: int) -> int:
         """Rows read in the first `step` steps."""
+        unit, in_epoch, in_step = self.shape()
         epochs, rest = divmod(step, self.steps_per_epoch(n_rows))
-        return epochs * self.rows_per_epoch(n_rows) + rest * self.rows_per_step
+        return unit * (epochs * (in_epoch or n_rows) + rest * in_step)
 
     def _resolved(self, size: int | str | None) -> int:
         if not isinstance(size, int):
@@ -171,15 +174,6 @@ class RLP(Objective):
         M, K, k = map(self._resolved, (self.subset_size, self.n_subsets, self.subsets_per_step))
         return M, K, k
 
-    @property
-    def rows_per_step(self) -> int:
-        M, _, k = self.shape()
-        return k * M
-
-    def rows_per_epoch(self, n_rows: int) -> int:
-        M, K, _ = self.shape()
-        return K * M
-
 
 class OnBatches(Objective):
     """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
@@ -200,9 +194,8 @@ class OnBatches(Objective):
         size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
 
-    @property
-    def rows_per_step(self) -> int:
-        return self._resolved(self.batch_size)
+    def shape(self) -> tuple[int, None, int]:
+        return 1, None, self._resolved(self.batch_size)
 
 
 @dataclass(frozen=True, repr=False)

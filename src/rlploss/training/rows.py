@@ -117,11 +117,15 @@ def fetch(dataset: Dataset[Any], index: Sequence[int]) -> tuple[Tensor, Tensor |
     """Stack some items of a dataset: inputs, and targets or None."""
     batched = getattr(dataset, "__getitems__", None)
     items = batched(index) if batched is not None else [dataset[i] for i in index]
+
+    def stack(parts: Sequence[object]) -> Tensor:
+        return torch.stack([_as_tensor("a dataset's items", part) for part in parts])
+
     if not isinstance(items[0], tuple | list):
-        return torch.stack([torch.as_tensor(item) for item in items]), None
+        return stack(items), None
     if wrong := [len(item) for item in items if len(item) != 2]:
         raise TypeError(f"a dataset's items must be (input, target), got {wrong[0]} parts; return two from each item")
-    inputs, targets = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*items, strict=True))
+    inputs, targets = map(stack, zip(*items, strict=True))
     return inputs, targets
 
 
@@ -137,24 +141,21 @@ def read_rows(
         raise TypeError(f"{name}X must be rows, got a DataLoader; fit draws its own batches: pass loader.dataset, None")
     dataset = None
     if isinstance(X, Dataset):
+        kind = type(X).__name__
         if y is not None:
             raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
+        if not hasattr(X, "__len__"):
+            raise TypeError(
+                f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset"
+            )
+        if len(X) == 0:
+            raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
         if isinstance(X, TensorDataset) and len(X.tensors) == 2:
             X, y = X.tensors
         else:
-            dataset, (X, y) = X, _first_rows(X, name)
+            dataset, (X, y) = X, fetch(X, range(min(2, len(X))))
     x = _input(name, X, device, model_dtype(model))
     return Table(x, *_target(name, x, y, output_width(model, x), loss), dataset=dataset, loss=loss)
-
-
-def _first_rows(dataset: Dataset[Any], name: str) -> tuple[Tensor, Tensor | None]:
-    """Inputs and targets of the first rows, which show what the rest is like."""
-    kind = type(dataset).__name__
-    if not hasattr(dataset, "__len__"):
-        raise TypeError(f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset")
-    if len(dataset) == 0:
-        raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
-    return fetch(dataset, range(min(2, len(dataset))))
 
 
 def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
