@@ -138,7 +138,7 @@ def test_a_gz_bomb_is_not_expanded(tmp_path: Path) -> None:
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "MAX_MEMBERS", 5)
     members = {f"m{k}": b"x" for k in range(6)}
-    with pytest.raises(FormatError, match="it has 6 members, more than the 5 allowed"):
+    with pytest.raises(FormatError, match="it has more than the 5 members allowed"):
         read(save(tmp_path / "x.zip", zip_bytes(members)), {"m0": 1})
     with pytest.raises(FormatError, match="it has more than the 5 members allowed"):
         read(save(tmp_path / "x.tgz", tar_gz_bytes(members)), {"m0": 1})

@@ -107,7 +107,8 @@ class Source:
     def unpack(self, path: Path) -> Named:
         """Take the files out of a download."""
         sizes = {file.name: file.size for file in self.files}
-        wanted = {member: sizes[_last(member)] for member in self.members} or {f.name: f.size for f in self.carries}
+        wanted = {file.name: file.size for file in self.carries}
+        wanted |= {member: sizes[PurePosixPath(member).name] for member in self.members}
         with cache_errors(path), path.open("rb") as download:
             if self.sha256 is not None:
                 sha256 = hashlib.file_digest(download, "sha256").hexdigest()
@@ -122,12 +123,8 @@ class Source:
         for file in self.carries:
             if problem := file.problem(found[file.name]):
                 raise readers.FormatError(f"{file.name}: {problem}")
-        by_name = {_last(member): data for member, data in found.items()}
+        by_name = {PurePosixPath(member).name: data for member, data in found.items()}
         return by_name.items() if self.rebuild is None else self.rebuild(self.files, by_name)
-
-
-def _last(path: str) -> str:
-    return PurePosixPath(path).name
 
 
 def cache_dir() -> Path:
@@ -242,12 +239,11 @@ class _Fetch:
         if self.found.keys() >= source.delivers:
             return
         host = urllib.parse.urlsplit(source.url).hostname
-        if placed is None and host in self.silent:
-            self.problems.append(f"{source.label}: {host} not asked again")
-            return
         try:
             if placed is not None:
                 self.use(source, placed)
+            elif host in self.silent:
+                raise SourceError(f"{host} not asked again")
             else:
                 self.progress.note(f"{self.name}: asking {source.label}")
                 self.fetch(source)

@@ -102,10 +102,9 @@ class Split:
         import torch
 
         real = torch.get_default_dtype() if dtype is None else dtype
-        kinds = (real, torch.int64 if self.task == "classification" else real) * 2
-        arrays = (self.X_train, self.y_train, self.X_test, self.y_test)
-        made = (torch.tensor(a, dtype=kind, device=device) for a, kind in zip(arrays, kinds, strict=True))
-        X_train, y_train, X_test, y_test = made
+        label = torch.int64 if self.task == "classification" else real
+        X_train, X_test = (torch.tensor(X, dtype=real, device=device) for X in (self.X_train, self.X_test))
+        y_train, y_test = (torch.tensor(y, dtype=label, device=device) for y in (self.y_train, self.y_test))
         return X_train, y_train, X_test, y_test
 
 
@@ -246,10 +245,8 @@ def as_images(split: Split, *, side: int | None = None) -> Split:
 
 def _generator(generator: object) -> np.random.Generator:
     if not isinstance(generator, np.random.Generator):
-        raise TypeError(
-            f"generator must be a numpy.random.Generator, got {type(generator).__name__}: "
-            "pass np.random.default_rng(seed)"
-        )
+        got = type(generator).__name__
+        raise TypeError(f"generator must be a numpy.random.Generator, got {got}: pass np.random.default_rng(seed)")
     return generator
 
 

@@ -84,23 +84,23 @@ class Reporter:
     """Tells what a fetch does, on a stream; without one (None) only what is wrong, as a DataWarning."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
+        self._silent = stream is None
+        self._stream = stream or io.StringIO()
 
     def note(self, text: str) -> None:
         """Tell what happens next."""
-        if self._stream is not None:
-            print(text, file=self._stream, flush=True)
+        print(text, file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Tell what is wrong with the user's own files."""
-        if self._stream is None:
+        if self._silent:
             warnings.warn(text, DataWarning, stacklevel=2)
         self.note(f"warning: {text}")
 
     @contextmanager
     def transfer(self, label: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a transfer of `total` bytes, `done` of them there already; yields a function of the bytes there are."""
-        line = ProgressLine(total or 0, stream=self._stream or io.StringIO(), done=done)
+        line = ProgressLine(total or 0, stream=self._stream, done=done)
         size = f"{total / 1e6:.1f} MB" if total else "size unknown"
         line.say(f"{label}: {size}" + (f", resumed at {done / 1e6:.1f} MB" if done else ""))
 
@@ -233,7 +233,7 @@ def _run(command: list[str], directory: Path, progress: Reporter) -> None:
                     progress.note(f"  still fetching after {seconds:.0f} s")
         finally:
             process.kill()  # on Ctrl-C too; one that has ended is left alone
-            process.wait()
+            process.wait()  # which `with` does not do after Ctrl-C
     if process.returncode != 0:
         lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "err" in line.lower() and "log of this run" not in line]

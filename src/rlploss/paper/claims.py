@@ -24,11 +24,11 @@ from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
-from rlploss.paper.published import Pairs, PublishedClaim
+from rlploss.paper.published import PublishedClaim
 from rlploss.paper.results import Grid, Results, effect, mean_error, whole
 from rlploss.paper.rules import RULES, Place, Placed, name_of, names_of, tasks_of
 
-VERDICTS: dict[str, str] = published.data("report.toml")["verdicts"]  # the words, and their tones
+VERDICTS: dict[str, str] = published.REPORT["verdicts"]  # the words, and their tones
 REPRODUCED, OPEN_AT_STEPS, GONE, UNDECIDED, NOT_REPRODUCED, NOT_JUDGED, NOT_TESTED = VERDICTS
 SAID = {"better": "in favour", "worse": "the other way", "level": "no difference worth the name"}
 MARGINS = {"ratio": "within 5 %", "difference": "within 1 point"}  # by scale
@@ -157,22 +157,23 @@ def verdict(claim: PublishedClaim, results: Results) -> Claim:
 def _compared(claim: PublishedClaim, results: Results, grids: Sequence[Grid]) -> tuple[str, str, str]:
     """Word, evidence and scope of a claim that holds if every comparison which it makes is in its favour."""
 
-    def comparisons(protocol: str, pairs: Pairs = claim.pairs) -> list[Placed]:
+    def comparisons(claim: PublishedClaim, protocol: str) -> list[Placed]:
         return [
             placed
             for grid in grids
             for metric in claim.metrics
             for task in tasks_of(claim, grid.name)
-            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric, pairs))
+            for placed in RULES[claim.rule](Place(grid, claim, task, protocol, metric))
         ]
 
-    released, steps = comparisons("released"), comparisons("steps")
+    released, steps = comparisons(claim, "released"), comparisons(claim, "steps")
     lost, lost_at_steps = missing(claim, results, "released"), missing(claim, results, "steps")
     if not released:
         return NOT_TESTED, f"{'; '.join(_untested(lost, ()))}.", ""
     evidence = [claim.note, f"Equal epochs: {tally(released, lost)}.", f"Equal steps: {tally(steps, lost_at_steps)}."]
     if claim.beside:
-        also = comparisons(claim.beside["protocol"], claim.beside.get("pairs", claim.pairs))
+        there = replace(claim, pairs=claim.beside.get("pairs", claim.pairs))
+        also = comparisons(there, claim.beside["protocol"])
         better = [word for word, _ in findings(also)].count("better")
         evidence.append(str(claim.beside["words"]).format(better=better, n=len(also)) if also else "")
     word = judge(state(released), state(steps) or "open", judged=all(grid.request.at.judged for grid in grids))
@@ -198,7 +199,7 @@ def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost
             if why:
                 levels = len(cells[task, protocol, pair[0]].task.variants) if claim.rule == "better" else 1
                 n = levels * len(claim.metrics) + (pair in claim.faster)
-                lost.append(Lost(name_of(claim, study, task), names_of(claim.pairs, pair), why, n))
+                lost.append(Lost(name_of(claim, study, task), names_of(claim, pair), why, n))
     return lost
 
 

@@ -51,7 +51,7 @@ def curves(
         table = marked if protocol == "released" else ""
         return [panel(grid, task, protocol, axis, marked=table, **row) for task in tasks for row in panels]
 
-    asked = [row for row in published.data("report.toml")["shown"][on] if row[1] in grid.protocols()]
+    asked = [row for row in published.REPORT["shown"][on] if row[1] in grid.protocols()]
     beside = [
         [replace(p, title=f"{p.title}, {words}") for p in drawn(protocol, axis, grid.tasks("released"))]
         for _, protocol, axis, words in asked

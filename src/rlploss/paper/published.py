@@ -5,16 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
-
-
-@cache
-def data(file: str = "published.toml") -> dict[str, Any]:
-    """The whole of a data file of this package."""
-    return tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
-
 
 Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
@@ -56,34 +48,38 @@ class PublishedClaim:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
 
-def frozen(value: Any) -> Any:
+def _frozen(value: Any) -> Any:
     """The same data with tuples instead of lists."""
     if isinstance(value, dict):
-        return {key: frozen(item) for key, item in value.items()}
-    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+PUBLISHED, REPORT = (  # all that the two data files say
+    _frozen(tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8")))
+    for file in ("published.toml", "report.toml")
+)
+EPOCHS: dict[str, int] = PUBLISHED["table1"]["epochs"]  # by dataset
+DATASETS: dict[str, str] = {name: REPORT["titles"][name] for name in EPOCHS}  # of Tables 1 and 2
+PROTOCOL: dict[str, Any] = PUBLISHED["protocol"]  # what the tables do not say: sizes and epochs of experiments
+HYPER = {  # both hyperparameter tables, by dataset and experiment
+    (dataset, experiment): Hyper(**row)
+    for dataset, rows in PUBLISHED["hyperparameters"].items()
+    for experiment, row in rows.items()
+}
+CLAIMS = tuple(PublishedClaim(**row) for row in PUBLISHED["claim"])  # in the order of the text
+WORDS: dict[str, str] = REPORT["words"]
 
 
 def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
     """A value of "table1" or "table2": test error of the network trained with one loss and measured with another."""
-    content, column = data()[table], f"{trained}/{measured}"
+    content, column = PUBLISHED[table], f"{trained}/{measured}"
     dataset = content.get("same", {}).get(dataset, dataset)
     if dataset not in content or column not in content["columns"]:
         return None
     return Value(*content[dataset][content["columns"].index(column)])
 
 
-EPOCHS: dict[str, int] = data()["table1"]["epochs"]  # by dataset
-DATASETS: dict[str, str] = {name: data("report.toml")["titles"][name] for name in EPOCHS}  # of Tables 1 and 2
-PROTOCOL: dict[str, Any] = data()["protocol"]  # what the tables do not say: sizes and epochs of experiments
-HYPER = {  # both hyperparameter tables, by dataset and experiment
-    (dataset, experiment): Hyper(**row)
-    for dataset, rows in data()["hyperparameters"].items()
-    for experiment, row in rows.items()
-}
-CLAIMS = tuple(PublishedClaim(**frozen(row)) for row in data()["claim"])  # in the order of the text
-
-
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:
     """The texts, with those of `report.toml` instead of their keys."""
-    shared = data("report.toml")["words"]
-    return tuple(shared.get(text, text) for text in texts)
+    return tuple(WORDS.get(text, text) for text in texts)

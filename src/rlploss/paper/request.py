@@ -29,7 +29,7 @@ class Scale:
         return min(full, self.most_epochs.get(experiment, full))
 
 
-SCALES = {name: Scale(**row) for name, row in published.data("report.toml")["scale"].items()}
+SCALES = {name: Scale(**row) for name, row in published.REPORT["scale"].items()}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rlploss.training.job import Epochs, Steps
 Key = tuple[str, str, str]  # task, protocol, arm
 METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
 SCORES = ("accuracy", "f1")  # higher is better
-TITLES: dict[str, str] = published.data("report.toml")["titles"]
+TITLES: dict[str, str] = published.REPORT["titles"]
 
 
 def title_of(task: str) -> str:

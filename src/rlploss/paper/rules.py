@@ -13,7 +13,7 @@ from rlploss.lab import stats
 from rlploss.lab.stats import Comparison
 from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
-from rlploss.paper.published import Pairs, PublishedClaim
+from rlploss.paper.published import PublishedClaim
 from rlploss.paper.results import SCORES, Grid, compare, title_of, whole
 from rlploss.paper.studies import ARMS, CATALOG
 
@@ -36,24 +36,23 @@ def name_of(claim: PublishedClaim, study: str, task: str) -> str:
     return f"{CATALOG[study]['short']}: {title_of(task)}" if len(claim.studies) > 1 else title_of(task)
 
 
-def names_of(pairs: Pairs, pair: tuple[str, str]) -> str:
+def names_of(claim: PublishedClaim, pair: tuple[str, str]) -> str:
     """What tells a pair from the others: `against MSE+L2`, `with RLP+mixup`, or both; empty if there is one pair."""
-    if len(pairs) == 1:
+    if len(claim.pairs) == 1:
         return ""
-    ours, theirs = ({arms[side] for arms in pairs} for side in (0, 1))
+    ours, theirs = ({arms[side] for arms in claim.pairs} for side in (0, 1))
     mine = f"with {ARMS[pair[0]].label}" if len(ours) > 1 else ""
     return f"{mine} against {ARMS[pair[1]].label}".lstrip() if len(theirs) > 1 else mine
 
 
 class Place(NamedTuple):
-    """Where a claim is looked at: on a task under a protocol, by a metric, for some pairs of arms."""
+    """Where a claim is looked at: on a task under a protocol, by a metric."""
 
     grid: Grid
     claim: PublishedClaim
     task: str
     protocol: str
     metric: str
-    pairs: Pairs
 
     @property
     def axis(self) -> str:
@@ -66,14 +65,14 @@ class Place(NamedTuple):
 
     def both(self) -> Iterator[tuple[tuple[str, str], list[StoredCell]]]:
         """Each pair of arms with the networks of both; those that were not run are left out."""
-        for pair in self.pairs:
+        for pair in self.claim.pairs:
             found = [*self.grid.found(self.task, self.protocol, pair).values()]
             if len(found) == 2:
                 yield pair, found
 
     def single(self) -> dict[str, StoredCell]:
         """RLP and its baselines, each once; empty if one was not run."""
-        arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
+        arms = dict.fromkeys(arm for pair in self.claim.pairs for arm in pair)
         found = self.grid.found(self.task, self.protocol, arms)
         return found if len(found) == len(arms) else {}
 
@@ -86,10 +85,10 @@ def better(at: Place) -> Iterator[Placed]:
     for pair, found in at.both():
         for variant in sorted({network.variant for network in found[0].networks}):
             ends = (arm.final(at.metric, variant) for arm in found)
-            yield Placed(at.name, compare(at.metric, *ends), names_of(at.pairs, pair))
+            yield Placed(at.name, compare(at.metric, *ends), names_of(at.claim, pair))
     if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps"):
-        faster = at.claim.faster
-        for pair, found in at._replace(pairs=faster).both():
+        faster = replace(at.claim, pairs=at.claim.faster)
+        for pair, found in at._replace(claim=faster).both():
             ours, theirs = (arrival(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
             yield Placed(f"faster on {at.name}", sooner(ours, theirs), names_of(faster, pair))
 
@@ -124,7 +123,7 @@ def flatter(at: Place) -> Iterator[Placed]:
     for pair, found in at.both():
         ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
         growth = (last * first / middle**2 for first, middle, last in ends)
-        yield Placed(at.name, stats.compare(*growth), names_of(at.pairs, pair))
+        yield Placed(at.name, stats.compare(*growth), names_of(at.claim, pair))
 
 
 def ahead_in_time(at: Place) -> Iterator[Placed]:

@@ -15,10 +15,11 @@ from rlploss.lab.study import Cell, StoredCell
 from rlploss.lab.text import Scalar, number
 from rlploss.paper import claims, published
 from rlploss.paper.figures import figures
-from rlploss.paper.published import words_of
+from rlploss.paper.published import REPORT, WORDS, words_of
 from rlploss.paper.request import Request
 from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_error, title_of, whole
 from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
+from rlploss.training.job import OptimizerValue
 
 DATA = (
     *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
@@ -150,7 +151,7 @@ def ratio_table(
             n = max(c.n for c in told if c is not None)
             rows.append((title_of(task), label_of(base), *(_effect(c, judged) for c in told), str(n)))
     words = f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
-    note = f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. {_told('intervals')}"
+    note = f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. {WORDS['intervals']}"
     return Table(
         name,
         title,
@@ -219,7 +220,7 @@ def region_table(grid: Grid, name: str, title: str) -> Table:
 
 
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
-    "optimiser": lambda cell: type(cell.arm.optimizer).__name__.lower() + "_nesterov" * _nesterov(cell),
+    "optimiser": lambda cell: _optimizer_name(cell.arm.optimizer),
     "learning rate": lambda cell: cell.arm.optimizer.lr,
     "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
     "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
@@ -235,7 +236,7 @@ def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str]
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():
         if dataset in on:
-            words, names = published.data("report.toml")["experiments"][experiment]
+            words, names = REPORT["experiments"][experiment]
             cells = [c for c in cells_of(names, Request("paper", "epochs")) if c.arm.protocol == "released"]
             mine = _of_task(f"{dataset}-{experiment}", cells) or _of_task(dataset, cells)
             optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
@@ -256,8 +257,8 @@ def _distinct(found: Iterable[object]) -> str:
     return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
 
 
-def _nesterov(cell: Cell) -> bool:
-    return getattr(cell.arm.optimizer, "nesterov", False)
+def _optimizer_name(optimizer: OptimizerValue) -> str:
+    return type(optimizer).__name__.lower() + ("_nesterov" if getattr(optimizer, "nesterov", False) else "")
 
 
 TABLES: dict[str, Callable[..., Table]] = {
@@ -293,25 +294,23 @@ def time_section(results: Results) -> Section:
 
 def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
     """One paragraph for a newcomer."""
-    words = [_told("what")]
-    if "table1" in results and not results["table1"].request.at.judged:
-        words.append(_told("unjudged"))
-    elif "table1" in results:
-        grid = results["table1"]
+    words = [WORDS["what"]]
+    grid = results.get("table1")
+    if grid is not None and not grid.request.at.judged:
+        words.append(WORDS["unjudged"])
+    elif grid is not None:
         released, steps = _found(grid, "released"), _found(grid, "steps")
         if released:
-            words.append(_told("equal-epochs", ahead=_listed(released, "better", " datasets")))
-            words.append(_told("more-steps", ratio=_steps_ratio(grid)))
+            words.append(WORDS["equal-epochs"].format(ahead=_listed(released, "better", " datasets")))
+            words.append(WORDS["more-steps"].format(ratio=_steps_ratio(grid)))
         if steps:
-            words.append(_told("equal-steps", ahead=_listed(steps, "better"), behind=_listed(steps, "worse")))
+            ends = {"ahead": _listed(steps, "better"), "behind": _listed(steps, "worse")}
+            words.append(WORDS["equal-steps"].format(**ends))
     counts = Counter(claim.verdict for claim in judged)
     told = ", ".join(f"{counts[word]} {word}" for word in claims.VERDICTS if word in counts)
     some = counts.keys() - {claims.NOT_JUDGED, claims.NOT_TESTED}
-    return " ".join([*words, _told("judged" if some else "none-judged", n=len(judged), scale=scale, counts=told)])
-
-
-def _told(key: str, **numbers: object) -> str:
-    return words_of((key,))[0].format(**numbers)
+    ending = WORDS["judged" if some else "none-judged"].format(n=len(judged), scale=scale, counts=told)
+    return " ".join([*words, ending])
 
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:

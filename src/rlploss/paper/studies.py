@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rlploss._values import from_json
 from rlploss.lab import train
 from rlploss.lab.study import AnyCell, Arm, Cell, Task, Variant
 from rlploss.paper.measure import Measured, Measurement, Setting
-from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, Hyper, data, frozen
+from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, REPORT, Hyper
 from rlploss.paper.request import Request
 from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, OnBatches, Pointwise
 
-PROTOCOLS: dict[str, str] = data("report.toml")["protocols"]
+PROTOCOLS: dict[str, str] = REPORT["protocols"]
 OURS: dict[str, Callable[..., RLP]] = {
     "released": RLP.released,
     "paper": RLP.paper,
@@ -46,8 +46,7 @@ class ArmKind:
 
 
 ARMS = {
-    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
-    for name, row in data("report.toml")["arms"].items()
+    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])}) for name, row in REPORT["arms"].items()
 }
 
 
@@ -70,18 +69,14 @@ def own_kind(name: str, loss: str) -> ArmKind:
     return ArmKind(name, "ochre", lambda batch_size, mixup: replace(made, batch_size=batch_size))
 
 
-V = TypeVar("V")
+class Side(NamedTuple):
+    """What the RLP arms, or the others, have of their own under a protocol."""
+
+    output: str = "logits"  # the last layer
+    momentum: float | None = None  # of SGD, instead of Nesterov's
 
 
-class Each(NamedTuple, Generic[V]):
-    """A value for the RLP arms, and one for the others."""
-
-    rlp: V
-    others: V
-
-
-LOGITS = Each("logits", "logits")
-AS_PUBLISHED: Each[float | None] = Each(None, None)
+PLAIN = Side()
 
 
 @dataclass(frozen=True)
@@ -104,15 +99,15 @@ class CellFactory:
         protocol: str,
         task: Task,
         *,
-        rlp: Mapping[str, bool] = MappingProxyType({}),  # options of the RLP arms' objective, beside M, K and mixup
+        rlp: Side = PLAIN,
+        others: Side = PLAIN,
+        options: Mapping[str, bool] = MappingProxyType({}),  # of the RLP arms' objective, beside M, K and mixup
         baseline: Callable[..., Objective] | None = None,  # of the others, if not what they are named for
         batch_size: int | str | None = None,  # rows per step of the others (of released ones at equal epochs only)
-        momentum: Each[float | None] = AS_PUBLISHED,  # of SGD, instead of Nesterov's
         weight_decay: float | None = None,  # AdamW's, if not the paper's
-        outputs: Each[str] = LOGITS,  # the last layer
     ) -> list[Cell]:
         """The cells of a task at equal epochs and, where the protocol has them, at equal steps."""
-        made = []
+        made: list[tuple[Arm, Epochs | Steps]] = []
         n_subsets = min(self.n_subsets, self.request.at.most_subsets)
         usual = self.batch_size or self.subset_size
         at_steps = AT_EQUAL_STEPS.get(protocol)
@@ -123,28 +118,24 @@ class CellFactory:
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
+            side = rlp if ours else others
             if ours:
-                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **rlp)
+                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **options)
             else:
                 make = partial(baseline or kind.objective, mixup=mixup)
                 objective = make(batch_size or ("all" if protocol == "paper" else usual))
-            optimizer = self.optimizer(kind, momentum.rlp if ours else momentum.others, weight_decay)
-            output = outputs.rlp if ours else outputs.others
-            arm = Arm(name, objective, optimizer, protocol=protocol, output=output)
+            optimizer = self.optimizer(kind, side.momentum, weight_decay)
+            arm = Arm(name, objective, optimizer, protocol=protocol, output=side.output)
             epochs = Epochs(self.epochs if ours else self.baseline_epochs or self.epochs)
             # Equal steps are RLP's steps: its own cell is needed for either comparison.
             if self.request.budget != "steps" or (ours and at_steps):
-                made.append(self.cell(arm, task, epochs))
+                made.append((arm, epochs))
             if self.request.budget != "epochs" and at_steps:
                 same = ours or protocol != "released"
                 arm = replace(arm, protocol=at_steps, objective=objective if same else make(usual))
-                made.append(self.cell(arm, task, epochs if ours else Steps(n_subsets * self.epochs)))
-        return made
-
-    def cell(self, arm: Arm, task: Task, budget: Epochs | Steps) -> Cell:
-        """One cell with this experiment's seeds and evaluations."""
+                made.append((arm, epochs if ours else Steps(n_subsets * self.epochs)))
         seeds = self.request.seeds_for(self.experiment)
-        return Cell(arm, task, budget, seeds, evaluate_every=max(1, budget.n // self.points))
+        return [Cell(arm, task, budget, seeds, evaluate_every=max(1, budget.n // self.points)) for arm, budget in made]
 
     def optimizer(self, kind: ArmKind, momentum: float | None, weight_decay: float | None) -> OptimizerValue:
         """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set it."""
@@ -202,7 +193,7 @@ def regression_cells(
     cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
-        cells += factory.cells("corrected", replace(task, scaling="standard"), rlp={"intercept": True})
+        cells += factory.cells("corrected", replace(task, scaling="standard"), options={"intercept": True})
     return cells
 
 
@@ -233,15 +224,14 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
         random = replace(random, n_test=tests, metrics=("mse",), keep=keep)
     pixels = "cifar10-released" if dataset == "cifar10" else dataset
     first = replace(random, dataset=pixels, n_test=tests, first=True)
-    momentum = Each(rlp=images["momentum_rlp"], others=images["momentum_mse"])
-    cells = factory.cells("released", first, rlp={"float32_cutoff": True}, momentum=momentum)
+    fast, slow = (Side(momentum=images[f"momentum_{arm}"]) for arm in ("rlp", "mse"))
+    cells = factory.cells("released", first, rlp=fast, others=slow, options={"float32_cutoff": True})
     # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
     printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
     cells += printed.cells("paper", replace(random, keep=None))
     if full:
-        linear = {"intercept": False}
-        both = Each(momentum.rlp, momentum.rlp)
-        cells += factory.cells("corrected", random, rlp=linear, batch_size=min(100, size), momentum=both)
+        same = {"rlp": fast, "others": fast, "batch_size": min(100, size)}
+        cells += factory.cells("corrected", random, **same, options={"intercept": False})
     return cells
 
 
@@ -249,7 +239,7 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     """LeNet-5 on MNIST or the Moons classifier, at either size."""
     moons = dataset == "moons"
     mixed = any(ARMS[arm].mixed for arm in arms)
-    kind = data("report.toml")["classifiers"][dataset]
+    kind = REPORT["classifiers"][dataset]
     name = f"{kind['family']}-small" if small else kind["family"]
     given = PROTOCOL["classes"][name]
     hyper = HYPER[kind["family"], "small" if small else "full"]
@@ -270,20 +260,20 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
         replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
         for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
     )
-    last = "sigmoid" if moons else "softmax"
+    last = Side("sigmoid" if moons else "softmax")
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
     cells = replace(factory, hyper=hyper._replace(optimizer="adamw") if alone else hyper).cells(
         "released",
         released,
+        rlp=last,
+        others=last,
         baseline=BinaryCrossEntropy if moons else None,
         batch_size="all" if alone else None,
         weight_decay=0.01,  # torch's own, which the released classifiers leave in place
-        outputs=Each(last, last),
     )
     # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
-    described = Each(rlp="sigmoid", others="logits")
-    cells += factory.cells("paper", printed, outputs=described)
-    return cells + factory.cells("corrected", released, rlp={"intercept": False}, outputs=described)
+    cells += factory.cells("paper", printed, rlp=Side("sigmoid"))
+    return cells + factory.cells("corrected", released, rlp=Side("sigmoid"), options={"intercept": False})
 
 
 KINDS: dict[str, Callable[..., list[Cell]]] = {
@@ -291,7 +281,7 @@ KINDS: dict[str, Callable[..., list[Cell]]] = {
     "autoencoder": autoencoder_cells,
     "classifier": classifier_cells,
 }
-CATALOG = {row["name"]: row for row in frozen(data("report.toml")["section"])}
+CATALOG = {row["name"]: row for row in REPORT["section"]}
 OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained beside the paper's
 
 
@@ -317,7 +307,7 @@ def _study(name: str, request: Request) -> list[AnyCell]:
 def propositions(request: Request) -> list[AnyCell]:
     """The statements that are measured, not trained; `smoke` draws less."""
     draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
-    settings = {name: [Setting(**row) for row in rows] for name, rows in data("report.toml")["settings"].items()}
+    settings = {name: [Setting(**row) for row in rows] for name, rows in REPORT["settings"].items()}
     settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
     tasks = [Measurement(name, name, draws, tuple(variants)) for name, variants in settings.items()]
     return [Cell(Measured(), task, Steps(1), request.seeds_for("full")[:3]) for task in tasks]
@@ -333,7 +323,7 @@ def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
 
 
 # What a cell costs, for plans; stored cells correct these figures (see `lab.run.plan`).
-COST = data("report.toml")["cost"]
+COST = REPORT["cost"]
 SMALL = ("regression", "moons")  # trained by the kernel
 
 
