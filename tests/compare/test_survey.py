@@ -343,6 +343,20 @@ def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
     assert len(stub) == n + 24
 
 
+def test_the_time_is_learned_from_what_is_stored(stub, tmp_path):
+    from rlploss.lab.run import plan
+    from rlploss.lab.store import Store
+    from rlploss.lab.workers import Inline
+
+    done, new = (Request(tables, (40,), 3) for tables in (("a", "c"), ("a", "c", "e")))
+    with Store(tmp_path, code_version="x") as store:
+        for cell in done.cells():
+            store.write(cell, survey.train(cell, print))
+        todo = plan(new.cells(), store, cost=lambda cell: 10.0, workers=Inline())
+    assert {cell.task.table for cell in todo.todo} == {"e"}
+    assert set(todo.seconds.values()) == {0.1}  # what the stub says that each took
+
+
 def test_the_list_tells_the_time_and_trains_nothing(stub, tmp_path, capsys):
     assert run("--list", "--tables", "a,c", "--out", tmp_path / "s") == 0
     said = capsys.readouterr().out

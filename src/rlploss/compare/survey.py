@@ -11,9 +11,11 @@ import itertools
 import json
 import math
 import time
+import tomllib
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,26 +44,11 @@ DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
 HALVES = ("development", "held-out", "all")
 WINE = "wine"  # of the paper's datasets, and twice in the package; rules were tuned on it
 TRAITS = "(traits)"  # no name that a reader's loss could have
-ARMS = {
-    "regression": ("mse", "mse+l2", "rlp", "rlp+l2", "rlp-cv", "mse-cv", "ridge", "lasso", "boosting", "trees", "gp"),
-    "classification": (
-        "cross_entropy", "cross_entropy+l2", "rlp", "rlp+l2", "rlp-cv", "mse-cv", "logistic", "boosting", "trees",
-    ),
-}  # fmt: skip
-RIVAL = {"regression": "mse+l2", "classification": "cross_entropy+l2"}  # what RLP has to beat
+FACTS = tomllib.loads(Path(__file__).with_name("survey.toml").read_text("utf-8"))
+ARMS: dict[str, list[str]] = FACTS["arms"]
 # The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
 TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
-# Seconds of one split on one core: for any table, and for every thousand rows of a narrow one.
-COST = {
-    "ridge": (0.04, 0.0), "lasso": (0.04, 0.0), "logistic": (0.1, 0.1), "gp": (0.06, 0.1), "trees": (0.3, 0.5),
-    "boosting": (0.6, 0.3), "rlp": (0.9, 1.2), "rlp+l2": (0.9, 1.2), "rlp-cv": (2.5, 9.0), "mse-cv": (2.5, 9.0),
-    TRAITS: (0.2, 0.5),
-}  # fmt: skip
-NETWORK_COST, OWN_COST = (0.7, 1.2), (14.0, 24.0)  # of other networks, and of those that the kernel does not know
-CV_LABELS = {
-    "regression": {"rlp-cv": "RLPRegressorCV", "mse-cv": "its MSE-only twin"},
-    "classification": {"rlp-cv": "RLPClassifierCV", "mse-cv": "its twin without RLP"},
-}
+Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
 
 
 @dataclass(frozen=True)
@@ -88,6 +75,11 @@ class SurveyTask(Part):
     rows: int
     outside: bool = False
     kind: str = "regression"
+
+    @property
+    def draw(self) -> Draw:
+        """How rows of the table are drawn."""
+        return self.rows, self.outside
 
     @property
     def family(self) -> str:
@@ -152,8 +144,8 @@ def contender(name: str, kind: str, loss: str = "") -> Contender:
     """An arm as the comparison knows it."""
     if loss:
         return contenders_for(kind, None, {name: from_json(json.loads(loss))}, session=False)[-1]
-    if name in CV_LABELS[kind]:
-        return Contender(name, CV_LABELS[kind][name], model=name)
+    if name in FACTS["labels"][kind]:
+        return Contender(name, FACTS["labels"][kind][name], model=name)
     return next(one for one in contenders_for(kind) if one.name == name)
 
 
@@ -222,7 +214,7 @@ class SurveyRows(Trainer):
 
     def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
         """Return the models that an arm tries."""
-        if arm.model not in CV_LABELS[self.task]:
+        if arm.model not in FACTS["labels"][self.task]:
             return super().tries(arm, n_rows, seed)
         made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
         return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
@@ -285,6 +277,7 @@ def expected_seconds(cell: SurveyCell) -> float:
     """Seconds on one core; stored cells correct it."""
     rows = load_rows(cell.task.table)
     n, d = min(cell.task.rows, len(rows.X)), rows.X.shape[1]
-    start, more = OWN_COST if cell.arm.loss else COST.get(cell.arm.arm, NETWORK_COST)
+    costs = FACTS["cost"]
+    start, more = costs["own"] if cell.arm.loss else costs.get(cell.arm.arm, costs["network"])
     each = start + more * n / 1000 * (1 + d / 50)
     return len(cell.seeds) * float(each) * min(1.0, 0.2 + cell.budget.n / STEPS)

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from rlploss import __version__
 from rlploss._progress import duration
-from rlploss.compare.survey import STEPS
-from rlploss.compare.survey_results import TRAIT_WORDS, WORDS, Draw, Effect, Ranks, Survey
+from rlploss.compare.survey import FACTS, STEPS, Draw
+from rlploss.compare.survey_results import TRAIT_WORDS, WORDS, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
@@ -22,34 +22,27 @@ from rlploss.lab.text import Scalar, number
 TONES = WORD_TONES | {"helps": "good", "hurts": "bad"}
 COLOURS = {"better": "blue", "worse": "vermillion", "level": "green", "undecided": "grey"}
 ANSWERS = {"better": "yes", "worse": "no, it hurts", "level": "no, it makes no difference", "undecided": "undecided"}
+SAID: dict[str, str] = FACTS["words"]
+TESTED = ("ratio", "low", "high", "p", "word")  # columns of a comparison
 TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 
 def build(found: Survey, out: Path) -> Report:
     """The whole report, the answer first."""
     n, effects, rival = len({task.table for task in found.cells}), found.effects(), found.labels[found.rival]
-    picture = Figure(
-        "ratios", "", f"Ratio of squared errors on test rows, RLP to {rival}, with 95 % intervals over splits; below 1 "
-        "RLP is ahead. Blue: better, vermillion: worse, green: level (the interval lies within 5 % of no difference), "
-        "grey: undecided. Diamonds are geometric means over tables.",
-        tuple(_ratios_drawing(found, draw) for draw in found.draws), 2,
-    )  # fmt: skip
+    ratios = tuple(_ratios_drawing(found, draw) for draw in found.draws)
+    picture = Figure("ratios", "", SAID["ratios"].format(rival=rival), ratios, columns=2)
     ranked = [_ranks_drawing(found, *key, found.ranks(tasks)) for key, tasks in found.groups.items() if len(tasks) > 1]
-    ranks = Figure(
-        "ranks", "", "Average ranks over tables, the best on top. Arms beside one bar cannot be told apart: their "
-        "ranks differ by less than Nemenyi's critical difference at 5 %, the line at the bottom. Friedman's p is that "
-        "of equal arms.",
-        tuple(ranked), 2,
-    )  # fmt: skip
+    ranks = (Figure("ranks", "", SAID["ranks"], tuple(ranked), columns=2),) if ranked else ()
     when = _when_lead(found, effects)
     sections = (
         Section("tables", "RLP table by table", lead=_tables_lead(found), figures=(picture,),
                 tables=(_tables_table(found),), facts=_facts(found), command=_command(found, out)),
-        Section("arms", "All arms", figures=(ranks,) if ranked else (), tables=(_pairs_table(found),)),
+        Section("arms", "All arms", figures=ranks, tables=(_pairs_table(found),)),
         Section("when", "When, if ever, does RLP help?", lead=when, tables=(_when_table(effects),) if effects else ()),
     )  # fmt: skip
     missing = found.n_tasks - len(found.cells)
-    left = (f"{missing} of {found.n_tasks} tables and draws are not whole yet and not shown.",) if missing else ()
+    left = (SAID["missing"].format(missing=missing, n=found.n_tasks),) if missing else ()
     footer = (f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",)
     title = f"Does RLP help? A survey of {n} tables"
     return Report(title, (*answers(found), when[0], *left), sections, footer=footer)
@@ -64,22 +57,22 @@ def answers(found: Survey) -> tuple[str, ...]:
     tables = f"{len({task.table for task in found.tasks(half=half)})} {half} tables"
     told = [f"Does RLP help? Squared error against {found.labels[found.rival]} on {tables}, {parts}."]
     if half == "development":
-        told[0] += " Rules of the estimators were tuned on these tables: the held-out half decides."
+        told[0] += " " + SAID["tuned"]
     others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
     for draw, tasks in groups.items():
-        if draw.outside:
-            continue
-        best, against = found.over_best(tasks, "rlp-cv", others)
-        told.append(
-            f"{found.labels['rlp-cv']} with {_where(draw)}: {_ratio(found.over(tasks, 'rlp-cv', 'mse-cv'))} times the "
-            f"error of {found.labels['mse-cv']}, and {_ratio(against)} times that of {found.labels[best]}, the best of "
-            f"{len(others)} other models."
-        )
+        _, outside = draw
+        if not outside:
+            best, against = found.over_best(tasks, "rlp-cv", others)
+            twin = found.over(tasks, "rlp-cv", "mse-cv")
+            named = {"ours": found.labels["rlp-cv"], "twin": found.labels["mse-cv"], "best": found.labels[best]}
+            numbers = {"ratio": _ratio(twin), "against": _ratio(against), "n": len(others)}
+            told.append(SAID["estimator"].format(where=_where(draw), **named, **numbers))
     return tuple(told)
 
 
 def _where(draw: Draw) -> str:
-    return f"{draw.rows:,} training rows" + (", test rows outside" if draw.outside else "")
+    rows, outside = draw
+    return f"{rows:,} training rows" + (", test rows outside" if outside else "")
 
 
 def _ratio(c: Comparison) -> str:
@@ -89,39 +82,27 @@ def _ratio(c: Comparison) -> str:
 
 def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
     if not effects:
-        return ("When RLP helps is undecided: there are fewer than eight tables.",)
+        return (SAID["few"],)
     sure = [
         f"{'falls' if e.factor < 1 else 'rises'} to {number(e.factor)} [{number(e.low)}, {number(e.high)}] with more "
-        f"{TRAIT_WORDS[e.trait][0]}"
+        f"{TRAIT_WORDS[e.trait]}"
         for e in effects
         if e.word != "undecided"
     ]
-    open_ = ", ".join(TRAIT_WORDS[e.trait][0] for e in effects if e.word == "undecided")
-    told = f"When? Per standard deviation of what is seen beforehand RLP's ratio {'; '.join(sure)}" if sure else "When?"
-    lead = f"{told}{'; ' if sure else ' '}{'undecided for ' + open_ if open_ else ''}".rstrip("; ") + "."
-    how = (
-        f"Least squares of the logarithm of the ratio on {len(effects)} traits over all {len(found.cells)} tables and "
-        "draws together; intervals are over tables drawn anew. Traits are seen in training rows alone, but for the "
-        "distance of the test rows: share of linear signal is what a plane explains of what the best of plane, trees "
-        "and kernel regression explains on rows held out, noise is the standard deviation of the rest."
-    )
-    if (said := found.foretold()) is None:
-        return lead, how
-    tried = (
-        "Fitted on development tables alone it foretells which of the two is ahead on {0} of {2} held-out tables and "
-        "draws; always naming the side that was ahead more often gives {1}."
-    )
-    return lead, how, tried.format(*said)
+    open_ = ", ".join(TRAIT_WORDS[e.trait] for e in effects if e.word == "undecided")
+    start = "When? Per standard deviation of what is seen beforehand RLP's ratio " if sure else "When? "
+    lead = start + "; ".join([*sure, *([f"undecided for {open_}"] if open_ else [])]) + "."
+    how = SAID["how"].format(traits=len(effects), n=len(found.cells))
+    foretold = found.foretold()
+    return (lead, how) if foretold is None else (lead, how, SAID["tried"].format(*foretold))
 
 
 def _tables_lead(found: Survey) -> tuple[str, ...]:
     told = []
     for (half, draw), tasks in found.groups.items():
         counts = ", ".join(f"{word} on {n}" for word, n in found.tally(tasks, "rlp", found.rival).items())
-        told.append(
-            f"{half.capitalize()}, {_where(draw)}: {counts} of {len(tasks)}; RLP's dial stood at its MSE end in "
-            f"{found.stays(tasks):.0%} of the splits."
-        )
+        n, stays = len(tasks), found.stays(tasks)
+        told.append(SAID["dial"].format(half=half.capitalize(), where=_where(draw), counts=counts, n=n, stays=stays))
     return tuple(told)
 
 
@@ -142,18 +123,13 @@ def _pairs_table(found: Survey) -> Table:
                 cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
                 exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts))
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
-    note = (
-        "Geometric mean over tables with its 95 % t-interval over tables, each table's mean over splits counted once; "
-        f"then tables on which it is {'/'.join(WORDS)}, at 5 % for each table alone, so that one in twenty level "
-        "tables looks better or worse by chance. Level: the interval lies within "
-        f"{MARGINS['ratio'][1] - 1:.0%} of no difference."
-    )
+    note = SAID["pairs"].format(words="/".join(WORDS), margin=MARGINS["ratio"][1] - 1)
     return Table(
         "pairs",
         "Ratios of squared errors over tables",
         ("half", "ratio", *map(_where, found.draws)),
         tuple(shown),
-        data_header=("half", "ours", "theirs", *Draw._fields, "ratio", "low", "high", "p", "word", "tables", *WORDS),
+        data_header=("half", "ours", "theirs", "rows", "outside", *TESTED, "tables", *WORDS),
         data_rows=tuple(exact),
         notes=(note,),
         text_columns=frozenset({1}),
@@ -167,32 +143,26 @@ def _tables_table(found: Survey) -> Table:
     exact: list[tuple[Scalar, ...]] = []
     for half in found.halves:
         for task in found.tasks(half=half):
-            c, draw = found.on(task, "rlp", found.rival), Draw.of(task)
-            by_table.setdefault(task.table, {})[draw] = Text(_ratio(c), TONES[c.word])
+            c = found.on(task, "rlp", found.rival)
+            by_table.setdefault(task.table, {})[task.draw] = Text(_ratio(c), TONES[c.word])
             traits = [found.trait(task, name) for name in TRAIT_WORDS]
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
-            exact.append((task.table, half, *draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
+            exact.append((task.table, half, *task.draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
     shown = [(name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()]
-    data = ("table", "half", "draw_rows", "outside", "ratio", "low", "high", "p", "word", *TRAIT_WORDS, *found.arms)
-    note = (
-        "Ratio of squared errors with its 95 % interval over splits, which share rows: the variance is s²·(1/n + test "
-        "rows / other rows of the table). The CSV has the traits, and the error of every arm (geometric mean over "
-        "splits)."
-    )
     return Table(
         "tables",
         f"RLP / {found.labels[found.rival]} on every table",
         ("table", *map(_where, found.draws)),
         tuple(shown),
-        data_header=data,
+        data_header=("table", "half", "draw_rows", "outside", *TESTED, *TRAIT_WORDS, *found.arms),
         data_rows=tuple(exact),
-        notes=(note,),
+        notes=(SAID["tables"],),
     )
 
 
 def _when_table(effects: Sequence[Effect]) -> Table:
     rows = [
-        (TRAIT_WORDS[e.trait][0], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
+        (TRAIT_WORDS[e.trait], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
         for e in effects
     ]
     return Table(
@@ -209,14 +179,12 @@ def _when_table(effects: Sequence[Effect]) -> Table:
 def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
     request, cells = found.request, [cell for arms in found.cells.values() for cell in arms.values()]
     return (
-        ("networks", f"one hidden layer; every loss tries 12 settings, up to {request.steps:,} steps, stopped by "
-                     "validation rows as `rlploss compare` does"),
-        (found.labels["rlp-cv"], "24 settings, and its twin 24: no dial, twice the weight decays"),
-        ("splits", f"{request.splits} random ones with a quarter of the rows, at most 1,000, for testing; half as many "
-                   "that train on rows of the half nearest to the mean and test on the other half"),
+        ("networks", SAID["networks"].format(steps=request.steps)),
+        (found.labels["rlp-cv"], SAID["estimators"]),
+        ("splits", SAID["splits"].format(splits=request.splits)),
         ("machine", str(cells[0].provenance["machine"].get("processor", ""))),
         ("computed in", duration(sum(cell.seconds for cell in cells)) + " of one core"),
-    )  # fmt: skip
+    )
 
 
 def _command(found: Survey, out: Path) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
-from rlploss.compare.survey import RIVAL, SEEN, TRAITS, Request, SurveyCell, SurveyTask, half_of
+from rlploss.compare.survey import FACTS, SEEN, TRAITS, Draw, Request, SurveyCell, SurveyTask, half_of
 from rlploss.lab import stats
 from rlploss.lab.stats import Comparison
 from rlploss.lab.study import StoredCell
@@ -19,26 +18,8 @@ from rlploss.lab.study import StoredCell
 FEWEST_TABLES = 8  # for a regression over tables, and for a word on it
 DRAWS = 2000  # of tables, with repetition
 WORDS = ("better", "level", "worse", "undecided")
-# What is seen beforehand: in words, and whether its logarithm is taken.
-TRAIT_WORDS = {
-    "rows": ("training rows", True),
-    "columns": ("columns", True),
-    "linear": ("share of linear signal", False),
-    "noise": ("noise", False),
-    "distance": ("distance of test rows", True),
-}
-
-
-class Draw(NamedTuple):
-    """How rows of a table are drawn."""
-
-    rows: int  # that train
-    outside: bool  # whether test rows lie outside
-
-    @classmethod
-    def of(cls, task: SurveyTask) -> Draw:
-        """The draw of a task."""
-        return cls(task.rows, task.outside)
+TRAIT_WORDS: dict[str, str] = FACTS["traits"]
+LOGARITHMS = ("rows", "columns", "distance")  # of these traits
 
 
 @dataclass(frozen=True)
@@ -79,7 +60,7 @@ class Survey:
         wanted = (SEEN, *request.arms)
         tasks = request.tasks
         self.request = request
-        self.rival = RIVAL[request.kind]
+        self.rival = FACTS["rival"][request.kind]
         self.labels = {arm.arm: arm.name for arm in request.arms}
         self.arms = tuple(self.labels)
         self.n_tasks = len(tasks)
@@ -88,14 +69,14 @@ class Survey:
             found = {arm.arm: cell for arm in wanted if (cell := read(request.cell(arm, task))) is not None}
             if len(found) == len(wanted):
                 self.cells[task] = found
-        self.draws = tuple(dict.fromkeys(map(Draw.of, self.cells)))
+        self.draws = tuple(dict.fromkeys(task.draw for task in self.cells))
         self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
         every = {(half, draw): self.tasks(draw, half) for half in self.halves for draw in self.draws}
         self.groups = {key: tasks for key, tasks in every.items() if tasks}
 
     def tasks(self, draw: Draw | None = None, half: str = "") -> list[SurveyTask]:
         """The tasks of a draw and a half, or of all."""
-        drawn = [task for task in self.cells if draw in (None, Draw.of(task))]
+        drawn = [task for task in self.cells if draw in (None, task.draw)]
         return [task for task in drawn if half in ("", half_of(task.table))]
 
     def errors(self, task: SurveyTask, arm: str) -> Array:
@@ -152,9 +133,9 @@ class Survey:
 
     def _regression(self, tasks: Sequence[SurveyTask]) -> tuple[Array, Array]:
         """Traits [tasks, traits], as logarithms where these are taken, and logarithms of RLP's ratio to the rival."""
-        columns = [[self.trait(task, name) for task in tasks] for name in TRAIT_WORDS]
-        taken = [np.log(c) if log else np.array(c) for c, (_, log) in zip(columns, TRAIT_WORDS.values(), strict=True)]
-        return np.column_stack(taken), np.log(self.means(tasks, "rlp") / self.means(tasks, self.rival))
+        traits = {name: np.array([self.trait(task, name) for task in tasks]) for name in TRAIT_WORDS}
+        traits |= {name: np.log(traits[name]) for name in LOGARITHMS}
+        return np.column_stack([*traits.values()]), np.log(self.means(tasks, "rlp") / self.means(tasks, self.rival))
 
     def effects(self) -> list[Effect]:
         """How the ratio to the rival depends on what is seen beforehand: least squares over all tables and draws.

@@ -50,10 +50,6 @@ class Table:
     text_columns: frozenset[int] = frozenset()
     rules: frozenset[int] = frozenset()  # rows that begin a group
 
-    def tone(self, row: int, column: int) -> str:
-        """The tone of a shown cell, empty for plain text."""
-        return getattr(self.rows[row][column], "tone", "")
-
     def __post_init__(self) -> None:
         n = len(self.header)
         for row in self.rows:
@@ -132,8 +128,8 @@ def show(console: Console, table: Table) -> None:
     for at, name in enumerate(table.header):
         drawn.add_column(name, justify="left" if at == 0 or at in table.text_columns else "right", overflow="fold")
     colours = {"good": "green", "bad": "red", "calm": "dim"}
-    for number, row in enumerate(table.rows):
-        drawn.add_row(*(RichText(str(c), style=colours.get(table.tone(number, at), "")) for at, c in enumerate(row)))
+    for row in table.rows:
+        drawn.add_row(*(RichText(str(cell), style=colours.get(getattr(cell, "tone", ""), "")) for cell in row))
     console.print(drawn)
 
 

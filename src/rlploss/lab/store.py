@@ -235,13 +235,13 @@ class Store(AbstractContextManager["Store"]):
                 raise ValueError("it is not whole")
         return StoredCell(tuple(networks), origin, seconds)
 
-    def costs(self) -> list[tuple[AnyCell, float]]:
+    def costs(self, known: Iterable[AnyCell] = ()) -> list[tuple[AnyCell, float]]:
         """(cell, seconds) of every stored cell, by whatever code: what estimates are learned from."""
-        found = []
-        for spec, seconds in self._rows("SELECT spec, seconds FROM cell"):
+        cells, found = {cell.hash: cell for cell in known}, []
+        for key, spec, seconds in self._rows("SELECT spec_hash, spec, seconds FROM cell"):
             # Another version may have other specs; an estimate can do without them.
             with suppress(*STRANGE):
-                found.append((Cell.from_spec(json.loads(spec)), seconds))
+                found.append((cells.get(key) or Cell.from_spec(json.loads(spec)), seconds))
         return found
 
     def show_what_there_is(self) -> bool:
@@ -271,8 +271,8 @@ class Store(AbstractContextManager["Store"]):
 
     def refuse_others(self, command: str) -> None:
         """Refuse a directory that another command than `reproduce`, `survey` or `compare`, the one given, has made."""
-        asked = self.requests()
-        maker = "survey" if "survey" in asked else "reproduce" if asked else "compare" if self.costs() else command
+        asked, trained = self.requests(), self._rows("SELECT 1 FROM cell LIMIT 1")
+        maker = "survey" if "survey" in asked else "reproduce" if asked else "compare" if trained else command
         if maker != command:
             raise StoreError(f"{self.directory} holds what `rlploss {maker}` made; choose another directory")
 
