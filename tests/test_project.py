@@ -73,9 +73,9 @@ LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
     "loss": 2_174,
-    "training": 3_266,
-    "tool": 8_353,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_848,
+    "training": 3_227,
+    "tool": 8_275,  # loss, training, estimators, and everything beside the rooms
+    "everything": 18_696,
 }
 
 

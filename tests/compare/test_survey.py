@@ -1,6 +1,7 @@
 """The survey: its splits and cells, its numbers over tables, its report and its command."""
 
 import math
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from scipy import stats as scipy_stats
 from rlploss import cli
 from rlploss.cli.compare import _own_losses
 from rlploss.compare import survey
-from rlploss.compare.survey import TRAITS, Request, SurveyArm, drawn_rows, load_rows, train
+from rlploss.compare.survey import TRAITS, Request, SurveyArm, SurveyTrainer, drawn_rows, load_rows
 from rlploss.compare.survey_report import answers, build
 from rlploss.compare.survey_results import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
@@ -101,6 +102,18 @@ def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", 
     request = Request((name,), (rows,), 2, steps, kind=kind)
     task = next(task for task in request.tasks if task.outside == outside)
     return request.cell(SurveyArm(arm, arm, loss), task)
+
+
+def train(cell, tell):
+    return SurveyTrainer.of([cell.task.table])(cell, tell)
+
+
+def test_a_worker_needs_no_data_of_its_own(monkeypatch):
+    sent = pickle.dumps(SurveyTrainer.of(["a"]))
+    load_rows.cache_clear()
+    monkeypatch.setattr(survey, "load_table", lambda *_, **__: pytest.fail("a worker looked for the table"))
+    found = pickle.loads(sent)(one_cell("a", "ridge"), lambda done: None)
+    assert len(found.networks) == 2
 
 
 @pytest.mark.parametrize("arm", ["ridge", "rlp", "mse+l2"])
@@ -316,7 +329,7 @@ def stub(monkeypatch):
         stored = found.cells[cell.task][cell.arm.arm]
         return CellResult(stored.networks, "none", 1, 0.1)
 
-    monkeypatch.setattr(survey, "train", made)
+    monkeypatch.setattr(survey.SurveyTrainer, "__call__", lambda _, cell, tell: made(cell, tell))
     return trained
 
 
@@ -351,7 +364,7 @@ def test_the_time_is_learned_from_what_is_stored(stub, tmp_path):
     done, new = (Request(tables, (40,), 3) for tables in (("a", "c"), ("a", "c", "e")))
     with Store(tmp_path, code_version="x") as store:
         for cell in done.cells():
-            store.write(cell, survey.train(cell, print))
+            store.write(cell, survey.SurveyTrainer({})(cell, print))
         todo = plan(new.cells(), store, cost=lambda cell: 10.0, workers=Inline())
     assert {cell.task.table for cell in todo.todo} == {"e"}
     assert set(todo.seconds.values()) == {0.1}  # what the stub says that each took

@@ -60,7 +60,8 @@ def survey(
     with Store(out, code_version=code_version(TRAINER)) as store:
         store.refuse_others(NAME)
         store.write_request(NAME, asdict(request))
-        cost, train, what = study.expected_seconds, study.train, f"{len(request.tables)} tables"
+        cost, train = study.expected_seconds, study.SurveyTrainer.of(request.tables)
+        what = f"{len(request.tables)} tables"
         run_study(what, cells, store, cost=cost, train=train, workers=team, console=console, in_turn=True)
         render(store, out, console)
 

@@ -13,6 +13,7 @@ import math
 import time
 import tomllib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -223,15 +224,26 @@ class SurveyRows(Trainer):
 # Training
 
 
-def train(cell: SurveyCell, tell: Tell) -> CellResult:
-    """Train one arm on one table with all its splits, or measure the table's traits."""
-    rows = drawn_rows(cell.task.table, cell.task.rows, cell.task.outside)
-    if cell.arm.arm == TRAITS:
-        return _measure(rows, cell, tell)
-    arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
-    table = Table(cell.task.name, cell.task.digest)
-    result = rows(Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
-    return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
+@dataclass(frozen=True, eq=False)
+class SurveyTrainer:
+    """Trains the cells of a survey. The tables come with it, so that workers need no data of their own."""
+
+    tables: dict[str, SurveyRows]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> SurveyTrainer:
+        """A trainer with these tables."""
+        return cls({name: load_rows(name) for name in names})
+
+    def __call__(self, cell: SurveyCell, tell: Tell) -> CellResult:
+        """Train one arm on one table with all its splits, or measure the table's traits."""
+        rows = replace(self.tables[cell.task.table], n_train=cell.task.rows, outside=cell.task.outside)
+        if cell.arm.arm == TRAITS:
+            return _measure(rows, cell, tell)
+        arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
+        table = Table(cell.task.name, cell.task.digest)
+        result = rows(Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell)
+        return replace(result, networks=tuple(replace(one, artifacts={}) for one in result.networks))
 
 
 def _measure(rows: SurveyRows, cell: SurveyCell, tell: Tell) -> CellResult:

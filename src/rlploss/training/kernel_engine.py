@@ -31,7 +31,7 @@ _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
 _MISSING = missing(*KERNEL_PACKAGES)
-_TOLD = "rlploss: compiling the training kernel, some ten seconds, once on this machine"
+_TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
 
