@@ -109,10 +109,11 @@ def train(cell, tell):
 
 
 def test_a_worker_needs_no_data_of_its_own(monkeypatch):
-    sent = pickle.dumps(SurveyTrainer.of(["a"]))
-    load_rows.cache_clear()
+    sent, cell = pickle.dumps(SurveyTrainer.of(["a"])), one_cell("a", "ridge")
+    for cached in (load_rows, drawn_rows):
+        cached.cache_clear()
     monkeypatch.setattr(survey, "load_table", lambda *_, **__: pytest.fail("a worker looked for the table"))
-    found = pickle.loads(sent)(one_cell("a", "ridge"), lambda done: None)
+    found = pickle.loads(sent)(cell, lambda done: None)
     assert len(found.networks) == 2
 
 
