@@ -73,9 +73,9 @@ LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
     "loss": 2_174,
-    "training": 3_227,
-    "tool": 8_275,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_696,
+    "training": 3_226,
+    "tool": 8_274,  # loss, training, estimators, and everything beside the rooms
+    "everything": 18_695,
 }
 
 

@@ -282,9 +282,8 @@ def fit_planes(data, intercept, summed, projector):
         sure[u] = orthonormal(view(taken, 0, (M, d)), intercept, rows, rounds)
         fill(view(projector, u * q * M, (q * M,)), data.x.dtype.type(0))
         for j in range(rows.shape[0]):
-            factor, into = 1 / math.sqrt(M), projector[u, 0 if summed else j]
-            if summed:
-                factor = rows[j].sum()
+            factor = rows[j].sum() if summed else 1 / math.sqrt(M)
+            into = projector[u, 0 if summed else j]
             for i in range(M):
                 into[i] += factor * rows[j, i]
     return sure
