@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import scipy.linalg.cython_blas  # noqa: F401 - loads the BLAS that is asked about
 import torch
-from threadpoolctl import threadpool_info
 
 from benchmarks.common import Row
+from rlploss.training.tiles import BITS
 
 SUITES = ("core", "subsets", "training", "engines", "estimators", "compare")
 README = Path(__file__).with_name("README.md")
@@ -28,14 +27,6 @@ BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 def load(name: str) -> Any:
     """The module of one suite."""
     return importlib.import_module(f"benchmarks.bench_{name}")
-
-
-def blas() -> str:
-    """The BLAS of scipy, whose products the kernel uses, and the processor that it takes this one for."""
-    for found in threadpool_info():
-        if found["user_api"] == "blas" and Path(found["filepath"]).parent.name.startswith("scipy"):
-            return f"{found['internal_api']} {found['version']} for {found['architecture']}"
-    return "a BLAS of the system"
 
 
 def table(rows: list[Row]) -> str:
@@ -70,9 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     machine = (
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"{platform.machine()}, {blas()}"
+        f"{platform.machine()}, vectors of {BITS} bits"
     )
-    core = os.environ.get("OPENBLAS_CORETYPE")
     results: dict[str, list[Row]] = {}
     text = README.read_text() if README.exists() else "# Benchmarks\n"
     for name in options.only.split(","):
@@ -86,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             body += "\n\n" + table(suite.costs(quick=options.quick))
         if not options.json:
             print(body, end="\n\n", flush=True)
-        place = name if core is None else f"{name}, OPENBLAS_CORETYPE={core}"
+        place = f"{name}, vectors of {BITS} bits" if "NUMBA_CPU_FEATURES" in os.environ else name
         text = put(text, place, f"Measured with {machine}.\n\n{body}")
     if options.json:
         print(json.dumps({"machine": machine, "results": results}, indent=2, ensure_ascii=False))

@@ -56,6 +56,7 @@ FILES = {
         "engine",
         "kernel_types",
         "compiling",
+        "tiles",
         "kernel_losses",
         "kernel",
         "kernel_engine",
@@ -66,7 +67,7 @@ FILES = {
 }
 HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_values", "_version"}
 OUTSIDE = {"torch", "numpy", "filelock"}  # packages that are always there; torch brings filelock
-KERNEL = {"numba", "scipy", "threadpoolctl"}
+KERNEL = {"numba", "llvmlite"}  # numba brings llvmlite
 HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", "platformdirs", "joblib", "dask"}
 
 LINES_PER_FILE = 400

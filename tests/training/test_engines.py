@@ -33,7 +33,6 @@ from rlploss import (
     fit,
     seeded,
 )
-from rlploss.training import kernel_engine
 from rlploss.training.engine import ModuleEngine
 from rlploss.training.job import make_job
 from rlploss.training.kernel_engine import read_chain
@@ -411,16 +410,3 @@ def test_training_that_goes_on_takes_the_settings_of_its_own_optimizer() -> None
         engines.append(ModuleEngine(job))
     engines[1].load_state_dict(engines[0].state_dict())
     assert engines[1].optimizer.param_groups[0]["weight_decay"] == 0.5
-
-
-@pytest.mark.parametrize("few", [0, 16])
-def test_engines_agree_whichever_way_products_with_few_inputs_are_taken(few: int, monkeypatch: Any) -> None:
-    """Which of the two is faster depends on the BLAS; both must be right. 13 rows are no whole fours."""
-    monkeypatch.setattr(kernel_engine, "_few", lambda: few)
-    X = torch.randn(60, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ends = []
-    for engine in ("kernel", "torch"):
-        net = seeded(lambda: RegressionNet(7), 0).double()
-        fit(net, X, X.sum(1).sin(), MSE(13), budget=Steps(200), engine=engine)
-        ends.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
-    torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-12)

@@ -60,7 +60,7 @@ def forget() -> None:
 def _folder() -> Path:
     """Where compiled code of these sources is kept: in `RLPLOSS_CACHE`, else in the user's own cache folder."""
     here, digest = Path(__file__).parent, hashlib.sha256()
-    for name in ("compiling", "kernel", "kernel_losses", "kernel_types"):
+    for name in ("compiling", "kernel", "kernel_losses", "kernel_types", "tiles"):
         digest.update((here / f"{name}.py").read_bytes())
     usual = {
         "win32": Path(os.environ.get("LOCALAPPDATA", Path.home())),

@@ -19,7 +19,7 @@ from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import Callback, ChosenMetrics, EarlyStopping, Evaluator, History
 from rlploss.training.job import Adam, Budget, ChosenOptimizer, Job, Problem, Schedule, make_job
-from rlploss.training.kernel_engine import KERNEL_PACKAGES, KernelEngine, blas, why_not_kernel
+from rlploss.training.kernel_engine import KernelEngine, why_not_kernel
 from rlploss.training.loop import Loop, Supervision
 from rlploss.training.objectives import RLP, Objective
 from rlploss.training.rows import Array, Inputs
@@ -214,7 +214,6 @@ def train(
                 made, reason = _choose_engine(job, engine, watch.path(replica))
                 loops.append(Loop(job, made, watch, reporter, reason, replica))
                 if pool is None and isinstance(made, KernelEngine):
-                    stack.enter_context(blas().limit(limits=1, user_api="blas"))
                     stack.callback(torch.set_num_threads, threads)
                     # torch has one thread in each of the pool's too: bits must not depend on how many
                     workers = ThreadPoolExecutor(threads, "rlploss", torch.set_num_threads, (1,))
@@ -243,7 +242,7 @@ def _choose_engine(job: Job, engine: str, path: Path | None) -> tuple[Engine, st
     if wanted == "torch":
         return ModuleEngine(job), because
     if wanted == "kernel":
-        need("kernel", 'engine="kernel"', *KERNEL_PACKAGES)
+        need("kernel", 'engine="kernel"', "numba")
     reason = why_not_kernel(job, any_size=wanted == "kernel")
     if reason is None:
         return KernelEngine(job), "a dense chain on the CPU" if wanted == "auto" else because

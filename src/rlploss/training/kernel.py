@@ -1,4 +1,4 @@
-"""The kernel: many steps of one dense network in one compiled call without a lock. Loops by numba, products by BLAS.
+"""The kernel: many steps of one dense network in one compiled call without a lock.
 
 A step is what a torch user would write: gather rows, forward, value and gradient of the loss, backward, update. Sizes,
 activations, losses and optimisers are values at run time, so there is one compiled function for each floating type.
@@ -16,6 +16,7 @@ import numpy as np
 from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import cached, compiled, view
 from rlploss.training.kernel_losses import copy, fill, log_sum_exp, of_subsets, orthonormal, pointwise
+from rlploss.training.tiles import PLAIN, RELU, WHERE_POSITIVE, dots, product
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
 TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
@@ -59,29 +60,23 @@ def tanh(z):
 
 
 @compiled
-def activate(z, bias, kind):
-    """Add the bias to z [B, n] and apply the activation, in place."""
+def activate(z, kind):
+    """Apply the activation to z [B, n], in place."""
     zero, one = z.dtype.type(0), z.dtype.type(1)
-    B, n = z.shape
-    flat = view(z, 0, (B * n,))
-    for i in range(B):
-        row = z[i]
-        if kind == kt.RELU:
-            for j in range(n):
-                row[j] = max(row[j] + bias[j], zero)
-        else:
-            for j in range(n):
-                row[j] += bias[j]
-    if kind == kt.TANH:
+    flat = view(z, 0, (z.size,))
+    if kind == kt.RELU:
+        for i in range(flat.size):
+            flat[i] = max(flat[i], zero)
+    elif kind == kt.TANH:
         tanh(flat)
     elif kind == kt.SIGMOID:
-        for i in range(B * n):
+        for i in range(flat.size):
             flat[i] = one / (one + math.exp(-flat[i]))
     elif kind == kt.SOFTMAX:
-        for i in range(B):
+        for i in range(z.shape[0]):
             row = z[i]
             log_sum = log_sum_exp(row)
-            for j in range(n):
+            for j in range(row.size):
                 row[j] = math.exp(row[j] - log_sum)
 
 
@@ -93,12 +88,10 @@ def through_activation(back, out, kind):
     if kind == kt.RELU:
         for i in range(h.size):
             g[i] = g[i] if h[i] > zero else zero
-    elif kind == kt.TANH:
+    elif kind == kt.TANH or kind == kt.SIGMOID:  # 1 − h², or h − h²
+        constant, slope = (one, zero) if kind == kt.TANH else (zero, one)
         for i in range(h.size):
-            g[i] *= one - h[i] * h[i]
-    elif kind == kt.SIGMOID:
-        for i in range(h.size):
-            g[i] *= h[i] * (one - h[i])
+            g[i] *= constant + h[i] * (slope - h[i])
     elif kind == kt.SOFTMAX:
         for i in range(out.shape[0]):
             row, mine = out[i], back[i]
@@ -112,83 +105,62 @@ def through_activation(back, out, kind):
 @compiled
 def forward(chain, theta, work, B, room):
     """Run the network on the B rows at the start of work.acts; every layer has room for `room` rows there."""
-    start, acts = 0, work.acts
+    start, acts, one = 0, work.acts, np.intp(1)
     for layer in range(chain.activations.size):
-        n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
+        n_in, n_out, kind = chain.widths[layer], chain.widths[layer + 1], chain.activations[layer]
         x = view(acts, start, (B, n_in))
         start += room * n_in
         out = view(acts, start, (B, n_out))
         at, bias = chain.weights[layer], chain.biases[layer]
+        begin = view(theta, max(bias, 0), (n_out if bias >= 0 else 0,))
         if n_out > 1:
-            np.dot(x, view(theta, at, (n_in, n_out)), out)
+            after = RELU if kind == kt.RELU else PLAIN
+            product(x, n_in, one, view(theta, at, (n_in, n_out)), out, begin, after, out)
         else:
-            np.dot(x, view(theta, at, (n_in,)), view(out, 0, (B,)))
-        activate(
-            out, view(theta, bias, (n_out,)) if bias >= 0 else view(work.zeros, 0, (n_out,)), chain.activations[layer]
-        )
+            dots(x, view(theta, at, (n_in,)), view(out, 0, (B,)))
+            for i in range(B if bias >= 0 else 0):
+                out[i, 0] += begin[0]
+        if kind != kt.RELU or n_out == 1:
+            activate(out, kind)
 
 
 @compiled
 def backward(chain, theta, work, B, room, start):
     """From the gradient of the last output, which begins at work.back[start], to that of all parameters."""
     acts, back, gradient = work.acts, work.back, work.gradient
-    for layer in range(chain.activations.size - 1, -1, -1):
-        n_in, n_out = chain.widths[layer], chain.widths[layer + 1]
+    none, one, plain = view(theta, 0, (0,)), np.intp(1), np.intp(PLAIN)
+    last = chain.activations.size - 1
+    for layer in range(last, -1, -1):
+        n_in, n_out, kind = chain.widths[layer], chain.widths[layer + 1], chain.activations[layer]
         g = view(back, start, (B, n_out))
-        through_activation(g, view(acts, start, (B, n_out)), chain.activations[layer])
+        if kind != kt.RELU or layer == last:
+            through_activation(g, view(acts, start, (B, n_out)), kind)
         start -= room * n_in
         at, bias = chain.weights[layer], chain.biases[layer]
         x, before = view(acts, start, (B, n_in)), view(back, start, (B, n_in))
+        ones, bias_change = view(work.ones, 0, (1, B)), view(gradient, max(bias, 0), (1 if bias >= 0 else 0, n_out))
         if n_out > 1:
-            change = view(gradient, at, (n_in, n_out))
-            if n_in > chain.few:
-                np.dot(x.T, g, change)
-            else:
-                thin_product(x, g, change)
-            if layer > 0:
-                np.dot(g, view(theta, at, (n_in, n_out)).T, before)
+            change, turned = view(gradient, at, (n_in, n_out)), view(work.turned, 0, (n_out, n_in))
+            product(x, one, n_in, g, change, none, plain, change)
+            product(ones, B, one, g, bias_change, none, plain, bias_change)
+            transpose(view(theta, at, (n_in, n_out)), view(turned, 0, (n_out if layer > 0 else 0, n_in)))
         else:
-            column, weight = view(g, 0, (B,)), view(theta, at, (n_in,))
-            np.dot(x.T, column, view(gradient, at, (n_in,)))
-            for i in range(B if layer > 0 else 0):  # BLAS is slow at a product of two vectors
-                row, factor = before[i], column[i]
-                for j in range(n_in):
-                    row[j] = factor * weight[j]
-        if bias >= 0:
-            column_sums(g, view(gradient, bias, (n_out,)))
+            column, turned = view(g, 0, (1, B)), view(theta, at, (1, n_in))
+            change = view(gradient, at, (1, n_in))
+            product(column, B, one, x, change, none, plain, change)
+            dots(column, view(ones, 0, (B,)), view(bias_change, 0, (bias_change.size,)))
+        if layer > 0:
+            after = WHERE_POSITIVE if chain.activations[layer - 1] == kt.RELU else PLAIN
+            product(g, n_out, one, turned, before, none, after, x)
 
 
 @compiled
-def thin_product(x, g, out):
-    """Put xᵀg into out [d, n] for x [B, d] with few columns, at which BLAS may be slow: four rows at a time."""
-    fill(view(out, 0, (out.size,)), out.dtype.type(0))
-    fours = x.shape[0] // 4 * 4
-    for i in range(0, fours, 4):
-        g0, g1, g2, g3 = g[i], g[i + 1], g[i + 2], g[i + 3]
-        for k in range(x.shape[1]):
-            row, a, b, c, d = out[k], x[i, k], x[i + 1, k], x[i + 2, k], x[i + 3, k]
-            for j in range(row.size):
-                row[j] += a * g0[j] + b * g1[j] + c * g2[j] + d * g3[j]
-    for i in range(fours, x.shape[0]):
-        for k in range(x.shape[1]):
-            for j in range(out.shape[1]):
-                out[k, j] += x[i, k] * g[i, j]
-
-
-@compiled
-def column_sums(a, out):
-    """Sum the rows of a [B, n] into out [n]."""
-    fill(out, out.dtype.type(0))
-    if out.size == 1:  # rows of one number are one long row
-        column, total = view(a, 0, (a.size,)), out[0]
-        for i in range(a.size):
-            total += column[i]
-        out[0] = total
-        return
-    for i in range(a.shape[0]):
-        row = a[i]
-        for j in range(out.size):
-            out[j] += row[j]
+def transpose(a, out):
+    """Put a [m, n] into out [n, m]."""
+    for i in range(out.shape[0]):
+        row = out[i]
+        for j in range(row.size):
+            row[j] = a[j, i]
 
 
 @compiled

@@ -6,7 +6,6 @@ import math
 import sys
 import threading
 import time
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,7 @@ CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
 _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-KERNEL_PACKAGES = ("numba", "scipy", "threadpoolctl")
-_MISSING = missing(*KERNEL_PACKAGES)
+_MISSING = missing("numba")
 _TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
@@ -76,7 +74,7 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
 def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     """Why a job cannot be trained by the kernel, or, if sizes count, should not; None if it can."""
     if _MISSING:
-        return f"{_MISSING[0]} is not installed (pip install 'rlploss[kernel]')"
+        return "numba is not installed (pip install 'rlploss[kernel]')"
     if distributed.current().world > 1:
         return "several processes train together"
     if job.table.x.device.type != "cpu":
@@ -97,23 +95,6 @@ def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
     if not any_size and (products > MOST_PRODUCTS or n_parameters > MOST_PARAMETERS):
         return f"a step takes {products:.0e} multiplications, which torch does as fast"
     return None
-
-
-@cache
-def blas() -> Any:
-    """What sets the number of BLAS's threads, by which small products lose, and on which bits must not depend."""
-    import scipy.linalg.cython_blas  # noqa: F401 - numba's products call it: it must be loaded to be found
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-@cache
-def _few() -> int:
-    """Inputs up to which the kernel's own loop beats BLAS, which has fast small products for AVX-512 only."""
-    fast = ("SkylakeX", "Cooperlake", "SapphireRapids")
-    ours = [library for library in blas().info() if "scipy" in library["filepath"]]
-    return 0 if any(library.get("architecture") in fast for library in ours) else 16
 
 
 class KernelEngine(Engine):
@@ -143,7 +124,7 @@ class KernelEngine(Engine):
         biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
         widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
         w, a, s, b = (np.array(part, np.int64) for part in (widths, activations, starts[::2], biases))
-        self._net = kt.Chain(w, a, s, b, few=_few())
+        self._net = kt.Chain(w, a, s, b)
         optimizer: Any = job.optimizer  # a value, as `why_not_kernel` has seen
         self._lr = optimizer.lr
         kind = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)]
@@ -151,8 +132,9 @@ class KernelEngine(Engine):
         momentum = float(getattr(optimizer, "momentum", 0.0))
         self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
         B, C, P = self.feed.most_rows, table.n_outputs, len(self._theta)
-        sizes = [B * sum(widths), B * sum(widths), B * C, B * C, 2 * B * C, B * C, P, P, max(widths)]
-        self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in sizes))
+        room = [B * sum(widths), B * sum(widths), B * C, B * C, 2 * B * C, B * C, P, P, max(sizes), B]
+        self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in room))
+        self._work.ones[:] = 1
         self._ready_for: Tensor | None = None  # the rows that the two below are made for
         self._rows: Any = None
         self._loss: Any = None

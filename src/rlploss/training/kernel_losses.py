@@ -8,6 +8,7 @@ import numpy as np
 
 from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import compiled, view
+from rlploss.training.tiles import PLAIN, dots, product
 
 CONDITION = 1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
 
@@ -82,12 +83,15 @@ def projected(W, residual_weight, residual, back, seen, scale):
     """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
     M, C = residual.shape
     r, g, z = view(residual, 0, (M * C,)), view(back, 0, (M * C,)), view(seen, 0, (W.shape[0] * C,))
+    q, none, one, plain = W.shape[0], view(residual, 0, (0,)), np.intp(1), np.intp(PLAIN)
     if C == 1:
-        np.dot(W, r, z)
-        np.dot(W.T, z, g)
+        dots(W, r, z)
+        row = view(back, 0, (1, M))
+        product(view(seen, 0, (1, q)), q, one, W, row, none, plain, row)
     else:
-        np.dot(W, residual, view(seen, 0, (W.shape[0], C)))
-        np.dot(W.T, view(seen, 0, (W.shape[0], C)), back)
+        into = view(seen, 0, (q, C))
+        product(W, M, one, residual, into, none, plain, into)
+        product(W, one, M, into, back, none, plain, back)
     value = 0.0
     two = residual.dtype.type(2 * scale)
     if residual_weight == 0:
@@ -130,7 +134,8 @@ def orthonormal(x, intercept, rows, rounds):
         for i in range(M):
             row[i] *= 1 / norm
     for _ in range(rounds):
-        np.dot(Q, Q.T, G)
+        for j in range(d):
+            dots(Q, Q[j], G[j])
         size = 0.0
         for j in range(d):  # G = LLᵀ, column by column, and the rows of L⁻¹
             for k in range(j):
@@ -152,7 +157,7 @@ def orthonormal(x, intercept, rows, rounds):
             size += root * root
         if not math.sqrt(d * size) < CONDITION:
             return False
-        np.dot(inverse, Q, own)
+        product(inverse, d, np.intp(1), Q, own, view(Q, 0, (0,)), np.intp(PLAIN), own)
         copy(view(own, 0, (d * M,)), view(Q, 0, (d * M,)))
     if intercept:
         fill(rows[d], 1 / math.sqrt(M))
@@ -177,7 +182,10 @@ def of_subsets(loss, data, s, pred, target, back, work):
     k = (high - low) // M
     scale = 1.0 / (k * C)
     if loss.kind == kt.FORM:
-        np.dot(loss.form, residual, back)
+        if C == 1:
+            dots(loss.form, r, view(back, 0, (B,)))
+        else:
+            product(loss.form, B, np.intp(1), residual, back, view(r, 0, (0,)), np.intp(PLAIN), back)
         for i in range(B):
             for j in range(C):
                 value += residual[i, j] * back[i, j]

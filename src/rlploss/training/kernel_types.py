@@ -18,7 +18,6 @@ class Chain(NamedTuple):
     activations: Any
     weights: Any  # offset of weight [n_in, n_out]: torch's the other way round, so that products read it in order
     biases: Any  # offset of bias [n_out]; -1: none
-    few: int  # inputs of a layer up to which a loop beats BLAS at the gradient of its weight
 
 
 class Rows(NamedTuple):
@@ -77,4 +76,5 @@ class Work(NamedTuple):
     seen: Any  # [B·C], since W has at most as many rows as a subset
     gradient: Any  # [P]
     before: Any  # [P] the weights before the update
-    zeros: Any  # [widest layer] a bias that is not there
+    turned: Any  # [largest weight] transposed
+    ones: Any  # [B]
