@@ -21,6 +21,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
 import figures  # noqa: E402 - found by the path above
 import hatch_build  # noqa: E402 - as above
+import notes  # noqa: E402 - as above
 import readme  # noqa: E402 - as above
 
 import rlploss  # noqa: E402 - as above
@@ -53,24 +54,6 @@ autodoc_typehints = "none"  # signatures without them are readable at 360 px; th
 autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_google_docstring = napoleon_numpy_docstring = True
 add_module_names = False
-
-
-def departures() -> str:
-    """Every NOTE[DIFF] of the source: its place, and what it says up to the end of its sentence."""
-    rows = ["| where | what differs, and why |", "|---|---|"]
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, 1):
-            if "NOTE[DIFF]" not in line:
-                continue
-            said = line.partition("NOTE[DIFF]")[2].lstrip(": ")
-            for more in lines[number:]:
-                if said.endswith(".") or not more.strip(' #"'):
-                    break
-                said += " " + more.strip(' #"')
-            place = f"{path.relative_to(ROOT).as_posix()}#L{number}"
-            rows.append(f"| [{path.name}]({HOME}/blob/main/{place}) | {said.replace('|', '&#124;')} |")
-    return "\n".join(rows)
 
 
 def verdict_table() -> str:
@@ -128,7 +111,7 @@ def write_if_new(path: Path, text: str) -> None:
 def prepare(app: object) -> None:
     """Draw the figures, and collect what pages include."""
     figures.draw()
-    write_if_new(HERE / "_parts" / "departures.md", departures())
+    write_if_new(HERE / "_parts" / "departures.md", notes.departures(HOME))
     write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
     write_if_new(HERE / "_parts" / "commands.md", commands())
     write_if_new(HERE / "_parts" / "compare-times.md", compare_times())

@@ -269,6 +269,32 @@ def test_every_difference_from_the_paper_is_on_the_page_that_lists_them():
     assert not [name for name in marked if name not in page]
 
 
+def docs_module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_list_of_differences_holds_sentences_and_no_source_code():
+    notes = docs_module("notes")
+    rows = notes.departures("HOME").splitlines()[2:]
+    assert len(rows) == sum(path.read_text().count("NOTE[DIFF]") for path in PACKAGE.rglob("*.py"))
+    for row in rows:
+        said = row.split(" | ")[1].removesuffix(" |")
+        assert said.endswith("."), f"end the note with a full stop: {row}"
+        assert len(said) < 300, row
+        assert not re.search(r"\w\(|\w = [a-z]|:$", said), f"source code: {row}"
+
+
+def test_a_note_ends_with_its_comment_or_docstring():
+    notes = docs_module("notes")
+    source = ["x = 1  # NOTE[DIFF]: no full stop", "y = 2", "# NOTE[DIFF]: two", "# lines.", "z = 3",
+              '"""NOTE[DIFF]: a docstring', 'goes on"""', "w = 4", '    """NOTE[DIFF]: one line."""', "v = 5"]  # fmt: skip
+    said = {1: "no full stop", 3: "two lines.", 6: "a docstring goes on", 9: "one line."}
+    assert dict(notes.notes(source)) == said
+
+
 def test_readme_keeps_its_promise():
     head = "\n".join((ROOT / "README.md").read_text().splitlines()[:35])
     assert "make demo" in head
@@ -284,9 +310,7 @@ def test_links_in_documents_lead_somewhere():
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_results():
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "docs" / "readme.py")
-    readme = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme)
+    readme = docs_module("readme")
     text = (ROOT / "README.md").read_text()
     assert all(f"<!-- begin: {name} -->\n" in text for name in readme.BLOCKS)
     assert readme.render(text) == text, "run `python docs/readme.py`"
