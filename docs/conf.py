@@ -57,12 +57,12 @@ add_module_names = False
 
 
 def verdict_table() -> str:
-    """Every claim with its verdict, where that holds, and the evidence, folded."""
-    rows = ["| claim | verdict | evidence |", "|---|---|---|"]
-    for row in readme.read(readme.PAPER / "claims.csv"):
-        verdict = ", ".join(filter(None, (row["verdict"], row["scope"])))
+    """Every claim with its number on the map, its verdict, where that holds, and the evidence, folded."""
+    rows = ["| | claim | verdict | evidence |", "|---|---|---|---|"]
+    for number, row in enumerate(readme.read(readme.PAPER / "claims.csv"), 1):
+        verdict = ", ".join(filter(None, (f"{readme.SIGNS.get(row['verdict'], '–')} {row['verdict']}", row["scope"])))
         evidence = f"<details><summary>show</summary>{cell(row['evidence'])}</details>"
-        rows.append(f"| {cell(row['text'])} | {cell(verdict)} | {evidence} |")
+        rows.append(f"| {number} | {cell(row['text'])} | {cell(verdict)} | {evidence} |")
     return "\n".join(rows)
 
 

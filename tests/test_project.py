@@ -290,7 +290,7 @@ def test_the_list_of_differences_holds_sentences_and_no_source_code():
 def test_a_note_ends_with_its_comment_or_docstring():
     notes = docs_module("notes")
     source = ["x = 1  # NOTE[DIFF]: no full stop", "y = 2", "# NOTE[DIFF]: two", "# lines.", "z = 3",
-              '"""NOTE[DIFF]: a docstring', 'goes on"""', "w = 4", '    """NOTE[DIFF]: one line."""', "v = 5"]  # fmt: skip
+              '"""NOTE[DIFF]: a docstring', 'goes on"""', "w = 4", '"""NOTE[DIFF]: one line."""', "v = 5"]  # fmt: skip
     said = {1: "no full stop", 3: "two lines.", 6: "a docstring goes on", 9: "one line."}
     assert dict(notes.notes(source)) == said
 
