@@ -6,14 +6,21 @@ executes pages while they are built.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import jupyter_client
+import nbformat
 import typer
+from docutils import nodes
+from jupyter_core.paths import jupyter_runtime_dir
+from traitlets import default
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -28,7 +35,8 @@ import rlploss  # noqa: E402 - as above
 from rlploss.cli import make_app  # noqa: E402 - as above
 
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-HOME = hatch_build.urls(settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"])["Repository"]
+OWNER = settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"]
+HOME, SITE = (hatch_build.urls(OWNER)[name] for name in ("Repository", "Documentation"))
 
 project, author, copyright = "rlploss", "rlploss contributors", "rlploss contributors"
 version = release = rlploss.__version__
@@ -48,12 +56,32 @@ myst_heading_anchors = 3
 myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": {"url": "{{path}}"}}
 nb_execution_mode, nb_execution_raise_on_error, nb_execution_timeout = "auto", True, 300
 nb_merge_streams = True
+# While nobody owns the project its own addresses lead nowhere.
+linkcheck_ignore = [f"{re.escape(url)}.*" for url in (HOME, SITE) if OWNER == "OWNER"]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # signatures without them are readable at 360 px; the docstrings say what goes in
 autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_google_docstring = napoleon_numpy_docstring = True
 add_module_names = False
+
+
+class LocalKernels(jupyter_client.AsyncKernelManager):
+    """Kernels that are spoken to over a local socket: over TCP each warns that anybody may listen."""
+
+    @default("transport")
+    def _local(self) -> str:
+        return "ipc" if os.name == "posix" else "tcp"
+
+    def _ip_default(self) -> str:
+        if self.transport == "tcp":
+            return super()._ip_default()
+        room = Path(jupyter_runtime_dir())  # a kernel has a working directory of its own: the path is absolute
+        room.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(room / uuid4().hex)
+
+
+jupyter_client.AsyncKernelManager = LocalKernels  # what executes notebooks has no setting for it
 
 
 def verdict_table() -> str:
@@ -146,6 +174,32 @@ def reports(app: Any, error: Exception | None) -> None:
             shutil.copyfile(path, copy)
 
 
+def notebook(app: Any, error: Exception | None) -> None:
+    """Put the tour on the site as a notebook with its outputs; its links lead back to the site."""
+    made = Path(app.outdir).parent / "jupyter_execute" / "tour.ipynb"
+    if error is None and made.exists():
+        tour = nbformat.read(made, as_version=4)
+        for part in tour.cells:
+            if part.cell_type == "markdown":
+                part.source = re.sub(r"\]\((\w+)\.md", rf"]({SITE}\1.html", part.source)
+        nbformat.write(tour, Path(app.outdir) / made.name)
+
+
+def scrolling(app: object, tree: nodes.document) -> None:
+    """Put every picture into a box that scrolls on a narrow screen."""
+    for image in list(tree.findall(nodes.image)):
+        if isinstance(image.parent, nodes.paragraph):
+            image.parent["classes"].append("scrolls")
+        else:
+            image.replace_self(nodes.container("", image.deepcopy(), classes=["scrolls"]))
+
+
+def buttons(app: object, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """Pages that the build writes cannot be edited, or viewed, in the repository."""
+    if page.startswith("api/"):
+        context["theme_top_of_page_buttons"] = []
+
+
 def linked(page: Path) -> list[str]:
     """The files beside a report that it links to."""
     found = dict.fromkeys(re.findall(r'href="((?:tables|figures)/[^"#]+)"', page.read_text(encoding="utf-8")))
@@ -161,8 +215,11 @@ def plain(app: object, what: str, name: str, item: object, options: object, line
 
 
 def setup(app: Any) -> None:
-    """Connect the four."""
+    """Connect all of them."""
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
     app.connect("builder-inited", prepare)
     app.connect("source-read", outside)
+    app.connect("doctree-read", scrolling)
+    app.connect("html-page-context", buttons)
     app.connect("build-finished", reports)
+    app.connect("build-finished", notebook)

@@ -254,4 +254,4 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.1, -0.6)
     axes.grid(visible=False)
-    axes.tick_params(labelsize=6.5)
+    axes.tick_params(labelsize=7.5)
