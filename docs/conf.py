@@ -6,6 +6,7 @@ executes pages while they are built.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -37,6 +38,8 @@ from rlploss.cli import make_app  # noqa: E402 - as above
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OWNER = settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"]
 HOME, SITE = (hatch_build.urls(OWNER)[name] for name in ("Repository", "Documentation"))
+
+logging.getLogger("traitlets").setLevel("WARNING")  # a theme of Pygments, once imported, shows what others remark
 
 project, author, copyright = "rlploss", "rlploss contributors", "rlploss contributors"
 version = release = rlploss.__version__
@@ -181,7 +184,7 @@ def notebook(app: Any, error: Exception | None) -> None:
         tour = nbformat.read(made, as_version=4)
         for part in tour.cells:
             if part.cell_type == "markdown":
-                part.source = re.sub(r"\]\((\w+)\.md", rf"]({SITE}\1.html", part.source)
+                part.source = re.sub(r"\]\((\w+)\.md", rf"]({SITE}\1.html", part.source).replace("](site:", f"]({SITE}")
         nbformat.write(tour, Path(app.outdir) / made.name)
 
 

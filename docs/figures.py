@@ -162,7 +162,8 @@ def dial(path: Path) -> None:
         axes.set(
             yscale="log", xlabel=f"subset size M, of {SIZES[-1]} rows", ylabel="test error, divided by that of MSE"
         )
-        axes.legend(frameon=False, fontsize=8, title=f"dashed: MSE with weight decay {DECAY}", title_fontsize=8)
+        axes.legend(frameon=False, fontsize=8, title=f"dashed: MSE with weight decay {DECAY}", title_fontsize=8,
+                    loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # fmt: skip
 
 
 TONES = {  # the colour of each word that is a verdict; the others are grey
