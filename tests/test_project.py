@@ -322,6 +322,22 @@ def test_links_in_documents_lead_somewhere():
                     assert anchor in anchors(there), f"{path.name} links to {target}#{anchor}"
 
 
+def test_figures_of_documents_are_drawn_by_a_command_and_have_a_dark_twin():
+    drawn = ast.parse((ROOT / "docs" / "figures.py").read_text())
+    table = next(node.value for node in drawn.body if getattr(getattr(node, "target", None), "id", "") == "DRAWINGS")
+    names = {key.value for key in table.keys}
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        found = re.findall(
+            r"\{image\} figures/(\S+)-(light|dark)\.svg\n:class: only-(\w+).*\n:alt: (.+)", path.read_text()
+        )
+        assert all(theme == shown for _, theme, shown, _ in found), path.name
+        assert {name for name, *_ in found} <= names, path.name
+        light, dark = ([(n, alt) for n, theme, _, alt in found if theme == which] for which in ("light", "dark"))
+        assert light == dark, path.name
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', (ROOT / "README.md").read_text()):
+        assert (ROOT / name).exists(), name
+
+
 def test_the_numbers_of_the_readme_are_those_of_the_results():
     readme = docs_module("readme")
     text = (ROOT / "README.md").read_text()
