@@ -6,14 +6,22 @@ executes pages while they are built.
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import jupyter_client
+import nbformat
 import typer
+from docutils import nodes
+from jupyter_core.paths import jupyter_runtime_dir
+from traitlets import default
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -21,13 +29,17 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT), str(HERE)]
 
 import figures  # noqa: E402 - found by the path above
 import hatch_build  # noqa: E402 - as above
+import notes  # noqa: E402 - as above
 import readme  # noqa: E402 - as above
 
 import rlploss  # noqa: E402 - as above
 from rlploss.cli import make_app  # noqa: E402 - as above
 
 settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-HOME = hatch_build.urls(settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"])["Repository"]
+OWNER = settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"]
+HOME, SITE = (hatch_build.urls(OWNER)[name] for name in ("Repository", "Documentation"))
+
+logging.getLogger("traitlets").setLevel("WARNING")  # a theme of Pygments, once imported, shows what others remark
 
 project, author, copyright = "rlploss", "rlploss contributors", "rlploss contributors"
 version = release = rlploss.__version__
@@ -47,6 +59,8 @@ myst_heading_anchors = 3
 myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": {"url": "{{path}}"}}
 nb_execution_mode, nb_execution_raise_on_error, nb_execution_timeout = "auto", True, 300
 nb_merge_streams = True
+# The notebook is written after the links are checked. While nobody owns the project its own addresses lead nowhere.
+linkcheck_ignore = [r"tour\.ipynb", *(f"{re.escape(url)}.*" for url in (HOME, SITE) if OWNER == "OWNER")]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # signatures without them are readable at 360 px; the docstrings say what goes in
@@ -55,31 +69,31 @@ napoleon_google_docstring = napoleon_numpy_docstring = True
 add_module_names = False
 
 
-def departures() -> str:
-    """Every NOTE[DIFF] of the source: its place, and what it says up to the end of its sentence."""
-    rows = ["| where | what differs, and why |", "|---|---|"]
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, 1):
-            if "NOTE[DIFF]" not in line:
-                continue
-            said = line.partition("NOTE[DIFF]")[2].lstrip(": ")
-            for more in lines[number:]:
-                if said.endswith(".") or not more.strip(' #"'):
-                    break
-                said += " " + more.strip(' #"')
-            place = f"{path.relative_to(ROOT).as_posix()}#L{number}"
-            rows.append(f"| [{path.name}]({HOME}/blob/main/{place}) | {said.replace('|', '&#124;')} |")
-    return "\n".join(rows)
+class LocalKernels(jupyter_client.AsyncKernelManager):
+    """Kernels that are spoken to over a local socket: over TCP each warns that anybody may listen."""
+
+    @default("transport")
+    def _local(self) -> str:
+        return "ipc" if os.name == "posix" else "tcp"
+
+    def _ip_default(self) -> str:
+        if self.transport == "tcp":
+            return super()._ip_default()
+        room = Path(jupyter_runtime_dir())  # a kernel has a working directory of its own: the path is absolute
+        room.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(room / uuid4().hex)
+
+
+jupyter_client.AsyncKernelManager = LocalKernels  # what executes notebooks has no setting for it
 
 
 def verdict_table() -> str:
-    """Every claim with its verdict, where that holds, and the evidence, folded."""
-    rows = ["| claim | verdict | evidence |", "|---|---|---|"]
-    for row in readme.read(readme.PAPER / "claims.csv"):
-        verdict = ", ".join(filter(None, (row["verdict"], row["scope"])))
+    """Every claim with its number on the map, its verdict, where that holds, and the evidence, folded."""
+    rows = ["| | claim | verdict | evidence |", "|---|---|---|---|"]
+    for number, row in enumerate(readme.read(readme.PAPER / "claims.csv"), 1):
+        verdict = ", ".join(filter(None, (f"{readme.SIGNS.get(row['verdict'], '–')} {row['verdict']}", row["scope"])))
         evidence = f"<details><summary>show</summary>{cell(row['evidence'])}</details>"
-        rows.append(f"| {cell(row['text'])} | {cell(verdict)} | {evidence} |")
+        rows.append(f"| {number} | {cell(row['text'])} | {cell(verdict)} | {evidence} |")
     return "\n".join(rows)
 
 
@@ -128,7 +142,7 @@ def write_if_new(path: Path, text: str) -> None:
 def prepare(app: object) -> None:
     """Draw the figures, and collect what pages include."""
     figures.draw()
-    write_if_new(HERE / "_parts" / "departures.md", departures())
+    write_if_new(HERE / "_parts" / "departures.md", notes.departures(HOME))
     write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
     write_if_new(HERE / "_parts" / "commands.md", commands())
     write_if_new(HERE / "_parts" / "compare-times.md", compare_times())
@@ -163,6 +177,32 @@ def reports(app: Any, error: Exception | None) -> None:
             shutil.copyfile(path, copy)
 
 
+def notebook(app: Any, error: Exception | None) -> None:
+    """Put the tour on the site as a notebook with its outputs; its links lead back to the site."""
+    made = Path(app.outdir).parent / "jupyter_execute" / "tour.ipynb"
+    if error is None and made.exists():
+        tour = nbformat.read(made, as_version=4)
+        for part in tour.cells:
+            if part.cell_type == "markdown":
+                part.source = re.sub(r"\]\((\w+)\.md", rf"]({SITE}\1.html", part.source).replace("](site:", f"]({SITE}")
+        nbformat.write(tour, Path(app.outdir) / made.name)
+
+
+def scrolling(app: object, tree: nodes.document) -> None:
+    """Put every picture into a box that scrolls on a narrow screen."""
+    for image in list(tree.findall(nodes.image)):
+        if isinstance(image.parent, nodes.paragraph):
+            image.parent["classes"].append("scrolls")
+        else:
+            image.replace_self(nodes.container("", image.deepcopy(), classes=["scrolls"]))
+
+
+def buttons(app: object, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """Pages that the build writes cannot be edited, or viewed, in the repository."""
+    if page.startswith("api/"):
+        context["theme_top_of_page_buttons"] = []
+
+
 def linked(page: Path) -> list[str]:
     """The files beside a report that it links to."""
     found = dict.fromkeys(re.findall(r'href="((?:tables|figures)/[^"#]+)"', page.read_text(encoding="utf-8")))
@@ -178,8 +218,11 @@ def plain(app: object, what: str, name: str, item: object, options: object, line
 
 
 def setup(app: Any) -> None:
-    """Connect the four."""
+    """Connect all of them."""
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
     app.connect("builder-inited", prepare)
     app.connect("source-read", outside)
+    app.connect("doctree-read", scrolling)
+    app.connect("html-page-context", buttons)
     app.connect("build-finished", reports)
+    app.connect("build-finished", notebook)

@@ -1,4 +1,4 @@
-"""The figures of the site and of the README: every one from numbers computed here, once light and once dark.
+"""The figures of the site and of the README, light and dark: from numbers computed here, or from docs/results.
 
 python docs/figures.py [DIRECTORY]
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +25,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
+from rlploss.compare.survey_report import ratios_drawing
+from rlploss.lab import figures as lab
+from rlploss.paper.studies import ARMS
 
 HERE = Path(__file__).parent
 INK = {"light": "#222222", "dark": "#dddddd"}
@@ -110,11 +115,12 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
 
 
 SIZES = (7, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
+DECAY = 0.1  # of the weights, in the dial's figure
 
 
 @cache
-def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
-    """Test error of RLP divided by that of MSE, by subset size, at equal steps: with label noise and without."""
+def dial_ratios(seeds: int = 8) -> dict[str, tuple[list[float], float]]:
+    """Test error divided by that of MSE, at equal steps: of RLP by subset size, and of MSE with weight decay."""
     n = SIZES[-1]
     truths: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
         "linear, noisy": (lambda x: x[:, :3].sum(1), 1.0),
@@ -122,12 +128,12 @@ def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
         "strongly nonlinear, no noise": (lambda x: torch.sin(2 * x[:, 0]) * x[:, 1], 0.0),
     }
 
-    def errors(objective: MSE | RLP) -> np.ndarray:
+    def errors(objective: MSE | RLP, decay: float = 0.0) -> np.ndarray:
         done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(5), seed), problems, objective, budget=Steps(2000),
-                         optimizer=Adam(3e-3))  # fmt: skip
+                         optimizer=Adam(3e-3, weight_decay=decay))  # fmt: skip
         return np.array([history.last("mse") for history in done])
 
-    found: dict[str, list[float]] = {}
+    found: dict[str, tuple[list[float], float]] = {}
     for name, (truth, noise) in truths.items():
         problems = []
         for seed in range(seeds):
@@ -138,20 +144,26 @@ def dial_ratios(seeds: int = 8) -> dict[str, list[float]]:
             problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
         mse = errors(MSE(batch_size="all"))
         objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 500, subsets_per_step="all") for m in SIZES]
-        found[name] = [float(np.exp(np.mean(np.log(errors(objective) / mse)))) for objective in objectives]
+        *rlp, decayed = [
+            float(np.exp(np.mean(np.log(found_errors / mse))))
+            for found_errors in (*map(errors, objectives), errors(MSE(batch_size="all"), DECAY))
+        ]
+        found[name] = rlp, decayed
     return found
 
 
 def dial(path: Path) -> None:
     """Test error against the subset size."""
     with figure(path) as (axes,):
-        for (name, ratio), color in zip(dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True):
+        for (name, (ratio, decayed)), color in zip(dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True):
             axes.plot(SIZES, ratio, "o-", ms=4, color=color, label=name)
+            axes.axhline(decayed, lw=1, ls="--", color=color)
         axes.axhline(1, lw=0.6, color=LABEL)
         axes.set(
             yscale="log", xlabel=f"subset size M, of {SIZES[-1]} rows", ylabel="test error, divided by that of MSE"
         )
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, title=f"dashed: MSE with weight decay {DECAY}", title_fontsize=8,
+                    loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # fmt: skip
 
 
 TONES = {  # the colour of each word that is a verdict; the others are grey
@@ -164,19 +176,98 @@ TONES = {  # the colour of each word that is a verdict; the others are grey
 
 
 def verdict_map(path: Path) -> None:
-    """A tile per claim of the paper, coloured by its verdict, from docs/results."""
+    """A tile per claim of the paper, with the number, the sign and the colour of its verdict, from docs/results."""
     found, across = readme.verdicts(), 5
     down = math.ceil(len(found) / across)
     with figure(path, 1, (8.6, 0.5 * down + 0.8)) as (axes,):
         for i, (name, (_, verdict)) in enumerate(found.items()):
-            x, y = i % across, -(i // across)
+            x, y, sign = i % across, -(i // across), readme.SIGNS.get(verdict, "–")
             axes.add_patch(Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, "#b4b4b4"), lw=0))
-            axes.text(x + 0.5, y + 0.5, name, ha="center", va="center", fontsize=7.5, color="#111111")
+            axes.text(x + 0.05, y + 0.5, f"{i + 1}", va="center", fontsize=7.5, color="#111111")
+            axes.text(x + 0.52, y + 0.5, name, ha="center", va="center", fontsize=7, color="#111111")
+            axes.text(x + 0.95, y + 0.5, sign, ha="right", va="center", fontsize=8, color="#111111")
         used = dict.fromkeys(verdict for _, verdict in found.values())
         keys = [Rectangle((0, 0), 1, 1, color=TONES.get(word, "#b4b4b4")) for word in used]
-        axes.legend(keys, used, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, fontsize=8)
+        axes.legend(
+            keys,
+            [f"{readme.SIGNS.get(word, '–')}  {word}" for word in used],
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            ncols=2,
+            frameon=False,
+            fontsize=8,
+        )
         axes.set(xlim=(0, across), ylim=(1 - down, 1))
         axes.axis("off")
+
+
+# What the lab draws, from the tables of docs/results: its own figures are light only, and wider than a page.
+PAPER = {"ink": lab.INK, "muted": lab.MUTED, "grid": lab.GRID} | {name: on for name, (on, _, _) in lab.STYLES.items()}
+NIGHT = {"ink": "#e8eaee", "muted": "#a7adb8", "grid": "#343943"} | {
+    name: on for name, (_, on, _) in lab.STYLES.items()
+}
+
+
+def stored(path: Path, panels: list[lab.Panel | lab.Drawing]) -> None:
+    """Two panels in a row, without a background, in the colours of the file's theme."""
+    with tempfile.TemporaryDirectory() as room:
+        svg, _ = lab.save(lab.Figure(path.stem, "", "", tuple(panels), columns=2), Path(room))
+        text = svg.read_text(encoding="utf-8").replace("fill: #ffffff", "fill: none")
+    if path.stem.endswith("-dark"):
+        for name, colour in PAPER.items():
+            text = text.replace(colour, NIGHT[name])
+    path.write_text(text, encoding="utf-8")
+
+
+def survey(path: Path) -> None:
+    """RLP beside MSE+L2 on every table of the survey: a panel for each draw."""
+    tables, means = (readme.read(readme.RESULTS / "survey" / "tables" / f"{name}.csv") for name in ("tables", "pairs"))
+
+    def shown(name: str, row: dict[str, str]) -> tuple[str, float, float, float, str]:
+        return name, float(row["ratio"]), float(row["low"]), float(row["high"]), row["word"]
+
+    drawn: dict[tuple[str, str], list[tuple[str, float, float, float, str]]] = {}
+    for mean in means:
+        if (mean["ours"], mean["theirs"]) == ("rlp", "mse+l2"):
+            key = mean["rows"], mean["outside"]
+            found = [row for row in tables if (row["draw_rows"], row["outside"], row["half"]) == (*key, mean["half"])]
+            rows = sorted((shown(row["table"], row) for row in found), key=lambda row: row[1])
+            drawn.setdefault(key, []).extend([shown(f"{mean['half']}, {len(found)} tables", mean), *rows])
+    panels = list[lab.Panel | lab.Drawing]()
+    for (n, outside), rows in drawn.items():
+        where = ", test rows outside" if outside == "True" else ""
+        panels.append(ratios_drawing(f"{int(n):,} training rows{where}", rows))
+    stored(path, panels)
+
+
+def curves(path: Path) -> None:
+    """A figure of the paper, a row for each dataset: equal epochs and equal steps. What was not run has no panel."""
+    name, styles = path.stem.rpartition("-")[0], {arm.label: arm.style for arm in ARMS.values()}
+    sweep = {"noise": "β", "shift": "γ"}.get(name, "")
+    marks = [row for row in readme.read(readme.PAPER / "table1.csv")
+             if row["protocol"] == "released" and row["trained_with"] in ("mse", "rlp")]  # fmt: skip
+    lines: dict[str, dict[str, list[list[float]]]] = {}
+    for row in readme.read(readme.RESULTS / "paper" / "figures" / f"fig-{name}-main.csv"):
+        numbers = [float(row[key]) for key in ("x", "mean", "low", "high")]
+        lines.setdefault(row["panel"], {}).setdefault(row["line"], []).append(numbers)
+
+    def panel(title: str) -> lab.Panel:
+        task, _, budget = title.rpartition(", equal ")
+        marked = task.partition(" (")[0] if budget == "epochs" and not sweep else ""
+        values = [(ARMS[row["trained_with"]], row) for row in marks if readme.NAMES.get(row["dataset"]) == marked]
+        levels = [(f"{arm.label}, published", float(row["published_mean"]), arm.style) for arm, row in values]
+        return lab.Panel(
+            title,
+            sweep or {"steps": "optimiser steps"}.get(budget, budget),
+            "test MSE",
+            tuple(lab.Line(arm, styles[arm], *np.array(rows).T) for arm, rows in lines[title].items()),
+            x_log=budget == "steps" and not sweep,
+            y_log=True,
+            levels=tuple(levels),
+        )
+
+    pairs = Counter(title.rpartition(", ")[0] for title in lines)
+    stored(path, [panel(title) for title in sorted(lines, key=lambda title: -pairs[title.rpartition(", ")[0]])])
 
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
@@ -185,6 +276,10 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     "spectrum": spectrum,
     "dial": dial,
     "verdicts": verdict_map,
+    "survey": survey,
+    "curves": curves,
+    "noise": curves,
+    "shift": curves,
 }
 
 

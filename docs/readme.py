@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,8 @@ RESULTS = ROOT / "docs" / "results"
 PAPER = RESULTS / "paper" / "tables"
 NAMES = {"california": "California", "wine": "Wine", "linear": "Linear", "nonlinear": "Nonlinear",
          "mnist": "MNIST", "cifar10": "CIFAR-10"}  # fmt: skip
+SIGNS = {"reproduced": "✓", "reproduced, undecided at equal steps": "✓?", "reproduced, but gone at equal steps": "✓✗",
+         "undecided": "?", "not reproduced": "✗"}  # fmt: skip
 SEEDS = 30  # of Table 1, unless its row says otherwise
 
 
@@ -59,7 +62,8 @@ def verdicts() -> dict[str, tuple[str, str]]:
 def claims() -> str:
     """How many claims got which verdict, in a sentence."""
     counts = Counter(verdict for _, verdict in verdicts().values())
-    return f"Of the paper's {counts.total()} claims: {'; '.join(f'{n} {word}' for word, n in counts.items())}."
+    told = "; ".join(f"{n} {word} ({SIGNS.get(word, '–')})" for word, n in counts.items())
+    return f"Of the paper's {counts.total()} claims: {told}."
 
 
 def speed() -> str:
@@ -71,10 +75,33 @@ def speed() -> str:
         for block in ("training", "training, OPENBLAS_CORETYPE=Haswell")
     )
     rows = [
-        f"| {what.partition(':')[0]} | {times} × | {detail} | {slower} × |"
+        f"| {words(what)} | {times} | {units(detail, float(times))} | {slower} |"
         for (what, times, detail), (_, slower, _) in zip(plain, narrow, strict=True)
     ]
-    return "\n".join(["| | beside the released loop | | with AVX2 alone |", "|---|---|---|---|", *rows])
+    head = "| | times as fast as the released loop | | with AVX2 alone |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
+
+
+MEASURED = {  # rows of the benchmarks, in the README's words
+    "fit, one network, RLP step": "one network (`fit`)",
+    "30 seeds as a fleet": "30 networks at once (`fit_fleet`)",
+    "Table 1, 30 seeds": "30 networks on a table like Nonlinear",
+}
+
+
+def words(what: str) -> str:
+    """The name of a row of the benchmarks, before its colon, in the README's words."""
+    name = what.partition(":")[0]
+    return next(
+        (ours + name.removeprefix(theirs) for theirs, ours in MEASURED.items() if name.startswith(theirs)), name
+    )
+
+
+def units(detail: str, times: float) -> str:
+    """What was measured, with its units: steps per second, and minutes instead of hours."""
+    detail = re.sub(r"(\S+) against (\S+) per second", r"\1 against \2 steps per second, all 30 counted", detail)
+    seconds = re.match(r"([\d.]+) s instead of ", detail)
+    return f"{seconds[1]} s instead of {float(seconds[1]) * times / 60:.0f} min" if seconds else detail
 
 
 PAIRS = {
@@ -115,13 +142,16 @@ def extremes(n: str) -> str:
     """Which table of each half is farthest from all others in the ratio to boosting, and by how much."""
     found = [row for row in read(RESULTS / "survey" / "tables" / "tables.csv")
              if row["outside"] == "False" and row["draw_rows"] == n]  # fmt: skip
-    told = []
+    told, exact = [], True
     for half in dict.fromkeys(row["half"] for row in found):
-        ratios = {row["table"]: float(row["rlp-cv"]) / float(row["boosting"]) for row in found if row["half"] == half}
+        rows = {row["table"]: row for row in found if row["half"] == half}
+        ratios = {table: float(row["rlp-cv"]) / float(row["boosting"]) for table, row in rows.items()}
         table = max(ratios, key=lambda name: abs(math.log(ratios[name])))
         told.append(f"{short(ratios[table])} on {table} ({half})")
+        exact &= float(rows[table]["linear"]) > 0.9999 and float(rows[table]["noise"]) < 0.01
     shown = f"with {int(n):,} training rows `RLPRegressorCV` / boosting is {' and '.join(told)}"
-    return f"One table in each half makes intervals wide: {shown}."
+    why = " On these two the target is an exact linear function of the columns." if exact else ""
+    return f"One table in each half makes intervals wide: {shown}.{why}"
 
 
 def compare() -> str:
@@ -130,7 +160,25 @@ def compare() -> str:
     return "\n".join(f"> {line}<br>" for line in text.strip().splitlines()).removesuffix("<br>")
 
 
-BLOCKS = {"compare": compare, "table1": table1, "claims": claims, "survey": survey, "speed": speed}
+def checkout() -> str:
+    """How to get the repository, whose owner pyproject.toml names, and what to do in it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    owner = settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"]
+    return f"""```
+git clone https://github.com/{owner}/rlploss && cd rlploss
+make demo   # Linear and Nonlinear of Table 1 at full length: three minutes, after the first installation
+make test   # the tests: five minutes, after the first installation (make test-all: every one)
+```"""
+
+
+BLOCKS = {
+    "checkout": checkout,
+    "compare": compare,
+    "table1": table1,
+    "claims": claims,
+    "survey": survey,
+    "speed": speed,
+}
 
 
 def render(text: str) -> str:

@@ -1,7 +1,7 @@
 """RLP on the features of a frozen encoder: planes in 24 dimensions instead of 784 pixels, where RLP would be MSE.
 
-    python examples/frozen_encoder.py                    # about a minute; MNIST is fetched once
-    python examples/frozen_encoder.py --data digits      # small images that come with scikit-learn: seconds
+    python examples/frozen_encoder.py                    # some seconds, once MNIST is fetched
+    python examples/frozen_encoder.py --data digits      # small images that come with scikit-learn
 
 The encoder is the first half of an autoencoder, trained on images without labels. On its 24 features a head learns
 to tell the digits from few labelled images: with MSE and with RLP, from the same start, with the same number of steps.

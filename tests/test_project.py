@@ -270,6 +270,32 @@ def test_every_difference_from_the_paper_is_on_the_page_that_lists_them():
     assert not [name for name in marked if name not in page]
 
 
+def docs_module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_list_of_differences_holds_sentences_and_no_source_code():
+    notes = docs_module("notes")
+    rows = notes.departures("HOME").splitlines()[2:]
+    assert len(rows) == sum(path.read_text().count("NOTE[DIFF]") for path in PACKAGE.rglob("*.py"))
+    for row in rows:
+        said = row.split(" | ")[1].removesuffix(" |")
+        assert said.endswith("."), f"end the note with a full stop: {row}"
+        assert len(said) < 300, row
+        assert not re.search(r"\w\(|\w = [a-z]|:$", said), f"source code: {row}"
+
+
+def test_a_note_ends_with_its_comment_or_docstring():
+    notes = docs_module("notes")
+    source = ["x = 1  # NOTE[DIFF]: no full stop", "y = 2", "# NOTE[DIFF]: two", "# lines.", "z = 3",
+              '"""NOTE[DIFF]: a docstring', 'goes on"""', "w = 4", '"""NOTE[DIFF]: one line."""', "v = 5"]  # fmt: skip
+    said = {1: "no full stop", 3: "two lines.", 6: "a docstring goes on", 9: "one line."}
+    assert dict(notes.notes(source)) == said
+
+
 def test_readme_keeps_its_promise():
     head = "\n".join((ROOT / "README.md").read_text().splitlines()[:35])
     assert "make demo" in head
@@ -277,17 +303,44 @@ def test_readme_keeps_its_promise():
     assert "|" in head, "a result within the first 35 lines"
 
 
+def anchors(path):
+    """The anchors of a document's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
 def test_links_in_documents_lead_somewhere():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
-            if not target.startswith(("http://", "https://", "mailto:")):
-                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]:
+        if "_parts" in path.parts:  # written by the build
+            continue
+        for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]+))?\)", path.read_text()):
+            if not target.startswith(
+                ("http://", "https://", "mailto:", "site:")
+            ):  # site: is a file that the build writes
+                there = path.parent / target if target else path
+                assert there.exists(), f"{path.name} links to {target}"
+                if anchor and there.suffix == ".md" and "{include} _parts/commands.md" not in there.read_text():
+                    assert anchor in anchors(there), f"{path.name} links to {target}#{anchor}"
+
+
+def test_figures_of_documents_are_drawn_by_a_command_and_have_a_dark_twin():
+    drawn = ast.parse((ROOT / "docs" / "figures.py").read_text())
+    table = next(node.value for node in drawn.body if getattr(getattr(node, "target", None), "id", "") == "DRAWINGS")
+    names = {key.value for key in table.keys}
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        found = re.findall(
+            r"\{image\} figures/(\S+)-(light|dark)\.svg\n:class: only-(\w+).*\n:alt: (.+)", path.read_text()
+        )
+        assert all(theme == shown for _, theme, shown, _ in found), path.name
+        assert {name for name, *_ in found} <= names, path.name
+        light, dark = ([(n, alt) for n, theme, _, alt in found if theme == which] for which in ("light", "dark"))
+        assert light == dark, path.name
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', (ROOT / "README.md").read_text()):
+        assert (ROOT / name).exists(), name
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_results():
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "docs" / "readme.py")
-    readme = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readme)
+    readme = docs_module("readme")
     text = (ROOT / "README.md").read_text()
     assert all(f"<!-- begin: {name} -->\n" in text for name in readme.BLOCKS)
     assert readme.render(text) == text, "run `python docs/readme.py`"

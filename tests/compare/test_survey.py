@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as MplFigure
 from scipy import stats as scipy_stats
 
 from rlploss import cli
 from rlploss.cli.compare import _own_losses
 from rlploss.compare import survey
 from rlploss.compare.survey import TRAITS, Request, SurveyArm, SurveyTrainer, drawn_rows, load_rows
-from rlploss.compare.survey_report import answers, build
+from rlploss.compare.survey_report import answers, build, ratios_drawing
 from rlploss.compare.survey_results import WORDS, Ranks, Survey
 from rlploss.datasets.tables import SurveyTable
 from rlploss.lab import report, stats
@@ -416,3 +417,15 @@ def test_words_have_a_colour_and_a_tone():
     from rlploss.compare import survey_report
 
     assert set(WORDS) == set(survey_report.COLOURS) == set(survey_report.ANSWERS) <= set(survey_report.TONES)
+
+
+def test_an_interval_that_leaves_the_picture_ends_in_an_arrow():
+    rows = [("held-out, 2 tables", 1.0, 0.9, 1.1, "undecided"), ("both", 1.0, 0.01, 99.0, "undecided"),
+            ("right", 1.2, 1.1, np.inf, "worse"), ("inside", 0.9, 0.8, 1.0, "level")]  # fmt: skip
+    axes = MplFigure().add_subplot()
+    ratios_drawing("100 training rows", rows).draw(axes)
+    drawn = [(line.get_marker(), int(line.get_ydata()[0])) for line in axes.lines]
+    assert [row for marker, row in drawn if marker == "<"] == [1]
+    assert [row for marker, row in drawn if marker == ">"] == [1, 2]
+    assert [row for marker, row in drawn if marker == "D"] == [0]
+    assert [row for marker, row in drawn if marker == "o"] == [1, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -149,15 +150,9 @@ def _tables_table(found: Survey) -> Table:
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
             exact.append((task.table, half, *task.draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
     shown = [(name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()]
-    return Table(
-        "tables",
-        f"RLP / {found.labels[found.rival]} on every table",
-        ("table", *map(_where, found.draws)),
-        tuple(shown),
-        data_header=("table", "half", "draw_rows", "outside", *TESTED, *TRAIT_WORDS, *found.arms),
-        data_rows=tuple(exact),
-        notes=(SAID["tables"],),
-    )
+    header = ("table", "half", "draw_rows", "outside", *TESTED, *TRAIT_WORDS, *found.arms)
+    return Table("tables", f"RLP / {found.labels[found.rival]} on every table", ("table", *map(_where, found.draws)),
+                 tuple(shown), data_header=header, data_rows=tuple(exact), notes=(SAID["tables"],))  # fmt: skip
 
 
 def _when_table(effects: Sequence[Effect]) -> Table:
@@ -165,15 +160,10 @@ def _when_table(effects: Sequence[Effect]) -> Table:
         (TRAIT_WORDS[e.trait], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
         for e in effects
     ]
-    return Table(
-        "when",
-        "How RLP's ratio changes with one standard deviation more",
-        ("trait", "factor", "95 % interval", "more of it"),
-        tuple(rows),
-        data_header=("trait", "factor", "low", "high", "word"),
-        data_rows=tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects),
-        text_columns=frozenset({3}),
-    )
+    exact = tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects)
+    return Table("when", "How RLP's ratio changes with one standard deviation more",
+                 ("trait", "factor", "95 % interval", "more of it"), tuple(rows), text_columns=frozenset({3}),
+                 data_header=("trait", "factor", "low", "high", "word"), data_rows=exact)  # fmt: skip
 
 
 def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
@@ -201,30 +191,37 @@ def _command(found: Survey, out: Path) -> str:
 
 def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
     """Every table as a row, sorted, the halves apart."""
-    rows: list[tuple[str, Comparison, str]] = []  # label, ratio, marker
+    rows: list[tuple[str, Comparison]] = []
     for (half, drawn), tasks in found.groups.items():
         if drawn == draw:
-            made = [(task.table, found.on(task, "rlp", found.rival), "o") for task in tasks]
-            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival), "D"))
+            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival)))
+            made = [(task.table, found.on(task, "rlp", found.rival)) for task in tasks]
             rows += sorted(made, key=lambda row: row[1].effect)
-    effects = np.array([c.effect for _, c, _ in rows])
+    return ratios_drawing(_where(draw), [(name, c.effect, c.low, c.high, c.word) for name, c in rows])
+
+
+def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Drawing:
+    """Rows of name, ratio, its interval and its word; those of many tables have a comma, and a diamond."""
+    effects = np.array([effect for _, effect, *_ in rows])
     low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
 
     def paint(axes: Axes) -> None:
-        _name_rows(axes, [name for name, _, _ in rows])
+        _name_rows(axes, [name for name, *_ in rows])
         axes.axvline(1.0, color=MUTED, linewidth=0.8)
-        for at, (_, c, marker) in enumerate(rows):
-            colour, ends = STYLES[COLOURS[c.word]][0], np.clip([c.low, c.high], low / 2, high * 2)
-            axes.plot(ends, [at, at], color=colour, linewidth=1.1)
-            axes.plot(np.clip(c.effect, low, high), at, marker, color=colour, markersize=5 if marker == "D" else 3)
+        for at, (name, effect, *ends, word) in enumerate(rows):
+            style: dict[str, Any] = {"color": STYLES[COLOURS[word]][0], "clip_on": False}
+            axes.plot(np.clip(ends, low, high), [at, at], linewidth=1.1, **style)
+            for end, edge, arrow in ((-ends[0], -low, "<"), (ends[1], high, ">")):
+                axes.plot(abs(edge), at, arrow if end > edge else "", markersize=3.5, **style)
+            marker, size = ("D", 5) if ", " in name else ("o", 3)
+            axes.plot(np.clip(effect, low, high), at, marker, markersize=size, **style)
         axes.set(xscale="log", xlim=(low, high))
         axes.minorticks_off()
         axes.set_xticks(ticks := [tick for tick in TICKS if low <= tick <= high], [f"{tick:g}" for tick in ticks])
 
-    said = "; ".join(f"{name} {number(c.effect)} ({c.word})" for name, c, _ in rows)
-    data = tuple((name, float(at), c.effect) for at, (name, c, _) in enumerate(rows))
-    size = (4.8, 0.9 + 0.17 * len(rows))
-    return Drawing(_where(draw), paint, f"Ratio of squared errors: {said}.", size, data)
+    said = "; ".join(f"{name} {number(effect)} ({word})" for name, effect, *_, word in rows)
+    data = tuple((name, float(at), effect) for at, (name, effect, *_) in enumerate(rows))
+    return Drawing(title, paint, f"Ratio of squared errors: {said}.", (4.8, 0.9 + 0.17 * len(rows)), data)
 
 
 def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing:
@@ -257,4 +254,4 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.1, -0.6)
     axes.grid(visible=False)
-    axes.tick_params(labelsize=6.5)
+    axes.tick_params(labelsize=7.5)

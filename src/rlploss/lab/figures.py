@@ -224,16 +224,16 @@ def save(figure: Figure, directory: Path) -> list[Path]:
     if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
         return [svg, png]
     columns = min(figure.columns, len(figure.panels))
-    rows = math.ceil(len(figure.panels) / columns)
-    width, height = (max(panel.size[k] for panel in figure.panels) for k in (0, 1))
+    width, starts = max(panel.size[0] for panel in figure.panels), range(0, len(figure.panels), columns)
+    heights = [max(panel.size[1] for panel in figure.panels[at : at + columns]) for at in starts]
     legend = [label for label, _, _ in figure.legend()]
     foot = 0.35 if legend else 0.0
     with _style():
-        made = MplFigure(figsize=(columns * width, rows * height + foot))
+        made = MplFigure(figsize=(columns * width, sum(heights) + foot))
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             row, column = divmod(index, columns)
-            axes = _draw(made, panel, column * width, (rows - row) * height + foot - panel.size[1])
+            axes = _draw(made, panel, column * width, sum(heights[row:]) + foot - panel.size[1])
             handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         if legend:
             shown = [label for label in legend if label in handles]

@@ -258,7 +258,7 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     task = Task(name, name if moons else dataset, kind["model"], metrics=("accuracy", "f1"), keep=keep)
     printed, released = (
         replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
-        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours
+        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours.
     )
     last = Side("sigmoid" if moons else "softmax")
     alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
