@@ -273,9 +273,9 @@ def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
 
     After this no other types are accepted: numba would compile again for seconds, in silence.
     """
-    from rlploss.training.compiling import forget
+    from rlploss.training.compiling import forget, level_two
 
-    with _LOCK:
+    with _LOCK, level_two():
         if (run, dtype) in _READY:
             return
         told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
