@@ -8,8 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,6 @@ def cached(function: Any) -> Any:
     made = _njit(cache=kept, no_cfunc_wrapper=True, **_RULES)(function)
     _config.CACHE_DIR = before
     return made
-
-
-@contextmanager
-def level_two() -> Iterator[None]:
-    """LLVM's second level of optimisation instead of its third: the kernel is as fast, and compiled a second sooner."""
-    before = _config.OPT
-    _config.OPT = type(before)(2)
-    try:
-        yield
-    finally:
-        _config.OPT = before
 
 
 def forget() -> None:
