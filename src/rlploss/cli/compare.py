@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlploss._progress import say
+from rlploss.cli.shell import among, choice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,9 +28,15 @@ ARMS = (
     "mse, mse+l2, rlp, rlp+l2, rlp+mixup"
 )
 
+
+def arm_names() -> list[str]:
+    """The names above, each once."""
+    return list(dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS)))
+
+
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
-TaskOption = Annotated[str, typer.Option(help="auto, regression or classification.")]
+TaskOption = Annotated[str, choice("auto, regression or classification.", ("auto", "regression", "classification"))]
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
 Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
 Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
@@ -39,7 +46,8 @@ Decimal = Annotated[
 Thousands = Annotated[
     str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
 ]
-Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")]
+ENCODINGS = ("utf-8", "utf-16", "latin-1", "cp1252")
+Encoding = Annotated[str, choice("The encoding of a text file, e.g. latin-1.", ENCODINGS)]
 
 
 def _track(context: typer.Context, track: str | None) -> str | None:
@@ -53,12 +61,12 @@ def _track(context: typer.Context, track: str | None) -> str | None:
 
 OwnLosses = Annotated[list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")]
 WHO = "Who trains: inline (this process), local (one process per core), local:N, or a cluster, dask:tcp://HOST:PORT"
-Team = Annotated[str, typer.Option(help=f"{WHO}.")]
-TeamOrAuto = Annotated[str, typer.Option(help=f"{WHO}; auto decides by how much there is to do.")]
-Track = Annotated[
-    str | None,
-    typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
-]
+TEAMS = ("inline", "local", "dask:tcp://")
+Team = Annotated[str, choice(f"{WHO}.", TEAMS)]
+TeamOrAuto = Annotated[str, choice(f"{WHO}; auto decides by how much there is to do.", ("auto", *TEAMS))]
+TRACKERS = among(("mlflow:", "tensorboard:"))
+TOLD = "Write curves to mlflow:URI or tensorboard:DIR too."
+Track = Annotated[str | None, typer.Option(callback=_track, help=TOLD, metavar="WHERE", autocompletion=TRACKERS)]
 
 
 def compare(
@@ -69,7 +77,7 @@ def compare(
         typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, typer.Option(help=f"Only these contenders, separated by commas. For {ARMS}.")] = None,
+    arms: Annotated[str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", arm_names)] = None,
     loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,

@@ -11,6 +11,7 @@ import typer
 
 from rlploss._progress import duration, say
 from rlploss.cli.compare import OwnLosses, Team, Track, _names, _own_losses
+from rlploss.cli.shell import choice, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,10 +23,17 @@ NAME = "survey"  # of the request in the store
 TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
 
 
+def table_names() -> list[str]:
+    """Tables for a shell to complete."""
+    return [*listed("tables.toml"), "wine"]
+
+
 def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
-    tables: Annotated[str | None, typer.Option(help="Only these tables, separated by commas; see --list.")] = None,
-    half: Annotated[str, typer.Option(help="Which tables: development, held-out or all.")] = "all",
+    tables: Annotated[str | None, choice("Only these tables, separated by commas; see --list.", table_names)] = None,
+    half: Annotated[
+        str, choice("Which tables: development, held-out or all.", ("development", "held-out", "all"))
+    ] = "all",
     rows: Annotated[str | None, typer.Option(help="Numbers of training rows.", show_default="100,1000")] = None,
     splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
     loss: OwnLosses = None,
