@@ -86,6 +86,11 @@ class Contender(Part):
         return self.model or type(self.objective).__name__
 
     @property
+    def takes_steps(self) -> bool:
+        """Whether it is a network."""
+        return not self.model
+
+    @property
     def is_rlp(self) -> bool:
         """Whether the subset size is its dial."""
         return isinstance(self.objective, RLP)

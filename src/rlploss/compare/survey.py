@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from rlploss import _checks, datasets
 from rlploss._values import from_json
-from rlploss.compare.arms import Contender, contenders_for
+from rlploss.compare.arms import CLASSIFICATION, REGRESSION, Contender, contenders_for
 from rlploss.compare.rows import SplitData
 from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
@@ -64,6 +64,11 @@ class SurveyArm(Part):
     def family(self) -> str:
         """What a stored cell took corrects the time expected of its arm."""
         return self.arm
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it is a network."""
+        return bool(self.loss) or any(one.name == self.arm and not one.model for one in (*REGRESSION, *CLASSIFICATION))
 
 
 @dataclass(frozen=True)

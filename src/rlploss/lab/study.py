@@ -87,6 +87,11 @@ class Part(Value):
         """Cells of one family are predicted right, or wrong by the same factor."""
         return ""
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether an arm is trained for the budget of its cell."""
+        return True
+
     def __str__(self) -> str:
         return self.name
 
@@ -212,7 +217,8 @@ class Cell(Generic[A, T]):
         return len(self.keys)
 
     def __str__(self) -> str:
-        return f"{self.task} · {self.arm} · {self.budget.n:,} {type(self.budget).__name__.lower()}"
+        budget = f" · {self.budget.n:,} {type(self.budget).__name__.lower()}" if self.arm.takes_steps else ""
+        return f"{self.task} · {self.arm}{budget}"
 
 
 AnyCell = Cell[Any, Any]  # of any arm and task
