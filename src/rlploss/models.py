@@ -29,9 +29,8 @@ class RegressionNet(nn.Sequential):
 
     Input [B, n_features], output [B, n_outputs].
 
-    Example:
-        >>> RegressionNet(7)(torch.zeros(5, 7)).shape
-        torch.Size([5, 1])
+    >>> RegressionNet(7)(torch.zeros(5, 7)).shape
+    torch.Size([5, 1])
     """
 
     def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
@@ -43,6 +42,9 @@ class Autoencoder(nn.Sequential):
     """The autoencoder: d → 32 → ReLU → d → sigmoid, on flattened images with pixels in [0, 1].
 
     Input and output [B, n_features].
+
+    >>> Autoencoder(784)(torch.zeros(5, 784)).shape
+    torch.Size([5, 784])
     """
 
     def __init__(self, n_features: int, *, latent: int = 32) -> None:
@@ -56,6 +58,9 @@ class LeNet5(nn.Sequential):
     Input [B, 1, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, 10]. `output` is what follows
     the last layer: `"logits"` for cross entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the
     released code for both losses.
+
+    >>> LeNet5()(torch.zeros(5, 1, 32, 32)).shape
+    torch.Size([5, 10])
     """
 
     def __init__(self, *, output: str = "logits") -> None:
@@ -82,6 +87,9 @@ class MoonsNet(nn.Sequential):
 
     Input and output [B, 2]. `output` is what follows the last layer: `"logits"` for cross entropy, `"sigmoid"` in
     the paper's network for RLP and in the released code for both losses, `"softmax"` for a distribution.
+
+    >>> MoonsNet(output="softmax")(torch.zeros(5, 2)).shape
+    torch.Size([5, 2])
     """
 
     def __init__(self, *, hidden: int = 50, output: str = "logits") -> None:
@@ -125,10 +133,9 @@ class WeightedMean(nn.Module):
 def seeded(factory: Callable[[], Network], seed: int) -> Network:
     """Build a module whose initial weights depend on `seed` only; the global generator stays as it was.
 
-    Example:
-        >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
-        >>> torch.equal(a.fc1.weight, b.fc1.weight)
-        True
+    >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
+    >>> torch.equal(a.fc1.weight, b.fc1.weight)
+    True
     """
     seed = count("seed", seed, minimum=0)
     with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default

@@ -100,12 +100,11 @@ def compare(
         progress: whether to show progress on stderr, or the console to show it on.
         on_start: called once all is checked, before anything is trained.
 
-    Example:
-        >>> from sklearn.datasets import load_diabetes
-        >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
-        >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
-        >>> found.summary().startswith("Use ridge regression: root mean squared error")
-        True
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
+    >>> found.summary().startswith("Use ridge regression: root mean squared error")
+    True
     """
     design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
     names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms

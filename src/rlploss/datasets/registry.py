@@ -60,7 +60,11 @@ class Entry:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows."""
+    """Return the names that `load` knows.
+
+    >>> names()[:3]
+    ('linear', 'nonlinear', 'moons')
+    """
     return tuple(ENTRIES)
 
 
@@ -73,6 +77,9 @@ def is_cached(name: str) -> bool:
     """Say whether every file of the dataset is in the cache with its right size: `load` needs no network.
 
     Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need no files.
+
+    >>> is_cached("linear")
+    True
     """
     item = entry(name)
     paths = {cache_path(item) / file.name: file.size for file in item.files}
@@ -99,10 +106,8 @@ def load(name: str, *, task: TaskName | None = None, download: bool = True, prog
         download: False to use the cache only.
         progress: False to fetch in silence. Nothing is printed when nothing is fetched.
 
-    Example:
-        >>> from rlploss.datasets import load
-        >>> load("linear").X.shape
-        (6000, 5)
+    >>> load("linear").X.shape
+    (6000, 5)
     """
     item = entry(name)
     chosen = item.task if task is None else task
@@ -193,6 +198,8 @@ def linear() -> tuple[Floats, Floats]:
     """Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000, 5], y [6000].
 
     The paper gives the seed and not the order of the draws; the released code draws row by row, and so do we.
+
+    >>> X, y = linear()
     """
     X = np.random.RandomState(0).rand(6000, 5)
     return X, 0.5 * X[:, 0] + 1.5 * X[:, 1] + 2.5 * X[:, 2] + 3.5 * X[:, 3] + 4.5 * X[:, 4]
@@ -202,6 +209,8 @@ def nonlinear() -> tuple[Floats, Floats]:
     """Nonlinear: X ~ U[0, 1)^7, seed 1, y = X₁ + X₂² + X₃³ + X₄⁴ + X₅⁵ + exp X₆ + sin X₇; X [6000, 7].
 
     Drawn row by row, as Linear.
+
+    >>> X, y = nonlinear()
     """
     X = np.random.RandomState(1).rand(6000, 7)
     powers = sum(X[:, k - 1] ** k for k in range(1, 6))
@@ -211,8 +220,9 @@ def nonlinear() -> tuple[Floats, Floats]:
 def moons(n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0) -> tuple[Floats, NDArray[np.int64]]:
     """Two interleaved half circles (scikit-learn's `make_moons`): X [n_rows, 2], y in {0, 1}.
 
-    The defaults are the paper's larger set; its smaller one is `moons(500, noise=0.1)`. Noise and seed are those
-    of the released code; the paper states neither.
+    The defaults are the paper's larger set. Noise and seed are those of the released code; the paper states neither.
+
+    >>> X, y = moons(500, noise=0.1)  # its smaller one
     """
     _checks.count("n_rows", n_rows, minimum=2)
     _checks.number("noise", noise, minimum=0.0)

@@ -128,7 +128,10 @@ class Source:
 
 
 def cache_dir() -> Path:
-    """Return the cache directory: `RLPLOSS_DATA` if set, else the platform's user cache directory."""
+    """Return the cache directory: `RLPLOSS_DATA` if set, else the platform's user cache directory.
+
+    >>> place = cache_dir()
+    """
     chosen = os.environ.get(VARIABLE, "").strip()
     if chosen:
         return Path(chosen).expanduser()

@@ -41,6 +41,9 @@ class Dataset:
     Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the other, and
     `images` gives them their shape back. Class labels are int64. For reconstruction y is X itself. Arrays are
     read-only.
+
+    >>> datasets.load("linear")
+    Dataset("linear", regression, 6000×5)
     """
 
     name: str
@@ -77,7 +80,11 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A training and a test set. Arrays are read-only; `tensors` makes copies for torch."""
+    """A training and a test set. Arrays are read-only; `tensors` makes copies for torch.
+
+    >>> [tuple(part.shape) for part in first_split(datasets.load("linear"), 50, 10).tensors()]
+    [(50, 5), (50,), (10, 5), (10,)]
+    """
 
     X_train: Array = field(repr=False)
     y_train: Array = field(repr=False)
@@ -118,11 +125,8 @@ def size_split(
     set and test rows from the original test set, |X| = 10,000 in all unless `n_test` is given, half of them
     training rows if `n_train` is None.
 
-    Example:
-        >>> import numpy as np
-        >>> from rlploss.datasets import load, size_split
-        >>> size_split(load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
-        (5950, 5)
+    >>> size_split(datasets.load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
+    (5950, 5)
     """
     generator = _generator(generator)
     boundary = dataset.n_official_train
@@ -140,6 +144,9 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
 
     Images: the first `n_train` of the original training set and the first `n_test` of the original test set.
     Tables: the first `n_train` rows and the `n_test` rows after them.
+
+    >>> first_split(datasets.load("linear"), 50, 10).test_rows[:3]
+    array([50, 51, 52])
     """
     n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
     start = n_train if dataset.n_official_train is None else dataset.n_official_train
@@ -156,6 +163,10 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
     That region is almost empty with 7 or more features (61 rows of California, 1 of Wine, 0 of Nonlinear), so γ
     then sets little but the training size, about (1 − γ)·|X|. `region="mahalanobis"` shifts in earnest: the half
     of the rows nearest to the mean in Mahalanobis distance. `Split.n_region` tells how many rows the region has.
+
+    >>> split = shift_split(datasets.load("linear"), 0.1, region="mahalanobis", generator=np.random.default_rng(0))
+    >>> split.n_region, split.n_region_train
+    (3000, 330)
     """
     shift = _checks.number("shift (γ)", shift, minimum=0.0, maximum=1.0)
     _checks.one_of("region", region, ("paper", "mahalanobis"))
@@ -175,7 +186,11 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
 
 
 def paper_region(X: Array) -> NDArray[np.bool_]:
-    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows]."""
+    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows].
+
+    >>> int(paper_region(datasets.load("nonlinear").X).sum())
+    0
+    """
     X = np.asarray(X, dtype=np.float64)
     return np.asarray((np.abs(X - X.mean(axis=0)) < 0.5 * X.std(axis=0)).all(axis=1))
 
@@ -185,6 +200,9 @@ def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
 
     With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken over the
     directions that C really has, so collinear and constant columns do no harm. Ties go to the earlier row.
+
+    >>> int(mahalanobis_region(datasets.load("nonlinear").X).sum())
+    3000
     """
     X = np.asarray(X, dtype=np.float64)
     centred = X - X.mean(axis=0)
@@ -204,6 +222,8 @@ def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> 
     """Add β·N(0, 1) noise, β = `noise`, to every training feature; targets and test rows stay as they are.
 
     The paper adds it to raw features: call this before `standardize`.
+
+    >>> noisy = add_noise(first_split(datasets.load("linear"), 50, 10), 0.1, generator=np.random.default_rng(0))
     """
     noise = _checks.number("noise (β)", noise, minimum=0.0)
     drawn = _generator(generator).standard_normal(split.X_train.shape)
@@ -216,6 +236,9 @@ def standardize(split: Split, *, target: bool = False) -> Split:
 
     `target=True` does the same to y (regression only); `Split.scaling` has what is needed to go back. A column
     that does not vary in the training rows is centred and not scaled.
+
+    >>> standardize(first_split(datasets.load("linear"), 50, 10)).X_train.std(axis=0).round(6)
+    array([1., 1., 1., 1., 1.])
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
@@ -229,7 +252,11 @@ def standardize(split: Split, *, target: bool = False) -> Split:
 
 
 def as_images(split: Split, *, side: int | None = None) -> Split:
-    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5)."""
+    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5).
+
+    >>> as_images(first_split(datasets.load("digits"), 50, 10), side=10).X_train.shape
+    (50, 1, 10, 10)
+    """
     if split.image_shape is None:
         raise ValueError(f'"{split.dataset}" has no images: as_images needs an image set')
     channels, height, width = split.image_shape

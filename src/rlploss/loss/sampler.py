@@ -57,10 +57,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         rank: number of this process, 0 ≤ rank < world_size.
         world_size: W, the number of processes that share an epoch.
 
-    Example:
-        >>> sampler = BalancedBatchSampler(6, 2, 4, rank=1, world_size=3)
-        >>> len(sampler), sampler.weights.tolist(), sampler.shares.tolist()
-        (2, [1.0, 0.0], [0.75, 0.25])
+    >>> sampler = BalancedBatchSampler(6, 2, 4, rank=1, world_size=3)
+    >>> len(sampler), sampler.weights.tolist(), sampler.shares.tolist()
+    (2, [1.0, 0.0], [0.75, 0.25])
     """
 
     def __init__(

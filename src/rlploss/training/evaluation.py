@@ -155,7 +155,10 @@ class Stopper:
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback is told after every evaluation. `model()` returns the network as it is now."""
+    """What a callback is told after every evaluation. `model()` returns the network as it is now.
+
+    >>> enough = lambda event: event.metrics["mse"] < 0.1  # fit(..., callbacks=[enough]) ends where it is True
+    """
 
     step: int
     epoch: float

@@ -45,7 +45,10 @@ class OptimizerValue(Value):
 
 @dataclass(frozen=True, repr=False)
 class Adam(OptimizerValue):
-    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is added to the loss."""
+    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is added to the loss.
+
+    >>> optimizer = Adam(1e-2, weight_decay=1e-4)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float = 1e-3
     weight_decay: float = 0.0
@@ -53,7 +56,10 @@ class Adam(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class AdamW(OptimizerValue):
-    """Adam with decoupled weight decay, 0.01 by default as torch's own."""
+    """Adam with decoupled weight decay, 0.01 by default as torch's own.
+
+    >>> optimizer = AdamW(1e-2)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float = 1e-3
     weight_decay: float = 0.01
@@ -61,7 +67,10 @@ class AdamW(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class SGD(OptimizerValue):
-    """Stochastic gradient descent, plain or with momentum, Nesterov's or not."""
+    """Stochastic gradient descent, plain or with momentum, Nesterov's or not.
+
+    >>> optimizer = SGD(0.1, momentum=0.9, nesterov=True)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float
     momentum: float = 0.0
@@ -107,7 +116,11 @@ class Budget(Value):
 
 @dataclass(frozen=True, repr=False)
 class Epochs(Budget):
-    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts."""
+    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts.
+
+    >>> Epochs(5).steps(steps_per_epoch=20)
+    100
+    """
 
     n: int
 
@@ -117,7 +130,11 @@ class Epochs(Budget):
 
 @dataclass(frozen=True, repr=False)
 class Steps(Budget):
-    """`n` optimiser steps, whatever an epoch is for the objective."""
+    """`n` optimiser steps, whatever an epoch is for the objective.
+
+    >>> Steps(5).steps(steps_per_epoch=20)
+    5
+    """
 
     n: int
 
