@@ -41,11 +41,7 @@ def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Ar
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What is subtracted and divided by; a column that does not vary is only centred.
-
-    >>> Scaling.of(np.array([[1.0], [3.0]])).inputs(np.array([[5.0]]))
-    array([[3.]])
-    """
+    """What is subtracted and divided by; a column that does not vary is only centred."""
 
     x_mean: Array  # [d]
     x_scale: Array  # [d]

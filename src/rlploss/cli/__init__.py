@@ -43,9 +43,8 @@ EXAMPLES = {  # of every command, shown by its --help
 
 def examples(command: str) -> str:
     """The epilog of a command's help."""
-    return "\n\n".join(
-        ["For example:", *(" ".join(f"rlploss {command} {words}".split()) for words in EXAMPLES[command])]
-    )
+    lines = [" ".join(f"rlploss {command} {words}".split()) for words in EXAMPLES[command]]
+    return "\n\n".join(["For example:", *lines])
 
 
 def make_app() -> typer.Typer:

@@ -228,9 +228,7 @@ def _own_values(texts: list[str] | None) -> dict[str, Any]:
                 raise LookupError(f"there is no {name!r} in it")
             found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
         except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
-            raise ValueError(
-                f"--loss {text} cannot be used ({reason(error)}); correct the file or name another"
-            ) from error
+            raise ValueError(f"--loss {text} cannot be used ({reason(error)}); correct the file") from error
     return found
 
 

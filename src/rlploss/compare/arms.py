@@ -64,6 +64,7 @@ class Contender(Part):
     """
 
     labels = frozenset({"name", "label", "style"})
+    takes_steps = property(lambda self: not self.model)  # networks do
 
     name: str
     label: str = ""
@@ -84,11 +85,6 @@ class Contender(Part):
     def family(self) -> str:
         """The model or the objective: predicted times of one family are wrong by the same factor."""
         return self.model or type(self.objective).__name__
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether it is a network."""
-        return not self.model
 
     @property
     def is_rlp(self) -> bool:

@@ -25,15 +25,7 @@ from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.design import Design, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import (
-    FEWEST_ROWS,
-    FEWEST_TRAINING_ROWS,
-    WINDOWS,
-    FillAndScale,
-    check_rows,
-    sample,
-    sampled_said,
-)
+from rlploss.compare.rows import FEWEST_ROWS, WINDOWS, FillAndScale, check_rows, sample, sampled_said
 from rlploss.compare.train import ComparisonCell, Trainer
 from rlploss.estimators.search import auto_subset_size
 from rlploss.lab.run import execute, plan
@@ -305,7 +297,7 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked for, is left out on
     few rows: every step draws anew, which takes ten times as long.
     """
-    smallest, p, notes = _smallest(rows), rows.X.shape[1] + 1, []
+    smallest, p, notes = rows.fewest(), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
     if rlp and smallest <= p:
         notes.append(
@@ -323,18 +315,9 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     return chosen, notes
 
 
-def _smallest(rows: Trainer) -> int:
-    """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
-    train, _ = rows.split(0)
-    one_group = rows.group is not None and len(np.unique(rows.group[train])) == 1
-    if len(train) < FEWEST_TRAINING_ROWS or one_group:
-        return len(train)
-    return min(len(inside) for inside, _ in rows.folds(train, np.random.default_rng(0)))
-
-
 def dial_said(rows: Trainer) -> str:
     """Return where RLP's dial may stand on this table, and why."""
-    n, d = _smallest(rows), rows.X.shape[1]
+    n, d = rows.fewest(), rows.X.shape[1]
     if n <= d + 1:
         none = "leave RLP no subset with more rows than columns: it is MSE"
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."

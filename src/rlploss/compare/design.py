@@ -188,9 +188,7 @@ def _groups(values: pd.Series) -> NDArray[np.int64]:
     keys, found = pd.factorize(texts_of(values))
     if gaps := int((keys < 0).sum()):
         rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
-        raise TableError(
-            f"--group needs a value in every row, but {rows} none in {values.name!r}; fill them or leave them out"
-        )
+        raise TableError(f"--group needs a value in every row, but {rows} none in {values.name!r}; leave these out")
     if len(found) < FEWEST_GROUPS:
         raise TableError(
             f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}; name another column"

@@ -236,6 +236,14 @@ class Rows:
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((n, 1)), y, groups))
 
+    def fewest(self) -> int:
+        """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
+        train, _ = self.split(0)
+        one_group = self.group is not None and len(np.unique(self.group[train])) == 1
+        if len(train) < FEWEST_TRAINING_ROWS or one_group:
+            return len(train)
+        return min(len(inside) for inside, _ in self.folds(train, np.random.default_rng(0)))
+
 
 def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
     """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from rlploss import _checks, datasets
 from rlploss._values import from_json
-from rlploss.compare.arms import CLASSIFICATION, REGRESSION, Contender, contenders_for
+from rlploss.compare.arms import Contender, contenders_for
 from rlploss.compare.rows import SplitData
 from rlploss.compare.train import Table, Trainer
 from rlploss.datasets.splits import mahalanobis_region
@@ -47,6 +47,7 @@ WINE = "wine"  # of the paper's datasets, and twice in the package; rules were t
 TRAITS = "(traits)"  # no name that a reader's loss could have
 FACTS = tomllib.loads(Path(__file__).with_name("survey.toml").read_text("utf-8"))
 ARMS: dict[str, list[str]] = FACTS["arms"]
+NETWORKS = {one.name for kind in ARMS for one in contenders_for(kind) if not one.model}
 # The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
 TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
 Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
@@ -56,6 +57,8 @@ Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
 class SurveyArm(Part):
     """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process can load it."""
 
+    takes_steps = property(lambda self: bool(self.loss) or self.arm in NETWORKS)
+
     name: str
     arm: str
     loss: str = ""
@@ -64,11 +67,6 @@ class SurveyArm(Part):
     def family(self) -> str:
         """What a stored cell took corrects the time expected of its arm."""
         return self.arm
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether it is a network."""
-        return bool(self.loss) or any(one.name == self.arm and not one.model for one in (*REGRESSION, *CLASSIFICATION))
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rlploss import _files
-from rlploss.datasets import readers
-from rlploss.datasets.transfers import (
-    VARIABLE,
-    CacheError,
-    Client,
-    HostError,
-    Reporter,
-    SourceError,
-    cache_errors,
-    fetch_package,
-    use_download,
-)
+from rlploss.datasets import readers, transfers
+from rlploss.datasets.transfers import VARIABLE, CacheError, Client, HostError, Reporter, SourceError, cache_errors
 
 OK, ABSENT = "ok", "not there"  # states of a file
 WORKSPACE = ".tmp-"  # begins the names of directories that a killed process may leave behind
@@ -262,12 +252,14 @@ class _Fetch:
         """Download from the host, or have the client fetch the package; a package does not stay."""
         if source.url:
             part, most = self.directory / f"{source.filename}.part", 2 * sum(file.size for file in source.files)
-            use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
+            transfers.use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
             return
         with cache_errors(self.directory):
             workspace = tempfile.TemporaryDirectory(dir=self.directory, prefix=WORKSPACE)
         with workspace as place:
-            self.use(source, fetch_package(source.client, source.name, source.version, Path(place), self.progress))
+            self.use(
+                source, transfers.fetch_package(source.client, source.name, source.version, Path(place), self.progress)
+            )
 
     def use(self, source: Source, download: Path) -> None:
         """Put every right file of a download into the cache, then raise SourceError for the rest."""

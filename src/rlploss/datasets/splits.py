@@ -186,11 +186,7 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
 
 
 def paper_region(X: Array) -> NDArray[np.bool_]:
-    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows].
-
-    >>> int(paper_region(datasets.load("nonlinear").X).sum())
-    0
-    """
+    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows]."""
     X = np.asarray(X, dtype=np.float64)
     return np.asarray((np.abs(X - X.mean(axis=0)) < 0.5 * X.std(axis=0)).all(axis=1))
 
@@ -200,9 +196,6 @@ def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
 
     With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken over the
     directions that C really has, so collinear and constant columns do no harm. Ties go to the earlier row.
-
-    >>> int(mahalanobis_region(datasets.load("nonlinear").X).sum())
-    3000
     """
     X = np.asarray(X, dtype=np.float64)
     centred = X - X.mean(axis=0)
@@ -282,9 +275,8 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     n_train = _checks.count("n_train (|J|)", total // 2 if n_train is None else n_train)
     boundary = dataset.n_official_train
     if boundary is not None and n_train > boundary:
-        raise ValueError(
-            f'n_train (|J|) must be at most {boundary}, the original training set of "{dataset.name}", got {n_train}'
-        )
+        whole = f'{boundary}, the original training set of "{dataset.name}"'
+        raise ValueError(f"n_train (|J|) must be at most {whole}, got {n_train}")
     if n_train >= total and (boundary is None or n_test is None):
         raise ValueError(
             f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}: '
@@ -302,14 +294,5 @@ def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     y_train, y_test = X_train, X_test  # for reconstruction the target is the image itself, not a second copy of it
     if dataset.y is not dataset.X:
         y_train, y_test = (frozen(dataset.y[rows]) for rows in (train, test))
-    return Split(
-        X_train=X_train,
-        y_train=y_train,
-        X_test=X_test,
-        y_test=y_test,
-        train_rows=frozen(train),
-        test_rows=frozen(test),
-        dataset=dataset.name,
-        task=dataset.task,
-        image_shape=dataset.image_shape,
-    )
+    parts = X_train, y_train, X_test, y_test, frozen(train), frozen(test)
+    return Split(*parts, dataset=dataset.name, task=dataset.task, image_shape=dataset.image_shape)

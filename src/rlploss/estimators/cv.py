@@ -201,9 +201,7 @@ class CrossValidated(base.NetworkEstimator):
         """Folds as places among the rows that are kept, which `target` has; the caller's own count all rows."""
         if isinstance(self.cv, int | np.integer):
             if groups is not None:
-                raise ValueError(
-                    f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
-                )
+                raise ValueError(f"groups need a splitter, got cv={self.cv}; pass cv=GroupKFold({self.cv})")
             n_folds = min(count("cv", self.cv, minimum=2), len(target))
             smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
             splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)

@@ -148,15 +148,13 @@ class MLP(base.NetworkEstimator):
 
     def _hold_out(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Training rows and validation rows; classes keep their shares."""
-        n = len(data.X)
+        rows, share = np.arange(len(data.X)), self.validation_fraction
         classes = data.target if data.target.ndim == 1 else None
-        train, test = train_test_split(
-            np.arange(n), test_size=self.validation_fraction, random_state=seed, stratify=classes
-        )
+        train, test = train_test_split(rows, test_size=share, random_state=seed, stratify=classes)
         if len(train) < 2:
             raise ValueError(
-                f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
-                f"training rows, got {len(train)} of n_samples={n}; lower validation_fraction"
+                f"early_stopping with validation_fraction={share} must leave at least two training rows, got "
+                f"{len(train)} of n_samples={len(rows)}; lower validation_fraction"
             )
         return data.part(train), data.part(test)
 
@@ -175,9 +173,7 @@ class MLP(base.NetworkEstimator):
             return search.objective_at(form, size, n_rows, d, batch_size=batch)
         place = search.Dial.of("subset_size", self.subset_size)
         if isinstance(place.size, int) and place.size > n_rows:
-            raise ValueError(
-                f"subset_size must be at most the number of rows {n_rows}, got {place.size}; pass a fraction instead"
-            )
+            raise ValueError(f"subset_size must be at most {n_rows}, the rows, got {place.size}; pass a fraction")
         # as asked, even where it is MSE: the warning of the loss says so
         return search.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
@@ -287,9 +283,7 @@ class RLPClassifier(base.ClassificationEstimator, MLP):
             raise ValueError("classes must be passed on the first call to partial_fit, got None")
         given = None if classes is None else unique_labels(classes)
         if given is not None and not first and not np.array_equal(given, self.classes_):
-            raise ValueError(
-                f"classes must be the same in every call to partial_fit, got {list(given)} after {list(self.classes_)}"
-            )
+            raise ValueError(f"classes must be those of the first call, {list(self.classes_)}, got {list(given)}")
         self._given_classes = given
         try:
             return self._fit(X, y, sample_weight, goes_on=not first, partial=True)

@@ -186,27 +186,14 @@ class Store(AbstractContextManager["Store"]):
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
         with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
-            number = self._insert(
-                "cell",
-                spec_hash=cell.hash,
-                code_version=self.code_version,
-                spec=canonical_json(cell.spec()),
-                provenance=canonical_json(origin),
-                created=_now(),
-                seconds=result.seconds,
-            )
+            texts = {"spec": canonical_json(cell.spec()), "provenance": canonical_json(origin), "created": _now()}
+            number = self._insert("cell", spec_hash=key[0], code_version=key[1], seconds=result.seconds, **texts)
             for network in result.networks:
                 curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
                 numbers = {name: _plain(v) for name, v in network.values.items()}
-                inserted = self._insert(
-                    "network",
-                    cell=number,
-                    variant=network.variant,
-                    seed=network.seed,
-                    seconds=network.seconds,
-                    curve=canonical_json(curve),
-                    values=canonical_json(numbers),
-                )
+                row = {name: getattr(network, name) for name in ("variant", "seed", "seconds")}
+                row |= {"curve": canonical_json(curve), "values": canonical_json(numbers)}
+                inserted = self._insert("network", cell=number, **row)
                 for name, array in network.artifacts.items():
                     data = np.asarray(array, "<f4", "C").tobytes()
                     self._insert("artifact", network=inserted, name=name, shape=json.dumps(array.shape), data=data)

@@ -77,6 +77,7 @@ class Part(Value):
     labels = frozenset({"name", "protocol"})  # fields for people: they do not decide a result
     timed = False  # whether the seconds are a result: such cells train alone, after the others
     variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
+    takes_steps: Any = True  # whether an arm is trained for the budget of its cell
 
     def to_json(self) -> dict[str, Any]:
         """All fields that decide a result as plain data, with the class under "kind"."""
@@ -86,11 +87,6 @@ class Part(Value):
     def family(self) -> str:
         """Cells of one family are predicted right, or wrong by the same factor."""
         return ""
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether an arm is trained for the budget of its cell."""
-        return True
 
     def __str__(self) -> str:
         return self.name

@@ -190,9 +190,7 @@ class ProjectionBank(nn.Module):
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
         if pred.shape[0] != N:
-            raise ValueError(
-                f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for the rows of some subsets"
-            )
+            raise ValueError(f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets")
         residual = as_residual(pred, target)
         C = residual.shape[1]
         if self.reduction != "none" and self.kind == "mse":

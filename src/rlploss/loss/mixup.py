@@ -61,9 +61,7 @@ def mixup_subsets(X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Ten
         if plan.ndim != 2:
             raise ValueError(f"{name} must have shape (K, M), got {tuple(plan.shape)}")
     if plan_a.shape != plan_b.shape:
-        raise ValueError(
-            f"the two plans must pair subset by subset, got {tuple(plan_a.shape)} and {tuple(plan_b.shape)}"
-        )
+        raise ValueError(f"two plans must pair subset by subset, got {tuple(plan_a.shape)} and {tuple(plan_b.shape)}")
     if X.shape[0] != y.shape[0]:
         raise ValueError(f"X and y must have the same number of rows, got {X.shape[0]} and {y.shape[0]}")
     return mixup(X[plan_a], X[plan_b], lam), mixup(y[plan_a], y[plan_b], lam)

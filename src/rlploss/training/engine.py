@@ -127,9 +127,7 @@ def _finite(parameters: list[nn.Parameter]) -> bool:
 def _check_for_processes(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            raise ValueError(
-                "fit sums gradients over processes itself, got a DistributedDataParallel; pass its .module"
-            )
+            raise ValueError("fit sums gradients of processes itself, got a DistributedDataParallel; pass its .module")
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
             raise ValueError(
                 f"{type(module).__name__} sees the rows of one process only; convert the model with "

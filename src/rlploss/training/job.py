@@ -95,9 +95,7 @@ def as_optimizer(value: object) -> OptimizerFunction:
     if isinstance(value, type) and issubclass(value, OptimizerValue):
         raise TypeError(f"optimizer must be a value, got the class {value.__name__}; write {value.__name__}(...)")
     if not callable(value):
-        raise TypeError(
-            f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of the parameters, got {value!r}"
-        )
+        raise TypeError(f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of parameters, got {value!r}")
     return value
 
 
@@ -142,9 +140,7 @@ class Steps(Budget):
 def as_budget(name: str, value: object) -> Budget:
     """Return `value` if it is a budget."""
     if not isinstance(value, Budget):
-        raise TypeError(
-            f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}"
-        )
+        raise TypeError(f"{name} must be Epochs(n) or Steps(n), so that it is clear what is counted, got {value!r}")
     return value
 
 
@@ -270,18 +266,11 @@ def make_job(
             if rows.dataset is not None:
                 rows = Table(*rows.read(torch.arange(rows.n_rows)), rows.classes)
         known[key] = Evaluator(metrics, rows, table.classes)
-    return Job(
-        model,
-        table,
-        wanted.resolve(table.n_rows, table.n_columns, n_processes),
-        as_optimizer(optimizer if problem.optimizer is None else problem.optimizer),
-        as_budget("budget", budget if problem.budget is None else problem.budget),
-        count("seed", problem.seed, minimum=0),
-        schedule,
-        None if clip_grad is None else positive("clip_grad", clip_grad),
-        known[key],
-        engine_state,
-    )
+    resolved = wanted.resolve(table.n_rows, table.n_columns, n_processes)
+    optimizer = as_optimizer(optimizer if problem.optimizer is None else problem.optimizer)
+    budget = as_budget("budget", budget if problem.budget is None else problem.budget)
+    seed, clip = count("seed", problem.seed, minimum=0), None if clip_grad is None else positive("clip_grad", clip_grad)
+    return Job(model, table, resolved, optimizer, budget, seed, schedule, clip, known[key], engine_state)
 
 
 def _check_meaning(objective: Objective, table: Table, n_processes: int) -> None:

@@ -102,9 +102,7 @@ class RLP(Objective):
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
-                raise ValueError(
-                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use "train"'
-                )
+                raise ValueError('draw_from="outside" means nothing with mixup: its rows are in no subset; use "train"')
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
             raise ValueError(
@@ -158,16 +156,14 @@ class RLP(Objective):
             smallest = planes.n_columns(n_features) + 2
             if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
                 size = smallest
-        n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
-        plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        K = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
+        plan_sizes(n_rows, size, K)  # refuses what cannot be drawn
         outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
-        per_step = self.subsets_per_step or min(n_processes, n_subsets)
-        per_step = n_subsets if isinstance(per_step, str) else per_step
-        if per_step > n_subsets:
-            raise ValueError(f"subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; lower it")
-        return replace(
-            self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=planes.intercept
-        )
+        per_step = self.subsets_per_step or min(n_processes, K)
+        per_step = K if isinstance(per_step, str) else per_step
+        if per_step > K:
+            raise ValueError(f"subsets_per_step must be at most n_subsets = {K}, got {per_step}; lower it")
+        return replace(self, subset_size=size, n_subsets=K, subsets_per_step=per_step, intercept=planes.intercept)
 
     def shape(self) -> tuple[int, int, int]:
         """M, K and the subsets per step of a resolved value."""

@@ -145,9 +145,7 @@ def read_rows(
         if y is not None:
             raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
         if not hasattr(X, "__len__"):
-            raise TypeError(
-                f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset"
-            )
+            raise TypeError(f"a Dataset needs a length to draw rows from, got {kind} without; use a map-style dataset")
         if len(X) == 0:
             raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
         if isinstance(X, TensorDataset) and len(X.tensors) == 2:
@@ -187,9 +185,7 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
         target = flat(target.to(x.dtype))
         _checks.finite(**{f"{name}y": target})
     if target.shape[1] != width:
-        raise ValueError(
-            f"the model must give as many numbers per row as {name}y has, got {width} and {len(target[0])}"
-        )
+        raise ValueError(f"the model must give as many numbers a row as {name}y has, got {width} and {len(target[0])}")
     return target, classes
 
 
