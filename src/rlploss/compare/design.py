@@ -190,9 +190,8 @@ def _groups(values: pd.Series) -> NDArray[np.int64]:
         rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
         raise TableError(f"--group needs a value in every row, but {rows} none in {values.name!r}; leave these out")
     if len(found) < FEWEST_GROUPS:
-        raise TableError(
-            f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}; name another column"
-        )
+        wrong = f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}"
+        raise TableError(f"{wrong}; name another column")
     return np.asarray(keys, dtype=np.int64)
 
 
@@ -229,10 +228,8 @@ def _checked(values: pd.Series) -> pd.Series:
     some = list(values.dropna().iloc[:1000])
     lists = [v for v in some if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))]
     if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
-        raise TableError(
-            f"column {values.name!r} holds lists such as {str(lists[0])[:40]}; spread them over columns of their "
-            "own, or leave the column out with --drop"
-        )
+        wrong = f"column {values.name!r} holds lists such as {str(lists[0])[:40]}"
+        raise TableError(f"{wrong}; spread them over columns of their own, or leave the column out with --drop")
     return values
 
 

@@ -280,10 +280,8 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
     for number, label in enumerate(classes):
         rows = int((y == number).sum())
         if rows < FEWEST_OF_A_CLASS:
-            raise TableError(
-                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
-                "merge rare classes or drop their rows"
-            )
+            wrong = f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}"
+            raise TableError(f"{wrong}; merge rare classes or drop their rows")
     if n <= max_rows:
         return np.arange(n)
     order = np.random.default_rng([seed, 9]).permutation(n)

@@ -128,10 +128,8 @@ def cache_dir() -> Path:
     try:
         import platformdirs
     except ImportError:
-        raise CacheError(
-            f"the default cache directory needs the package platformdirs, which is not installed: "
-            f"install rlploss[lab] or set {VARIABLE} to a directory"
-        ) from None
+        wrong = "the default cache directory needs the package platformdirs, which is not installed"
+        raise CacheError(f"{wrong}: install rlploss[lab] or set {VARIABLE} to a directory") from None
     return Path(platformdirs.user_cache_dir("rlploss", appauthor=False))
 
 

@@ -278,10 +278,8 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
         whole = f'{boundary}, the original training set of "{dataset.name}"'
         raise ValueError(f"n_train (|J|) must be at most {whole}, got {n_train}")
     if n_train >= total and (boundary is None or n_test is None):
-        raise ValueError(
-            f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}: '
-            "some rows must be left for the test set"
-        )
+        wrong = f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}'
+        raise ValueError(f"{wrong}: some rows must be left for the test set")
     n_test = total - n_train if n_test is None else _checks.count("n_test", n_test)
     most = dataset.n_rows - (n_train if boundary is None else boundary)
     if n_test > most:

@@ -164,10 +164,8 @@ def download(url: str, part: Path, *, max_bytes: int, progress: Reporter, timeou
                 broken = str(error)
         if position == start:
             break
-    raise TransferError(
-        f"the connection broke at {position:,} of {total or '?'} bytes ({broken}); "
-        "the part is kept and the next call resumes it"
-    )
+    wrong = f"the connection broke at {position:,} of {total or '?'} bytes ({broken})"
+    raise TransferError(f"{wrong}; the part is kept and the next call resumes it")
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -164,10 +164,8 @@ class Store(AbstractContextManager["Store"]):
     def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
         if '"where":null' in canonical_json(cell.spec()):
-            raise ValueError(
-                f"a store keeps functions by name, got one in {cell} that is not at the top of a module or file; "
-                "define it there with def"
-            )
+            wrong = f"a store keeps functions by name, got one in {cell} that is not at the top of a module or file"
+            raise ValueError(f"{wrong}; define it there with def")
         return cell.hash, self.code_version
 
     def has(self, cell: AnyCell) -> bool:

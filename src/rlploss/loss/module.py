@@ -83,10 +83,8 @@ class RLPLoss(nn.Module):
         _checks.pair(pred, target)
         n_rows = pred.shape[0]
         if size > n_rows:
-            raise ValueError(
-                f"subset_size must be at most the batch's {n_rows} rows, got {size}; "
-                "use larger batches (drop_last=True), or smaller subsets"
-            )
+            wrong = f"subset_size must be at most the batch's {n_rows} rows, got {size}"
+            raise ValueError(f"{wrong}; use larger batches (drop_last=True), or smaller subsets")
         wanted = n_rows // size if self.n_subsets is None else self.n_subsets
         if torch.compiler.is_compiling():
             drawn: Tensor = torch.ops.rlploss.balanced_subsets(pred.detach(), n_rows, size, wanted, self._handle)

@@ -174,10 +174,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             f"{name}={state[name]!r} instead of {value!r}" for name, value in here.items() if state[name] != value
         ]
         if differing:
-            raise ValueError(
-                f"state must come from a sampler with the same arguments, got {', '.join(differing)}; "
-                "build this sampler as the other one was built"
-            )
+            wrong = f"state must come from a sampler with the same arguments, got {', '.join(differing)}"
+            raise ValueError(f"{wrong}; build this sampler as the other one was built")
         epoch, step = _checks.count("epoch", state["epoch"], minimum=0), self._checked_step(state["step"])
         self._epoch, self._start, self._handed_out, self._chosen = epoch, step, step, False
 
@@ -195,10 +193,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _checked_step(self, step: object) -> int:
         done = _checks.count("step", step, minimum=0)
         if done > len(self):
-            raise ValueError(
-                f"step must be at most {len(self)}, the number of steps of an epoch, got {done}; "
-                "count the steps of the present epoch only"
-            )
+            wrong = f"step must be at most {len(self)}, the number of steps of an epoch, got {done}"
+            raise ValueError(f"{wrong}; count the steps of the present epoch only")
         return done
 
     def _plan_arguments(self) -> dict[str, int | str]:

@@ -122,10 +122,8 @@ def build(store: Store, out: Path) -> Report:
 def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | None = None) -> None:
     """Write the report and show its tables, all or those of some names, and verdicts in the terminal."""
     if not any(name in CATALOG for name in store.requests()):
-        raise StoreError(
-            f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
-            "again: what is stored is not trained again"
-        )
+        wrong = f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command again"
+        raise StoreError(f"{wrong}: what is stored is not trained again")
     made = build(store, out)
     written = report.write(made, out)
     for section in made.sections:

@@ -131,9 +131,8 @@ class Stopper:
 
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
         if not (metrics := tuple(metrics)):
-            raise ValueError(
-                "early_stopping needs validation rows and a metric, got none; pass validation=(X, y), not metrics=[]"
-            )
+            wrong = "early_stopping needs validation rows and a metric, got none"
+            raise ValueError(f"{wrong}; pass validation=(X, y), not metrics=[]")
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
         one_of("the metric of early_stopping", rule.metric, metrics)

@@ -298,10 +298,8 @@ class _OwnLoss(OnBatches):
         except ValueError:  # a built-in function without a signature
             pass
         if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
-            raise ValueError(
-                f"a loss must have no parameters of its own to train, got {type(function).__name__} with some; "
-                "put them into the model"
-            )
+            wrong = f"a loss must have no parameters of its own to train, got {type(function).__name__} with some"
+            raise ValueError(f"{wrong}; put them into the model")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which could not import a file that was loaded by its path."""

@@ -231,9 +231,8 @@ def output_width(model: nn.Module, x: Tensor) -> int:
         with torch.no_grad():
             out = model(sample)
     except RuntimeError as error:
-        raise ValueError(
-            f"the model must take rows of shape {tuple(x.shape[1:])}, got: {str(error).splitlines()[0]}"
-        ) from error
+        wrong = f"the model must take rows of shape {tuple(x.shape[1:])}, got"
+        raise ValueError(f"{wrong}: {str(error).splitlines()[0]}") from error
     finally:
         model.train(training)
     if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
@@ -262,15 +261,11 @@ def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if labels.ndim != 1:
-        raise ValueError(
-            f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}; "
-            "convert to floating point for regression or for one-hot rows"
-        )
+        wrong = f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}"
+        raise ValueError(f"{wrong}; convert to floating point for regression or for one-hot rows")
     if width < 2:
-        raise ValueError(
-            f"{name}y holds whole numbers, which are class numbers, but the model has one output; "
-            "convert y to floating point for regression, or give the model one output per class"
-        )
+        wrong = f"{name}y holds whole numbers, which are class numbers, but the model has one output"
+        raise ValueError(f"{wrong}; convert y to floating point for regression, or give the model one output per class")
     labels = labels.to(torch.int64)
     low, high = (int(v) for v in torch.aminmax(labels))
     if low < 0 or high >= width:
