@@ -90,9 +90,8 @@ def pair(pred: Tensor, target: Tensor) -> None:
         hint = ""
         if pred.numel() == target.numel():
             hint = "; reshape one of them, broadcasting would compare every row with every other"
-        raise ValueError(
-            f"pred and target must have the same shape, got {tuple(pred.shape)} and {tuple(target.shape)}{hint}"
-        )
+        got = f"{tuple(pred.shape)} and {tuple(target.shape)}"
+        raise ValueError(f"pred and target must have the same shape, got {got}{hint}")
     if pred.ndim not in (1, 2):
         raise ValueError(f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first")
     if pred.ndim == 2 and pred.shape[1] == 0:
@@ -187,10 +186,8 @@ def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: 
         raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
     n_points = (n_subsets or 1) if probe == "draw" else points.shape[0]
     if points.shape != (n_points, n_features):
-        rows = str(n_points) if probe == "draw" else "n"
-        raise ValueError(
-            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
-        )
+        shape = f"({n_points if probe == 'draw' else 'n'}, {n_features})"
+        raise ValueError(f"probe_points must have shape {shape} to go with the features, got {tuple(points.shape)}")
 
 
 def outside(draw_from: str, subset_size: int, n_rows: int) -> None:

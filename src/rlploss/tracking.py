@@ -101,8 +101,7 @@ class TensorBoardLogger(Logger):
         directory: of the folders.
         run: the name of the folder; further replicas of a fleet are run-1, run-2 and so on.
 
-    >>> with TensorBoardLogger("runs") as logger:  # and inside fit(..., callbacks=[logger])
-    ...     pass
+    >>> logger = TensorBoardLogger("runs")  # for fit(..., callbacks=[logger])
     """
 
     def __init__(self, directory: str | Path, *, run: str = "fit") -> None:
@@ -139,8 +138,7 @@ class MLflowLogger(Logger):
         experiment: the name under which MLflow has the runs.
         run: the name of the run; further replicas of a fleet are run-1, run-2 and so on.
 
-    >>> with MLflowLogger("sqlite:///runs.db") as logger:  # and inside fit(..., callbacks=[logger])
-    ...     pass
+    >>> logger = MLflowLogger("sqlite:///runs.db")  # for fit(..., callbacks=[logger])
     """
 
     def __init__(self, uri: str | None = None, *, experiment: str = "rlploss", run: str = "fit") -> None:

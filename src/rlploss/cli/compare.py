@@ -27,12 +27,7 @@ ARMS = (
     "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
     "mse, mse+l2, rlp, rlp+l2, rlp+mixup"
 )
-
-
-def arm_names() -> list[str]:
-    """The names above, each once."""
-    return list(dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS)))
-
+ARM_NAMES = dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS))  # each once
 
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
@@ -40,12 +35,10 @@ TaskOption = Annotated[str, choice("auto, regression or classification.", ("auto
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
 Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
 Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
-Decimal = Annotated[
-    str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default="the table tells")
-]
-Thousands = Annotated[
-    str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
-]
+TELLS = "the table tells"
+Decimal = Annotated[str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default=TELLS)]
+BETWEEN = "What stands between thousands: , . ' space or none"
+Thousands = Annotated[str | None, typer.Option(help=BETWEEN, show_default=TELLS)]
 ENCODINGS = ("utf-8", "utf-16", "latin-1", "cp1252")
 Encoding = Annotated[str, choice("The encoding of a text file, e.g. latin-1.", ENCODINGS)]
 
@@ -77,7 +70,7 @@ def compare(
         typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", arm_names)] = None,
+    arms: Annotated[str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)] = None,
     loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,

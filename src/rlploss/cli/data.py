@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlploss.datasets.registry import Entry
 
 WIDTH = 80  # columns of a terminal
-NAMES = among(lambda: [*listed("catalog.toml"), "all"])
+NAMES = among(listed("catalog.toml", "all"))
 HELP = "The paper's datasets: list, fetch and verify them."
 
 
@@ -86,4 +86,4 @@ def _chosen(wanted: Sequence[str]) -> list[Entry]:
 
 
 def _megabytes(item: Entry) -> str:
-    return f"{item.n_bytes / 1e6:.1f} MB"
+    return f"{sum(file.size for file in item.files) / 1e6:.1f} MB"

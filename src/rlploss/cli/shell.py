@@ -28,10 +28,14 @@ def choice(help: str, names: Names) -> Any:
     return typer.Option(help=help, autocompletion=among(names))
 
 
-def listed(file: str) -> list[str]:
-    """The datasets, or tables, that a file of theirs lists, without the modules beside it."""
-    found = tomllib.loads(Path(__file__).parents[1].joinpath("datasets", file).read_text("utf-8"))
-    return list(found.get("tables", found))
+def listed(file: str, *more: str) -> Callable[[], list[str]]:
+    """What finds the datasets, or tables, that a file of theirs lists, without the modules beside it."""
+
+    def names() -> list[str]:
+        found = tomllib.loads(Path(__file__).parents[1].joinpath("datasets", file).read_text("utf-8"))
+        return [*found.get("tables", found), *more]
+
+    return names
 
 
 class _PlainFlags:

@@ -23,14 +23,11 @@ NAME = "survey"  # of the request in the store
 TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
 
 
-def table_names() -> list[str]:
-    """Tables for a shell to complete."""
-    return [*listed("tables.toml"), "wine"]
-
-
 def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
-    tables: Annotated[str | None, choice("Only these tables, separated by commas; see --list.", table_names)] = None,
+    tables: Annotated[
+        str | None, choice("Only these tables, separated by commas; see --list.", listed("tables.toml", "wine"))
+    ] = None,
     half: Annotated[
         str, choice("Which tables: development, held-out or all.", ("development", "held-out", "all"))
     ] = "all",
@@ -92,8 +89,8 @@ def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> No
     sizes = {table: load_rows(table).X.shape for table in seconds}
     shown = [(table, half_of(table), f"{n:,}", f"{d}", duration(seconds[table])) for table, (n, d) in sizes.items()]
     show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
-    on = "1 core" if cores == 1 else f"{cores} cores"
-    say(console, f"{len(cells)} cells, about {duration(sum(seconds.values()))} on {on}.")
+    total = duration(sum(seconds.values()))
+    say(console, f"{len(cells)} cells, about {total} on {cores} core{'s' * (cores > 1)}.")
 
 
 def render(store: Store, out: Path, console: Console) -> None:

@@ -249,8 +249,7 @@ class Run:
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         kept = f", {stored} trained already" if stored else ""
-        on = "1 core" if threads == 1 else f"{threads} cores"
-        about = f": about {duration(left)} on {on}" if todo else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
         say(self.console, f"{n_arms} arms × {len(self.asked.seeds)} splits{kept}{about}.")
         return team
 
@@ -300,10 +299,9 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     smallest, p, notes = rows.fewest(), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
     if rlp and smallest <= p:
-        notes.append(
-            f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more "
-            f"rows than columns. {', '.join(one.label for one in rlp)} not trained."
-        )
+        none = f"leave no subset of {smallest} training rows with more rows than columns"
+        labels = ", ".join(one.label for one in rlp)
+        notes.append(f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained.")
         chosen = tuple(one for one in chosen if one not in rlp)
         wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
         chosen += tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen)
@@ -326,8 +324,7 @@ def dial_said(rows: Trainer) -> str:
     Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
     auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
-    return (
-        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "
-        f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}. "
-        f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
-    )
+    ends = f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression"
+    tried = f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}"
+    rule = f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}'
+    return f"The dial: {ends}; {tried}. {rule}."

@@ -201,17 +201,15 @@ def _order_or_key(column: Column, values: pd.Series) -> str:
     if column.kind == "date":
         days: Array = column.numbers(values)[:, 0]
         if not np.isnan(days).any() and len(np.unique(days)) > n / 10 and (np.diff(days) >= 0).all():
-            return (
-                f"the rows are sorted by {name!r}: random splits let an arm see days after those it is tested on, so "
-                f"errors on days to come may be much larger; --time {shlex.quote(name)} tests on the future"
-            )
+            sees = "random splits let an arm see days after those it is tested on, so errors on days to come may be"
+            remedy = f"--time {shlex.quote(name)} tests on the future"
+            return f"the rows are sorted by {name!r}: {sees} much larger; {remedy}"
     elif IDENTIFIER.search(name) and column.kind in ("number", "category", "text"):
         different = values.nunique()
         if 1 < different < 0.9 * n and n / different >= 1.5:
-            return (
-                f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows): rows of one may be in "
-                f"training and in test, which flatters every arm; --group {shlex.quote(name)} keeps them together"
-            )
+            flatters = "rows of one may be in training and in test, which flatters every arm"
+            key = f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows)"
+            return f"{key}: {flatters}; --group {shlex.quote(name)} keeps them together"
     return ""
 
 

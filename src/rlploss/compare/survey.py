@@ -193,11 +193,7 @@ class SurveyRows(Trainer):
 
     n_train: int | None = None
     outside: bool = False
-
-    @cached_property
-    def logs(self) -> tuple[bool, ...]:
-        """Targets are taken as they are."""
-        return (False,)
+    logs = (False,)  # targets are taken as they are
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:

@@ -53,11 +53,6 @@ class Entry:
         """The tasks it can be loaded for, its own first."""
         return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
 
-    @property
-    def n_bytes(self) -> int:
-        """Size in the cache."""
-        return sum(file.size for file in self.files)
-
 
 def names() -> tuple[str, ...]:
     """Return the names that `load` knows.

@@ -177,10 +177,9 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
     chosen = generator.random(dataset.n_rows) < np.where(inside, shift, 1.0 - shift)
     if chosen.all() or not chosen.any():
         side = "test" if chosen.all() else "training"
-        raise ValueError(
-            f'shift (γ) = {shift:g} leaves no {side} rows of "{dataset.name}", whose region of interest holds '
-            f"{int(inside.sum())} of {dataset.n_rows} rows: choose a value further from 0 and 1"
-        )
+        holds = f"whose region of interest holds {int(inside.sum())} of {dataset.n_rows} rows"
+        wrong = f'shift (γ) = {shift:g} leaves no {side} rows of "{dataset.name}", {holds}'
+        raise ValueError(f"{wrong}: choose a value further from 0 and 1")
     split = _take(dataset, np.flatnonzero(chosen), np.flatnonzero(~chosen))
     return replace(split, n_region=int(inside.sum()), n_region_train=int((inside & chosen).sum()))
 

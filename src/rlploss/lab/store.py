@@ -175,10 +175,8 @@ class Store(AbstractContextManager["Store"]):
     def write(self, cell: AnyCell, result: CellResult) -> None:
         """Commit a cell and all its networks, or nothing."""
         if sorted((n.variant, n.seed) for n in result.networks) != sorted(cell.keys):
-            raise ValueError(
-                f"a cell is stored whole: expected {cell.n_replicas} networks, one per variant and seed, "
-                f"got {len(result.networks)} for {cell}"
-            )
+            expected = f"expected {cell.n_replicas} networks, one per variant and seed"
+            raise ValueError(f"a cell is stored whole: {expected}, got {len(result.networks)} for {cell}")
         key = self._key(cell)
         origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}

@@ -105,10 +105,9 @@ class RLP(Objective):
                 raise ValueError('draw_from="outside" means nothing with mixup: its rows are in no subset; use "train"')
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
-            raise ValueError(
-                'float32_cutoff=True is the loss of one released program, which has probe="subset", intercept=False, '
-                f'ridge=0, plan="once" and no mixup, got {self!r}; use RLP.released(..., float32_cutoff=True)'
-            )
+            has = 'probe="subset", intercept=False, ridge=0, plan="once" and no mixup'
+            wrong = f"float32_cutoff=True is the loss of one released program, which has {has}, got {self!r}"
+            raise ValueError(f"{wrong}; use RLP.released(..., float32_cutoff=True)")
 
     @property
     def planes(self) -> PlaneForm:
@@ -205,8 +204,7 @@ class _RowLoss(OnBatches):
 class MSE(_RowLoss):
     """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
 
-    >>> MSE(50, mixup=0.2).resolve(n_rows=30, n_features=4)  # what fit makes of it
-    MSE(30, mixup=0.2)
+    >>> objective = MSE(50, mixup=0.2)  # for fit(net, X, y, objective, ...)
     """
 
     loss: ClassVar[str] = "mse"
@@ -219,8 +217,7 @@ class MSE(_RowLoss):
 class MAE(_RowLoss):
     """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
 
-    >>> MAE("all").resolve(n_rows=30, n_features=4)
-    MAE(30)
+    >>> objective = MAE("all")  # for fit(net, X, y, objective, ...)
     """
 
     loss: ClassVar[str] = "mae"

@@ -177,11 +177,9 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
         if not target.is_floating_point():
             target = _one_hot(target, width, name)
         elif classes and (target.ndim == 1 or width == 1):
-            raise ValueError(
-                f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
-                f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
-                "per class"
-            )
+            rule, remedy = "class numbers, or one probability per class", "a model with one output per class"
+            got = f"a floating {name}y of shape {tuple(target.shape)} and {width} model outputs"
+            raise ValueError(f"cross_entropy needs {rule}, got {got}; pass whole numbers, and {remedy}")
         target = flat(target.to(x.dtype))
         _checks.finite(**{f"{name}y": target})
     if target.shape[1] != width:
@@ -200,10 +198,8 @@ def weigh(rows: Table, sample_weight: Array | None) -> Table:
         raise ValueError(f"sample_weight must have shape ({rows.n_rows},), one per row, got {tuple(weight.shape)}")
     _checks.finite(sample_weight=weight)
     if float(weight.min()) < 0 or float(weight.max()) == 0:
-        raise ValueError(
-            "sample_weight must hold numbers of at least 0, one of them above 0, got values from "
-            f"{float(weight.min()):g} to {float(weight.max()):g}"
-        )
+        got = f"values from {float(weight.min()):g} to {float(weight.max()):g}"
+        raise ValueError(f"sample_weight must hold numbers of at least 0, one of them above 0, got {got}")
     keep = weight > 0
     if not bool(keep.all()):
         rows, weight = replace(rows, x=rows.x[keep], y=rows.y[keep]), weight[keep]
