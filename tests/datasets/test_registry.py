@@ -34,7 +34,7 @@ def test_the_public_names_resolve() -> None:
 
 @pytest.mark.parametrize("module", [registry, splits])
 def test_the_examples_run(module: ModuleType) -> None:
-    result = doctest.testmod(module)
+    result = doctest.testmod(module, extraglobs={"datasets": datasets})
     assert (result.attempted > 0, result.failed) == (True, 0)
 
 

@@ -221,7 +221,8 @@ def _own_values(texts: list[str] | None) -> dict[str, Any]:
                 raise LookupError(f"there is no {name!r} in it")
             found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
         except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
-            raise ValueError(f"--loss {text} cannot be used ({reason(error)}); correct the file") from error
+            wrong = f"--loss {text} cannot be used ({reason(error)})"
+            raise ValueError(f"{wrong}; correct the file or name another") from error
     return found
 
 

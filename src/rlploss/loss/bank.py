@@ -288,11 +288,8 @@ class ProjectionBank(nn.Module):
 
     def extra_repr(self) -> str:
         """For print(bank)."""
-        form = self.plane_form
-        return (
-            f"n_subsets={self.n_subsets}, subset_size={self.subset_size}, probe={form.probe!r}, "
-            f"intercept={form.intercept}, ridge={form.ridge}, kind={self.kind!r}, nbytes={self.nbytes}"
-        )
+        sizes = f"n_subsets={self.n_subsets}, subset_size={self.subset_size}"
+        return f"{sizes}, {self.plane_form}, kind={self.kind!r}, nbytes={self.nbytes}"
 
     def _choose(self) -> tuple[str, int]:
         """The cheapest kind that fits, and how many rows per subset it keeps."""

@@ -95,11 +95,8 @@ class RLPLoss(nn.Module):
         """For print(loss)."""
         size = "the batch" if self.subset_size is None else self.subset_size
         many = "as many as fit" if self.n_subsets is None else self.n_subsets
-        form = self.plane_form
-        return (
-            f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}, probe={form.probe!r}, "
-            f"intercept={form.intercept}, ridge={form.ridge}, reduction={self.reduction!r}"
-        )
+        sizes = f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}"
+        return f"{sizes}, {self.plane_form}, reduction={self.reduction!r}"
 
     def _warn(self, kind: type[Warning], text: str) -> None:
         """Once per module."""

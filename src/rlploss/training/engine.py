@@ -129,10 +129,8 @@ def _check_for_processes(model: nn.Module) -> None:
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise ValueError("fit sums gradients of processes itself, got a DistributedDataParallel; pass its .module")
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
-            remedy = (
-                "convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation"
-            )
-            raise ValueError(f"{type(module).__name__} sees the rows of one process only; {remedy}")
+            wrong = f"{type(module).__name__} sees the rows of one process only; convert the model with"
+            raise ValueError(f"{wrong} torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation")
 
 
 def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> Tensor:
