@@ -81,7 +81,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.world_size = _checks.count("world_size", world_size)
         self.rank = _checks.count("rank", rank, minimum=0)
         if self.rank >= self.world_size:
-            raise ValueError(f"rank must be below world_size = {self.world_size}, got {self.rank}; ranks begin at 0")
+            wrong = f"rank must be below world_size = {self.world_size}, got {self.rank}"
+            raise ValueError(f"{wrong}; ranks are counted from 0")
         self._epoch = 0
         self._start = 0  # the step at which the next iteration begins
         self._handed_out = 0  # steps of the epoch that the latest iteration is past

@@ -39,11 +39,16 @@ def choose(names: Sequence[str], request: Request) -> list[str]:
     return chosen
 
 
+def open_store(out: Path) -> Store:
+    """The store of an output directory, for the code of the paper's studies."""
+    return Store(out, code_version=code_version(measure.ROOT))
+
+
 def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Workers, console: Console) -> None:
     """Train what is missing for the names, then write and show the report of the whole directory."""
     chosen = choose(names, request)
     cells = distinct(cells_of(chosen, request))
-    with Store(out, code_version=code_version(measure.ROOT)) as store:
+    with open_store(out) as store:
         store.refuse_others("reproduce")
         missing = [cell for cell in cells if not store.has(cell)]
         unavailable = missing_data(missing, console)

@@ -95,7 +95,8 @@ def as_optimizer(value: object) -> OptimizerFunction:
     if isinstance(value, type) and issubclass(value, OptimizerValue):
         raise TypeError(f"optimizer must be a value, got the class {value.__name__}; write {value.__name__}(...)")
     if not callable(value):
-        raise TypeError(f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of parameters, got {value!r}")
+        wanted = "Adam(...), AdamW(...), SGD(...) or a function of the parameters"
+        raise TypeError(f"optimizer must be {wanted}, got {value!r}")
     return value
 
 
@@ -140,7 +141,8 @@ class Steps(Budget):
 def as_budget(name: str, value: object) -> Budget:
     """Return `value` if it is a budget."""
     if not isinstance(value, Budget):
-        raise TypeError(f"{name} must be Epochs(n) or Steps(n), so that it is clear what is counted, got {value!r}")
+        rule = f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which"
+        raise TypeError(f"{rule}, got {value!r}")
     return value
 
 

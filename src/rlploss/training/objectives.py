@@ -102,7 +102,8 @@ class RLP(Objective):
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
-                raise ValueError('draw_from="outside" means nothing with mixup: its rows are in no subset; use "train"')
+                why = "whose rows are in no subset"
+                raise ValueError(f'draw_from="outside" has no meaning with mixup, {why}; use "train"')
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
             has = 'probe="subset", intercept=False, ridge=0, plan="once" and no mixup'

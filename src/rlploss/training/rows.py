@@ -183,7 +183,8 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
         target = flat(target.to(x.dtype))
         _checks.finite(**{f"{name}y": target})
     if target.shape[1] != width:
-        raise ValueError(f"the model must give as many numbers a row as {name}y has, got {width} and {len(target[0])}")
+        got = f"{width} and {len(target[0])}"
+        raise ValueError(f"the model must give as many numbers per row as {name}y has, got {got}")
     return target, classes
 
 
