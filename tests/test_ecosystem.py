@@ -1,5 +1,6 @@
 """RLP beside the tools of PyTorch, as docs/loops.md has it; tests/loss compiles it, test_distributed has DDP."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,27 +52,30 @@ def test_a_trained_network_exports():
 FSDP = """
 import sys, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from rlploss import RLPLoss, RegressionNet, Steps, fit, seeded
 
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 g = torch.Generator().manual_seed(0)
 X = torch.randn(60, 4, generator=g)
 Y = X.sum(1, keepdim=True).sin()
 plain, sharded = (seeded(lambda: RegressionNet(4), 0) for _ in range(2))
-mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-fully_shard(sharded, mesh=mesh)
-assert isinstance(next(sharded.parameters()), DTensor)
+fully_shard(sharded, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (2,)))
+assert sharded.fc1.weight.to_local().shape == (16, 4), "half of the 32 rows"
+batches = [(X[:30], Y[:30]), (X[30:], Y[30:])]  # of the two processes
 losses = []
-for net in (plain, sharded):
+for net, mine in ((plain, batches), (sharded, [batches[rank]])):
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(5):
         optimizer.zero_grad()
-        loss = RLPLoss()(net(X), Y, X)
-        loss.backward()
+        loss = torch.stack([RLPLoss()(net(x), y, x) for x, y in mine]).mean()
+        loss.backward()  # gradients of shards are means over the processes
         optimizer.step()
-    losses.append(loss.item())
-assert abs(losses[0] - losses[1]) < 1e-6, losses
+    losses.append(loss.detach())
+dist.all_reduce(losses[1])
+torch.testing.assert_close(losses[1] / 2, losses[0])
+for whole, shard in zip(plain.parameters(), sharded.parameters()):
+    torch.testing.assert_close(shard.full_tensor(), whole)
 try:
     fit(sharded, X, Y, budget=Steps(3))
 except ValueError as error:
@@ -83,10 +87,19 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_a_sharded_module_trains_like_a_plain_one(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FSDP, str(tmp_path / "meet")], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.endswith("same\n"), done.stderr[-2000:]
+    """Two processes with half of the parameters and of the rows each, and one with all of them."""
+    words = [sys.executable, "-c", FSDP, str(tmp_path / "meet")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        subprocess.Popen([*words, str(rank)], env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) for rank in (0, 1)
+    ]
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for out, errors in said:
+        assert out.endswith("same\n"), errors[-2000:]
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ TO_SKLEARN = "needs sklearn, which is not installed: pip install 'rlploss[sklear
         pytest.param("import rlploss; rlploss.compare", ["pandas"], "needs pandas, which is not", id="without pandas"),
         pytest.param("import rlploss; rlploss.datasets.load('diabetes')", EXTRAS, TO_SKLEARN, id="diabetes"),
         pytest.param("import rlploss; rlploss.datasets.load('digits')", EXTRAS, TO_SKLEARN, id="digits"),
-        pytest.param("import rlploss; rlploss.datasets.moons()", EXTRAS, TO_SKLEARN, id="moons"),
+        pytest.param("import rlploss; rlploss.datasets.load('moons')", EXTRAS, TO_SKLEARN, id="moons"),
         pytest.param(DIAL, ["matplotlib"], "needs matplotlib, which is not installed: pip", id="plot"),
     ],
 )

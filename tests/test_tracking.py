@@ -1,6 +1,7 @@
 """Loggers write what a run measured where the tools themselves find it, and never stop it."""
 
 import csv
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -139,6 +140,57 @@ def test_track_of_the_command_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("in the way")
     assert run([*words[:-1], "again", "--track", f"tensorboard:{tmp_path}/file"]) == 0
     assert capsys.readouterr().out.count("TensorBoardLogger failed") == 1
+
+
+@pytest.mark.slow
+@needs_tensorboard
+@needs_mlflow
+@others_warnings
+def test_track_of_compare(tmp_path, monkeypatch):
+    """Every split of every arm is a run: its curve where it is a network, and its numbers as the report has them."""
+    from rlploss.cli import run
+
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{a},{b},{2 * a - b + 0.01 * c}" for a, b, c in torch.randn(40, 3, generator=torch.Generator()).tolist()]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,price", *rows]))
+    words = ["compare", "t.csv", "--target", "price", "--arms", "mse,ridge", "--splits", "2", "--steps", "16",
+             "--workers", "inline"]  # fmt: skip
+    uri = f"sqlite:///{tmp_path}/ml.db"
+    assert run([*words, "--out", "a", "--track", "tensorboard:runs"]) == 0
+    assert run([*words, "--out", "b", "--track", f"mlflow:{uri}"]) == 0
+    results = {row["arm"]: row for row in json.loads((tmp_path / "a" / "comparison.json").read_text())["results"]}
+    found = runs(uri)
+    for arm, budget in (("MSE", " · 16 steps"), ("ridge regression", "")):
+        names = [f"the table · {arm}{budget} · seed {seed}" for seed in (0, 1)]
+        folders = [scalars(tmp_path / "runs" / name.replace(" · ", "-").replace(" ", "-")) for name in names]
+        both = [[folder["rmse"][0][1] for folder in folders], [found[name][1]["rmse"][0][1] for name in names]]
+        for values in both:
+            assert sum(values) / 2 == pytest.approx(results[arm]["rmse"])
+        assert all(found[name][0] == "FINISHED" for name in names)
+        curves = [*folders, *(found[name][1] for name in names)]
+        assert all(("validation" in curve) == bool(budget) for curve in curves)
+    assert len(found) == 4
+
+
+@pytest.mark.slow
+@needs_tensorboard
+@others_warnings
+def test_track_of_survey(tmp_path, monkeypatch):
+    from rlploss.cli import run
+    from rlploss.compare import survey
+
+    table = survey.SurveyRows(X.double().numpy(), Y.double().numpy(), "regression")
+    for name in ("load_rows", "drawn_rows"):
+        monkeypatch.setattr(survey, name, lambda *options: table)
+    monkeypatch.setattr(survey, "ARMS", {"regression": ["ridge", "mse", "rlp"]})
+    monkeypatch.setattr("rlploss.cli.survey.render", lambda *_: None)  # which wants the arms of a whole survey
+    monkeypatch.chdir(tmp_path)
+    words = ["survey", "--tables", "wine", "--rows", "20", "--splits", "2", "--quick", "--workers", "inline"]
+    assert run([*words, "--track", "tensorboard:runs"]) == 0
+    for name, measured in (("ridge-regression", "rmse"), ("RLP-1-000-steps", "validation"), ("traits", "noise")):
+        folders = [folder for folder in (tmp_path / "runs").iterdir() if name in folder.name]
+        assert len(folders) == 3, "two random splits, one outside"
+        assert all(scalars(folder)[measured] for folder in folders)
 
 
 @pytest.mark.parametrize("where", ["mlflow", "mlflow:", "wandb:x", ""])

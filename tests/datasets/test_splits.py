@@ -14,12 +14,11 @@ from rlploss.datasets import (
     as_images,
     first_split,
     load,
-    mahalanobis_region,
-    paper_region,
     shift_split,
     size_split,
     standardize,
 )
+from rlploss.datasets.splits import mahalanobis_region, paper_region
 
 
 def table(n_rows: int, n_features: int = 3, *, seed: int = 0, name: str = "table") -> Dataset:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rlploss import datasets
+from rlploss.datasets import registry
 
 LINEAR_X = "105a79c81e6447275aa68b58c0fd2aa117349839091a7f435258afa4b900b204"
 LINEAR = "30fabadbb6950413019197bd073bd1c3640d23bc142d435075369ec6c714f0eb"
@@ -20,7 +20,7 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def test_linear_is_pinned() -> None:
-    X, y = datasets.linear()
+    X, y = registry.linear()
     assert X.shape == (6000, 5)
     assert y.shape == (6000,)
     # Draws of RandomState(0), row by row.
@@ -36,7 +36,7 @@ def test_linear_is_pinned() -> None:
 
 
 def test_linear_follows_the_formula() -> None:
-    X, y = datasets.linear()
+    X, y = registry.linear()
     assert ((X >= 0) & (X < 1)).all()
     for row in range(len(X)):
         expected = math.fsum((k + 0.5) * X[row, k] for k in range(5))
@@ -44,7 +44,7 @@ def test_linear_follows_the_formula() -> None:
 
 
 def test_nonlinear_is_pinned() -> None:
-    X, y = datasets.nonlinear()
+    X, y = registry.nonlinear()
     assert X.shape == (6000, 7)
     assert y.shape == (6000,)
     assert X[0, :3].tolist() == [0.417022004702574, 0.7203244934421581, 0.00011437481734488664]
@@ -52,7 +52,7 @@ def test_nonlinear_is_pinned() -> None:
 
 
 def test_nonlinear_follows_the_formula() -> None:
-    X, y = datasets.nonlinear()
+    X, y = registry.nonlinear()
     for row in (0, 17, 5999):
         a, b, c, d, e, f, g = X[row].tolist()
         expected = math.fsum([a, b**2, c**3, d**4, e**5, math.exp(f), math.sin(g)])
@@ -61,16 +61,16 @@ def test_nonlinear_follows_the_formula() -> None:
 
 def test_the_global_random_state_is_not_touched() -> None:
     before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state
-    datasets.linear()
-    datasets.nonlinear()
-    datasets.moons()
+    registry.linear()
+    registry.nonlinear()
+    registry.moons()
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002 - the global state
 
 
 def test_moons_is_make_moons() -> None:
     from sklearn.datasets import make_moons
 
-    X, y = datasets.moons(40, noise=0.2, seed=3)
+    X, y = registry.moons(40, noise=0.2, seed=3)
     X_there, y_there = make_moons(40, noise=0.2, random_state=3)
     assert (X == X_there).all()
     assert (y == y_there).all()
@@ -88,4 +88,4 @@ def test_moons_is_make_moons() -> None:
 )
 def test_moons_refuses(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        datasets.moons(**arguments)
+        registry.moons(**arguments)

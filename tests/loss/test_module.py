@@ -2,7 +2,9 @@
 
 import copy
 import itertools
+import os
 import pickle
+import shutil
 import warnings
 
 import pytest
@@ -102,6 +104,12 @@ def test_autocast_is_left_inside():
     assert torch.isfinite(net.weight.grad).all()
 
 
+COMPILERS = (os.environ.get("CXX", "g++"), "clang++", "cl")  # of which torch's compiler uses one
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="torch.compile needs a C++ compiler; install g++, or set CXX"
+)
+
+
 def compiled(f, *args, runs=3):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
@@ -113,6 +121,7 @@ def compiled(f, *args, runs=3):
 
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.slow
+@needs_compiler
 def test_compile_fullgraph(probe):
     x, pred, target = batch()
     pred.requires_grad_()
@@ -130,6 +139,7 @@ def test_compile_fullgraph(probe):
 
 
 @pytest.mark.slow
+@needs_compiler
 def test_compile_the_module_with_subsets_of_its_own():
     x, pred, target = batch()
     module = RLPLoss(8, 5, generator=seeded())
@@ -142,10 +152,17 @@ def test_compile_the_module_with_subsets_of_its_own():
     assert_close(values[0], plain(pred, target, x), dtype=torch.float32)
 
 
+@pytest.mark.slow
+@needs_compiler
 def test_compile_the_bank():
     x, pred, target = batch()
     bank = ProjectionBank(x, balanced_subsets(24, 9, 4, generator=seeded()))
     assert_close(compiled(bank.loss, pred, target), bank.loss(pred, target), dtype=torch.float32)
+
+
+def test_all_subsets_of_a_bank_are_one_graph():
+    x, pred, target = batch()
+    bank = ProjectionBank(x, balanced_subsets(24, 9, 4, generator=seeded()))
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounter()
     fast = torch.compile(bank.loss, fullgraph=True, backend=counter)
@@ -157,6 +174,7 @@ def test_compile_the_bank():
 
 
 @pytest.mark.slow
+@needs_compiler
 def test_compiled_code_asserts_that_numbers_are_finite():
     x, pred, target = batch()
     fast = torch.compile(RLPLoss(), fullgraph=True)

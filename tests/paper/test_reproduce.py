@@ -234,9 +234,13 @@ def test_a_loss_of_ones_own_goes_with_table1_alone(tmp_path):
 
 def test_the_list_shows_every_name_with_its_cost(capsys):
     assert cli.run(["reproduce", "--list"]) == 0
-    printed = capsys.readouterr().out
-    for name in CATALOG:
-        assert f"| {name} |" in printed
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["NAME", "SMOKE", "QUICK", "PAPER"]
+    for name, row in CATALOG.items():
+        (at,) = (i for i, line in enumerate(lines) if line.split()[:1] == [name])
+        assert re.search(r" (s|min|-)$", lines[at])
+        assert lines[at + 1].strip() == row["what"]
 
 
 @pytest.mark.slow

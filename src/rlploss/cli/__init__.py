@@ -24,34 +24,50 @@ STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
 RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same command goes on where it was stopped
 PARAMETERS = {"n_splits": "splits", "random_state": "seed"}  # that are options under another name
 
+DIABETES = "examples/diabetes.csv --target progression"
 EXAMPLES = {  # of every command, shown by its --help
+    "": (f"compare {DIABETES}", "reproduce table1", "data list"),
     "reproduce": ("table1 fig-curves --datasets wine,linear", "table1 --loss mylosses.py:log_cosh", "--list"),
-    "report": ("results",),
-    "compare": ("houses.csv --target price", "houses.csv --target price --quick --loss mylosses.py:log_cosh"),
-    "predict": ("houses-price new.csv", "houses-price new.csv --out predictions.csv"),
-    "inspect": ("houses.csv --target price",),
+    "report": ("rlploss-results",),
+    "compare": (DIABETES, f"{DIABETES} --quick --loss mylosses.py:log_cosh"),
+    "predict": ("diabetes-progression examples/diabetes.csv", "diabetes-progression new.csv --out predictions.csv"),
+    "inspect": (DIABETES,),
     "survey": ("--quick --half development", "--tables quake,laser --loss mylosses.py:log_cosh", "--list"),
     "bench": ("--steps 500", "--json"),
+    "data": ("list", "get wine california", "verify"),
+    "data list": ("",),
+    "data get": ("wine california", "all"),
+    "data verify": ("", "wine"),
 }
+
+
+def examples(command: str) -> str:
+    """The epilog of a command's help."""
+    lines = [" ".join(f"rlploss {command} {words}".split()) for words in EXAMPLES[command]]
+    return "\n\n".join(["For example:", *lines])
 
 
 def make_app() -> typer.Typer:
     """Return the command with its groups of commands."""
     import typer
 
-    from rlploss.cli import bench, compare, data, predict, reproduce, survey
+    from rlploss.cli import bench, compare, data, predict, reproduce, shell, survey
 
     app = typer.Typer(
+        cls=shell.Group,
+        epilog=examples(""),
         help="The Random Linear Projections (RLP) loss: does it help on your table, does its paper hold?",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
-    app.add_typer(data.app, name="data")
+    group = typer.Typer(cls=shell.Group, epilog=examples("data"), help=data.HELP, no_args_is_help=True)
+    app.add_typer(group, name="data")
     compared = (compare.compare, predict.predict, compare.inspect)
     for command in (reproduce.reproduce, reproduce.report, *compared, survey.survey, bench.bench):
-        examples = [f"rlploss {command.__name__} {words}" for words in EXAMPLES[command.__name__]]
-        app.command(epilog="\n\n".join(["For example:", *examples]))(command)
+        app.command(cls=shell.Command, epilog=examples(command.__name__))(command)
+    for name, one in (("list", data.list_), ("get", data.get), ("verify", data.verify)):
+        group.command(name, cls=shell.Command, epilog=examples(f"data {name}"))(one)
     option = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True)
 
     @app.callback(invoke_without_command=True)

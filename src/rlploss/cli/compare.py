@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlploss._progress import say
+from rlploss.cli.shell import among, choice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,20 +27,20 @@ ARMS = (
     "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
     "mse, mse+l2, rlp, rlp+l2, rlp+mixup"
 )
+ARM_NAMES = dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS))  # each once
 
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
-TaskOption = Annotated[str, typer.Option(help="auto, regression or classification.")]
+TaskOption = Annotated[str, choice("auto, regression or classification.", ("auto", "regression", "classification"))]
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
 Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
 Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
-Decimal = Annotated[
-    str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default="the table tells")
-]
-Thousands = Annotated[
-    str | None, typer.Option(help="What stands between thousands: , . ' space or none", show_default="the table tells")
-]
-Encoding = Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")]
+TELLS = "the table tells"
+Decimal = Annotated[str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default=TELLS)]
+BETWEEN = "What stands between thousands: , . ' space or none"
+Thousands = Annotated[str | None, typer.Option(help=BETWEEN, show_default=TELLS)]
+ENCODINGS = ("utf-8", "utf-16", "latin-1", "cp1252")
+Encoding = Annotated[str, choice("The encoding of a text file, e.g. latin-1.", ENCODINGS)]
 
 
 def _track(context: typer.Context, track: str | None) -> str | None:
@@ -53,12 +54,12 @@ def _track(context: typer.Context, track: str | None) -> str | None:
 
 OwnLosses = Annotated[list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")]
 WHO = "Who trains: inline (this process), local (one process per core), local:N, or a cluster, dask:tcp://HOST:PORT"
-Team = Annotated[str, typer.Option(help=f"{WHO}.")]
-TeamOrAuto = Annotated[str, typer.Option(help=f"{WHO}; auto decides by how much there is to do.")]
-Track = Annotated[
-    str | None,
-    typer.Option(callback=_track, help="Write curves to mlflow:URI or tensorboard:DIR too.", metavar="WHERE"),
-]
+TEAMS = ("inline", "local", "dask:tcp://")
+Team = Annotated[str, choice(f"{WHO}.", TEAMS)]
+TeamOrAuto = Annotated[str, choice(f"{WHO}; auto decides by how much there is to do.", ("auto", *TEAMS))]
+TRACKERS = among(("mlflow:", "tensorboard:"))
+TOLD = "Write curves to mlflow:URI or tensorboard:DIR too."
+Track = Annotated[str | None, typer.Option(callback=_track, help=TOLD, metavar="WHERE", autocompletion=TRACKERS)]
 
 
 def compare(
@@ -69,7 +70,7 @@ def compare(
         typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, typer.Option(help=f"Only these contenders, separated by commas. For {ARMS}.")] = None,
+    arms: Annotated[str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)] = None,
     loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,
@@ -220,9 +221,8 @@ def _own_values(texts: list[str] | None) -> dict[str, Any]:
                 raise LookupError(f"there is no {name!r} in it")
             found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
         except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
-            raise ValueError(
-                f"--loss {text} cannot be used ({reason(error)}); correct the file or name another"
-            ) from error
+            wrong = f"--loss {text} cannot be used ({reason(error)})"
+            raise ValueError(f"{wrong}; correct the file or name another") from error
     return found
 
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlploss.cli.shell import among, listed
+
 if TYPE_CHECKING:
     from rlploss.datasets.registry import Entry
 
 WIDTH = 80  # columns of a terminal
-app = typer.Typer(help="The paper's datasets: list, fetch and verify them.", no_args_is_help=True)
+NAMES = among(listed("catalog.toml", "all"))
+HELP = "The paper's datasets: list, fetch and verify them."
 
 
-@app.command("list", epilog="For example: rlploss data list")
 def list_() -> None:
     """Show every dataset: rows, features, task, size, whether it is in the cache, where it comes from."""
     from rlploss.datasets import cache_dir, is_cached
@@ -31,8 +33,9 @@ def list_() -> None:
     print(f"\nCache: {cache_dir()}")
 
 
-@app.command(epilog="For example: rlploss data get wine california")
-def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME", help='Names, or "all".')]) -> None:
+def get(
+    wanted: Annotated[list[str], typer.Argument(metavar="NAME", help='Names, or "all".', autocompletion=NAMES)],
+) -> None:
     """Fetch datasets into the cache and verify them. What is there already is verified only."""
     from rlploss.datasets import DatasetUnavailable, registry
 
@@ -51,9 +54,10 @@ def get(wanted: Annotated[list[str], typer.Argument(metavar="NAME", help='Names,
         raise DatasetUnavailable("\n".join(failed))
 
 
-@app.command(epilog="For example: rlploss data verify wine")
 def verify(
-    wanted: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names; all if none is given.")] = None,
+    wanted: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names; all if none is given.", autocompletion=NAMES)
+    ] = None,
 ) -> None:
     """Check the hash of every file in the cache.
 
@@ -82,4 +86,4 @@ def _chosen(wanted: Sequence[str]) -> list[Entry]:
 
 
 def _megabytes(item: Entry) -> str:
-    return f"{item.n_bytes / 1e6:.1f} MB"
+    return f"{sum(file.size for file in item.files) / 1e6:.1f} MB"

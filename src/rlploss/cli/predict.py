@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from rlploss._progress import say
+from rlploss.cli.compare import Encoding
 
 
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that `rlploss compare` wrote.")],
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")],
     out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")] = None,
-    encoding: Annotated[str, typer.Option(help="The encoding of a text file, e.g. latin-1.")] = "utf-8",
+    encoding: Encoding = "utf-8",
 ) -> None:
     """Predict the target of new rows with the model that `rlploss compare` kept.
 

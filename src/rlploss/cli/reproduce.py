@@ -9,20 +9,25 @@ import typer
 
 from rlploss._progress import say
 from rlploss.cli.compare import Team, Track, _names, _own_losses
+from rlploss.cli.shell import among, choice
+from rlploss.paper.published import DATASETS, REPORT
 
 DEFAULT_OUT = Path("rlploss-results")
+NAMED, NAMES = 'Tables and figures, or "all"; see --list.', among([*(row["name"] for row in REPORT["section"]), "all"])
 
 
 def reproduce(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help='Tables and figures, or "all"; see --list.')
-    ] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (full epochs).")] = "quick",
-    budget: Annotated[str, typer.Option(help="What is equal for all arms: epochs, steps, or both in turn.")] = "both",
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=NAMED, autocompletion=NAMES)] = None,
+    scale: Annotated[
+        str, choice("smoke (seconds), quick (minutes) or paper (full epochs).", REPORT["scale"])
+    ] = "quick",
+    budget: Annotated[
+        str, choice("What is equal for all arms: epochs, steps, or both in turn.", ("epochs", "steps", "both"))
+    ] = "both",
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these datasets, e.g. wine,linear.")] = None,
-    arms: Annotated[str | None, typer.Option(help="Only these arms (losses), e.g. mse,rlp.")] = None,
+    datasets: Annotated[str | None, choice("Only these datasets, e.g. wine,linear.", (*DATASETS, "moons"))] = None,
+    arms: Annotated[str | None, choice("Only these arms (losses), e.g. mse,rlp.", REPORT["arms"])] = None,
     loss: Annotated[
         list[str] | None, typer.Option(help="With table1 alone: a loss of your own, FILE.py:NAME; may be repeated.")
     ] = None,

@@ -11,6 +11,7 @@ import typer
 
 from rlploss._progress import duration, say
 from rlploss.cli.compare import OwnLosses, Team, Track, _names, _own_losses
+from rlploss.cli.shell import choice, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +25,12 @@ TRAINER = "rlploss.compare.survey"  # whose code rows are keyed by
 
 def survey(
     out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path("rlploss-survey"),
-    tables: Annotated[str | None, typer.Option(help="Only these tables, separated by commas; see --list.")] = None,
-    half: Annotated[str, typer.Option(help="Which tables: development, held-out or all.")] = "all",
+    tables: Annotated[
+        str | None, choice("Only these tables, separated by commas; see --list.", listed("tables.toml", "wine"))
+    ] = None,
+    half: Annotated[
+        str, choice("Which tables: development, held-out or all.", ("development", "held-out", "all"))
+    ] = "all",
     rows: Annotated[str | None, typer.Option(help="Numbers of training rows.", show_default="100,1000")] = None,
     splits: Annotated[int | None, typer.Option(help="Random splits; half as many outside.", show_default="10")] = None,
     loss: OwnLosses = None,
@@ -84,8 +89,8 @@ def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> No
     sizes = {table: load_rows(table).X.shape for table in seconds}
     shown = [(table, half_of(table), f"{n:,}", f"{d}", duration(seconds[table])) for table, (n, d) in sizes.items()]
     show(console, Table("tables", "", ("table", "half", "rows", "columns", "time"), tuple(shown)))
-    on = "1 core" if cores == 1 else f"{cores} cores"
-    say(console, f"{len(cells)} cells, about {duration(sum(seconds.values()))} on {on}.")
+    total = duration(sum(seconds.values()))
+    say(console, f"{len(cells)} cells, about {total} on {cores} core{'s' * (cores > 1)}.")
 
 
 def render(store: Store, out: Path, console: Console) -> None:

@@ -218,7 +218,14 @@ def answer(
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`."""
+    """What a comparison found. `.table`, `.summary()`, `.best_model()`, `.write(directory)`.
+
+    >>> from rlploss.compare import compare
+    >>> X = [[i % 7, i % 5] for i in range(70)]
+    >>> found = compare(X, [a + 2 * b + 0.5 for a, b in X], arms=["ridge", "mean"], n_splits=2)
+    >>> found.table["arm"].tolist(), found.best_model().predict([[3, 4]]).round(1).tolist()
+    (['the mean', 'ridge regression'], [11.5])
+    """
 
     design: Design
     contenders: tuple[Contender, ...]

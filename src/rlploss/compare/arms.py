@@ -64,6 +64,7 @@ class Contender(Part):
     """
 
     labels = frozenset({"name", "label", "style"})
+    takes_steps = property(lambda self: not self.model)  # networks do
 
     name: str
     label: str = ""

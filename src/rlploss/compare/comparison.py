@@ -25,15 +25,7 @@ from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.design import Design, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import (
-    FEWEST_ROWS,
-    FEWEST_TRAINING_ROWS,
-    WINDOWS,
-    FillAndScale,
-    check_rows,
-    sample,
-    sampled_said,
-)
+from rlploss.compare.rows import FEWEST_ROWS, WINDOWS, FillAndScale, check_rows, sample, sampled_said
 from rlploss.compare.train import ComparisonCell, Trainer
 from rlploss.estimators.search import auto_subset_size
 from rlploss.lab.run import execute, plan
@@ -100,12 +92,11 @@ def compare(
         progress: whether to show progress on stderr, or the console to show it on.
         on_start: called once all is checked, before anything is trained.
 
-    Example:
-        >>> from sklearn.datasets import load_diabetes
-        >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
-        >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
-        >>> found.summary().startswith("Use ridge regression: root mean squared error")
-        True
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> found = compare(X, y, arms=["ridge", "mean"], n_splits=5)
+    >>> found.summary().startswith("Use ridge regression: root mean squared error")
+    True
     """
     design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
     names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
@@ -258,8 +249,7 @@ class Run:
         threads = cores if isinstance(team, Inline) else team.count
         left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
         kept = f", {stored} trained already" if stored else ""
-        on = "1 core" if threads == 1 else f"{threads} cores"
-        about = f": about {duration(left)} on {on}" if todo else ""
+        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
         say(self.console, f"{n_arms} arms × {len(self.asked.seeds)} splits{kept}{about}.")
         return team
 
@@ -306,13 +296,12 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked for, is left out on
     few rows: every step draws anew, which takes ten times as long.
     """
-    smallest, p, notes = _smallest(rows), rows.X.shape[1] + 1, []
+    smallest, p, notes = rows.fewest(), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
     if rlp and smallest <= p:
-        notes.append(
-            f"RLP is MSE here: {p} columns with the intercept leave no subset of {smallest} training rows with more "
-            f"rows than columns. {', '.join(one.label for one in rlp)} not trained."
-        )
+        none = f"leave no subset of {smallest} training rows with more rows than columns"
+        labels = ", ".join(one.label for one in rlp)
+        notes.append(f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained.")
         chosen = tuple(one for one in chosen if one not in rlp)
         wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
         chosen += tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen)
@@ -324,18 +313,9 @@ def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tupl
     return chosen, notes
 
 
-def _smallest(rows: Trainer) -> int:
-    """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
-    train, _ = rows.split(0)
-    one_group = rows.group is not None and len(np.unique(rows.group[train])) == 1
-    if len(train) < FEWEST_TRAINING_ROWS or one_group:
-        return len(train)
-    return min(len(inside) for inside, _ in rows.folds(train, np.random.default_rng(0)))
-
-
 def dial_said(rows: Trainer) -> str:
     """Return where RLP's dial may stand on this table, and why."""
-    n, d = _smallest(rows), rows.X.shape[1]
+    n, d = rows.fewest(), rows.X.shape[1]
     if n <= d + 1:
         none = "leave RLP no subset with more rows than columns: it is MSE"
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."
@@ -344,8 +324,7 @@ def dial_said(rows: Trainer) -> str:
     Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
     auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
-    return (
-        f"The dial: subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression; "
-        f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}. "
-        f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}.'
-    )
+    ends = f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression"
+    tried = f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}"
+    rule = f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}'
+    return f"The dial: {ends}; {tried}. {rule}."

@@ -188,13 +188,10 @@ def _groups(values: pd.Series) -> NDArray[np.int64]:
     keys, found = pd.factorize(texts_of(values))
     if gaps := int((keys < 0).sum()):
         rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
-        raise TableError(
-            f"--group needs a value in every row, but {rows} none in {values.name!r}; fill them or leave them out"
-        )
+        raise TableError(f"--group needs a value in every row, but {rows} none in {values.name!r}; leave these out")
     if len(found) < FEWEST_GROUPS:
-        raise TableError(
-            f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}; name another column"
-        )
+        wrong = f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}"
+        raise TableError(f"{wrong}; name another column")
     return np.asarray(keys, dtype=np.int64)
 
 
@@ -204,17 +201,15 @@ def _order_or_key(column: Column, values: pd.Series) -> str:
     if column.kind == "date":
         days: Array = column.numbers(values)[:, 0]
         if not np.isnan(days).any() and len(np.unique(days)) > n / 10 and (np.diff(days) >= 0).all():
-            return (
-                f"the rows are sorted by {name!r}: random splits let an arm see days after those it is tested on, so "
-                f"errors on days to come may be much larger; --time {shlex.quote(name)} tests on the future"
-            )
+            sees = "random splits let an arm see days after those it is tested on, so errors on days to come may be"
+            remedy = f"--time {shlex.quote(name)} tests on the future"
+            return f"the rows are sorted by {name!r}: {sees} much larger; {remedy}"
     elif IDENTIFIER.search(name) and column.kind in ("number", "category", "text"):
         different = values.nunique()
         if 1 < different < 0.9 * n and n / different >= 1.5:
-            return (
-                f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows): rows of one may be in "
-                f"training and in test, which flatters every arm; --group {shlex.quote(name)} keeps them together"
-            )
+            flatters = "rows of one may be in training and in test, which flatters every arm"
+            key = f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows)"
+            return f"{key}: {flatters}; --group {shlex.quote(name)} keeps them together"
     return ""
 
 
@@ -231,10 +226,8 @@ def _checked(values: pd.Series) -> pd.Series:
     some = list(values.dropna().iloc[:1000])
     lists = [v for v in some if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))]
     if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
-        raise TableError(
-            f"column {values.name!r} holds lists such as {str(lists[0])[:40]}; spread them over columns of their "
-            "own, or leave the column out with --drop"
-        )
+        wrong = f"column {values.name!r} holds lists such as {str(lists[0])[:40]}"
+        raise TableError(f"{wrong}; spread them over columns of their own, or leave the column out with --drop")
     return values
 
 

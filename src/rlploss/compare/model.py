@@ -228,6 +228,15 @@ def load(directory: str | Path) -> Pipeline:
     """Return the model that a comparison kept in a directory: a Pipeline that predicts from raw frames.
 
     Nothing in the directory is run: it holds numbers, and of scikit-learn's own objects only types that are known.
+
+    >>> from rlploss.compare import compare
+    >>> from tempfile import TemporaryDirectory
+    >>> X = [[i % 7, i % 5] for i in range(70)]
+    >>> found = compare(X, [a + 2 * b + 0.5 for a, b in X], arms=["ridge", "mean"], n_splits=2)
+    >>> with TemporaryDirectory() as directory:
+    ...     page = found.write(directory)
+    ...     load(directory).predict([[3, 4]]).round(1)
+    array([11.5])
     """
     place = Path(directory)
     place = place / "model" if (place / "model" / FILE).exists() else place

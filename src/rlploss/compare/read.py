@@ -247,10 +247,8 @@ class Convention:
             if len(found) == 2:
                 (text, taken), (_, instead) = found[decimal], found[other]
                 why = "as in other columns" if sure[decimal] else "though nothing in the table tells"
-                warned.append(
-                    f"column {name!r} can be read in two ways: {text} is taken as {taken:,.12g}, {why}; "
-                    f"--decimal {other} takes it as {instead:,.12g}"
-                )
+                told = f"column {name!r} can be read in two ways: {text} is taken as {taken:,.12g}, {why}"
+                warned.append(f"{told}; --decimal {other} takes it as {instead:,.12g}")
         return cls(decimal, mark, tuple(warned), tuple(sure[other]))
 
 

@@ -316,9 +316,8 @@ def curve_figures(found: Comparison) -> tuple[Figure, ...]:
     words = "optimiser steps", "validation error"
     panels = [Panel(title, *words, tuple(lines), y_log=True) for title, lines in titled if lines]
     told = f"{ERRORS}, at the chosen setting."
-    return tuple(
-        Figure(name, "", told, (panel,), 1) for name, panel in zip(("curves", "curves-more"), panels, strict=False)
-    )
+    named = zip(("curves", "curves-more"), panels, strict=False)
+    return tuple(Figure(name, "", told, (panel,), 1) for name, panel in named)
 
 
 def scatter_drawing(found: Comparison, one: Contender) -> Drawing:

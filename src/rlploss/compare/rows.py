@@ -236,6 +236,14 @@ class Rows:
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((n, 1)), y, groups))
 
+    def fewest(self) -> int:
+        """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
+        train, _ = self.split(0)
+        one_group = self.group is not None and len(np.unique(self.group[train])) == 1
+        if len(train) < FEWEST_TRAINING_ROWS or one_group:
+            return len(train)
+        return min(len(inside) for inside, _ in self.folds(train, np.random.default_rng(0)))
+
 
 def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
     """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""
@@ -272,10 +280,8 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
     for number, label in enumerate(classes):
         rows = int((y == number).sum())
         if rows < FEWEST_OF_A_CLASS:
-            raise TableError(
-                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}; "
-                "merge rare classes or drop their rows"
-            )
+            wrong = f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}"
+            raise TableError(f"{wrong}; merge rare classes or drop their rows")
     if n <= max_rows:
         return np.arange(n)
     order = np.random.default_rng([seed, 9]).permutation(n)

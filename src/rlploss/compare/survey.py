@@ -47,6 +47,7 @@ WINE = "wine"  # of the paper's datasets, and twice in the package; rules were t
 TRAITS = "(traits)"  # no name that a reader's loss could have
 FACTS = tomllib.loads(Path(__file__).with_name("survey.toml").read_text("utf-8"))
 ARMS: dict[str, list[str]] = FACTS["arms"]
+NETWORKS = {one.name for kind in ARMS for one in contenders_for(kind) if not one.model}
 # The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
 TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
 Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
@@ -55,6 +56,8 @@ Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
 @dataclass(frozen=True)
 class SurveyArm(Part):
     """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process can load it."""
+
+    takes_steps = property(lambda self: bool(self.loss) or self.arm in NETWORKS)
 
     name: str
     arm: str
@@ -190,11 +193,7 @@ class SurveyRows(Trainer):
 
     n_train: int | None = None
     outside: bool = False
-
-    @cached_property
-    def logs(self) -> tuple[bool, ...]:
-        """Targets are taken as they are."""
-        return (False,)
+    logs = (False,)  # targets are taken as they are
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:

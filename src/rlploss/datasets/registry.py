@@ -53,14 +53,13 @@ class Entry:
         """The tasks it can be loaded for, its own first."""
         return (self.task,) if self.image_shape is None else (self.task, "reconstruction")
 
-    @property
-    def n_bytes(self) -> int:
-        """Size in the cache."""
-        return sum(file.size for file in self.files)
-
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows."""
+    """Return the names that `load` knows.
+
+    >>> names()[:3]
+    ('linear', 'nonlinear', 'moons')
+    """
     return tuple(ENTRIES)
 
 
@@ -73,6 +72,9 @@ def is_cached(name: str) -> bool:
     """Say whether every file of the dataset is in the cache with its right size: `load` needs no network.
 
     Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need no files.
+
+    >>> is_cached("linear")
+    True
     """
     item = entry(name)
     paths = {cache_path(item) / file.name: file.size for file in item.files}
@@ -99,10 +101,8 @@ def load(name: str, *, task: TaskName | None = None, download: bool = True, prog
         download: False to use the cache only.
         progress: False to fetch in silence. Nothing is printed when nothing is fetched.
 
-    Example:
-        >>> from rlploss.datasets import load
-        >>> load("linear").X.shape
-        (6000, 5)
+    >>> load("linear").X.shape
+    (6000, 5)
     """
     item = entry(name)
     chosen = item.task if task is None else task
@@ -211,8 +211,7 @@ def nonlinear() -> tuple[Floats, Floats]:
 def moons(n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0) -> tuple[Floats, NDArray[np.int64]]:
     """Two interleaved half circles (scikit-learn's `make_moons`): X [n_rows, 2], y in {0, 1}.
 
-    The defaults are the paper's larger set; its smaller one is `moons(500, noise=0.1)`. Noise and seed are those
-    of the released code; the paper states neither.
+    The defaults are the paper's larger set. Noise and seed are those of the released code; the paper states neither.
     """
     _checks.count("n_rows", n_rows, minimum=2)
     _checks.number("noise", noise, minimum=0.0)

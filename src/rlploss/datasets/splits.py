@@ -41,6 +41,9 @@ class Dataset:
     Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the other, and
     `images` gives them their shape back. Class labels are int64. For reconstruction y is X itself. Arrays are
     read-only.
+
+    >>> datasets.load("linear")
+    Dataset("linear", regression, 6000×5)
     """
 
     name: str
@@ -77,7 +80,11 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A training and a test set. Arrays are read-only; `tensors` makes copies for torch."""
+    """A training and a test set. Arrays are read-only; `tensors` makes copies for torch.
+
+    >>> [tuple(part.shape) for part in first_split(datasets.load("linear"), 50, 10).tensors()]
+    [(50, 5), (50,), (10, 5), (10,)]
+    """
 
     X_train: Array = field(repr=False)
     y_train: Array = field(repr=False)
@@ -118,11 +125,8 @@ def size_split(
     set and test rows from the original test set, |X| = 10,000 in all unless `n_test` is given, half of them
     training rows if `n_train` is None.
 
-    Example:
-        >>> import numpy as np
-        >>> from rlploss.datasets import load, size_split
-        >>> size_split(load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
-        (5950, 5)
+    >>> size_split(datasets.load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
+    (5950, 5)
     """
     generator = _generator(generator)
     boundary = dataset.n_official_train
@@ -140,6 +144,9 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
 
     Images: the first `n_train` of the original training set and the first `n_test` of the original test set.
     Tables: the first `n_train` rows and the `n_test` rows after them.
+
+    >>> first_split(datasets.load("linear"), 50, 10).test_rows[:3]
+    array([50, 51, 52])
     """
     n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows)
     start = n_train if dataset.n_official_train is None else dataset.n_official_train
@@ -156,6 +163,10 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
     That region is almost empty with 7 or more features (61 rows of California, 1 of Wine, 0 of Nonlinear), so γ
     then sets little but the training size, about (1 − γ)·|X|. `region="mahalanobis"` shifts in earnest: the half
     of the rows nearest to the mean in Mahalanobis distance. `Split.n_region` tells how many rows the region has.
+
+    >>> split = shift_split(datasets.load("linear"), 0.1, region="mahalanobis", generator=np.random.default_rng(0))
+    >>> split.n_region, split.n_region_train
+    (3000, 330)
     """
     shift = _checks.number("shift (γ)", shift, minimum=0.0, maximum=1.0)
     _checks.one_of("region", region, ("paper", "mahalanobis"))
@@ -166,10 +177,9 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
     chosen = generator.random(dataset.n_rows) < np.where(inside, shift, 1.0 - shift)
     if chosen.all() or not chosen.any():
         side = "test" if chosen.all() else "training"
-        raise ValueError(
-            f'shift (γ) = {shift:g} leaves no {side} rows of "{dataset.name}", whose region of interest holds '
-            f"{int(inside.sum())} of {dataset.n_rows} rows: choose a value further from 0 and 1"
-        )
+        holds = f"whose region of interest holds {int(inside.sum())} of {dataset.n_rows} rows"
+        wrong = f'shift (γ) = {shift:g} leaves no {side} rows of "{dataset.name}", {holds}'
+        raise ValueError(f"{wrong}: choose a value further from 0 and 1")
     split = _take(dataset, np.flatnonzero(chosen), np.flatnonzero(~chosen))
     return replace(split, n_region=int(inside.sum()), n_region_train=int((inside & chosen).sum()))
 
@@ -204,6 +214,8 @@ def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> 
     """Add β·N(0, 1) noise, β = `noise`, to every training feature; targets and test rows stay as they are.
 
     The paper adds it to raw features: call this before `standardize`.
+
+    >>> noisy = add_noise(first_split(datasets.load("linear"), 50, 10), 0.1, generator=np.random.default_rng(0))
     """
     noise = _checks.number("noise (β)", noise, minimum=0.0)
     drawn = _generator(generator).standard_normal(split.X_train.shape)
@@ -216,6 +228,9 @@ def standardize(split: Split, *, target: bool = False) -> Split:
 
     `target=True` does the same to y (regression only); `Split.scaling` has what is needed to go back. A column
     that does not vary in the training rows is centred and not scaled.
+
+    >>> standardize(first_split(datasets.load("linear"), 50, 10)).X_train.std(axis=0).round(6)
+    array([1., 1., 1., 1., 1.])
     """
     if target and split.task != "regression":
         raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
@@ -229,7 +244,11 @@ def standardize(split: Split, *, target: bool = False) -> Split:
 
 
 def as_images(split: Split, *, side: int | None = None) -> Split:
-    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5)."""
+    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5).
+
+    >>> as_images(first_split(datasets.load("digits"), 50, 10), side=10).X_train.shape
+    (50, 1, 10, 10)
+    """
     if split.image_shape is None:
         raise ValueError(f'"{split.dataset}" has no images: as_images needs an image set')
     channels, height, width = split.image_shape
@@ -255,14 +274,11 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
     n_train = _checks.count("n_train (|J|)", total // 2 if n_train is None else n_train)
     boundary = dataset.n_official_train
     if boundary is not None and n_train > boundary:
-        raise ValueError(
-            f'n_train (|J|) must be at most {boundary}, the original training set of "{dataset.name}", got {n_train}'
-        )
+        whole = f'{boundary}, the original training set of "{dataset.name}"'
+        raise ValueError(f"n_train (|J|) must be at most {whole}, got {n_train}")
     if n_train >= total and (boundary is None or n_test is None):
-        raise ValueError(
-            f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}: '
-            "some rows must be left for the test set"
-        )
+        wrong = f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}'
+        raise ValueError(f"{wrong}: some rows must be left for the test set")
     n_test = total - n_train if n_test is None else _checks.count("n_test", n_test)
     most = dataset.n_rows - (n_train if boundary is None else boundary)
     if n_test > most:
@@ -275,14 +291,5 @@ def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     y_train, y_test = X_train, X_test  # for reconstruction the target is the image itself, not a second copy of it
     if dataset.y is not dataset.X:
         y_train, y_test = (frozen(dataset.y[rows]) for rows in (train, test))
-    return Split(
-        X_train=X_train,
-        y_train=y_train,
-        X_test=X_test,
-        y_test=y_test,
-        train_rows=frozen(train),
-        test_rows=frozen(test),
-        dataset=dataset.name,
-        task=dataset.task,
-        image_shape=dataset.image_shape,
-    )
+    parts = X_train, y_train, X_test, y_test, frozen(train), frozen(test)
+    return Split(*parts, dataset=dataset.name, task=dataset.task, image_shape=dataset.image_shape)

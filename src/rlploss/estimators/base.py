@@ -191,11 +191,9 @@ class NetworkEstimator(BaseEstimator, ABC):
         if far.any():
             where = int(far.sum(axis=0).argmax())
             name = getattr(self, "feature_names_in_", np.arange(len(low)))[where]
-            warn(
-                FarRowsWarning,
-                f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows by more than the "
-                f"range of these, most of them in column {name!s}; their predictions are extrapolations",
-            )
+            many = f"{int(far.any(axis=1).sum())} of {len(checked)} rows lie outside the training rows"
+            most = f"by more than the range of these, most of them in column {name!s}"
+            warn(FarRowsWarning, f"{many} {most}; their predictions are extrapolations")
         return checked
 
     def _predict(self, checked: Array) -> Array:

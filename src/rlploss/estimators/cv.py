@@ -201,9 +201,8 @@ class CrossValidated(base.NetworkEstimator):
         """Folds as places among the rows that are kept, which `target` has; the caller's own count all rows."""
         if isinstance(self.cv, int | np.integer):
             if groups is not None:
-                raise ValueError(
-                    f"groups need a splitter that uses them, got cv={self.cv}; pass cv=GroupKFold({self.cv})"
-                )
+                wrong = f"groups need a splitter that uses them, got cv={self.cv}"
+                raise ValueError(f"{wrong}; pass cv=GroupKFold({self.cv})")
             n_folds = min(count("cv", self.cv, minimum=2), len(target))
             smallest = 0 if target.ndim > 1 else int(np.unique(target, return_counts=True)[1].min())
             splitter: Any = KFold(n_folds, shuffle=True, random_state=seed)
@@ -215,10 +214,8 @@ class CrossValidated(base.NetworkEstimator):
             splits = [(place[train][kept[train]], place[test][kept[test]]) for train, test in given]
         for train, test in splits:
             if len(train) < 2 or len(test) < 1:
-                raise ValueError(
-                    "cv must leave at least two training rows and one test row of weight above 0 in every split, got "
-                    f"{len(train)} and {len(test)}; use fewer splits"
-                )
+                least = "at least two training rows and one test row of weight above 0 in every split"
+                raise ValueError(f"cv must leave {least}, got {len(train)} and {len(test)}; use fewer splits")
         self.n_splits_ = len(splits)
         return splits
 

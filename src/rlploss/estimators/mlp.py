@@ -111,11 +111,10 @@ class MLP(base.NetworkEstimator):
         state = None
         if goes_on:  # weights are copied: training that fails leaves the estimator as it was
             if repr(network) != repr(self._trained):
-                raise ValueError(
-                    "hidden_layer_sizes, activation and what the loss reads must stay as they were where training goes "
-                    f"on, got {self.hidden_layer_sizes}, {self.activation!r} and loss={self.loss!r}; call fit with "
-                    "warm_start=False to begin anew"
-                )
+                what = "hidden_layer_sizes, activation and what the loss reads"
+                got = f"{self.hidden_layer_sizes}, {self.activation!r} and loss={self.loss!r}"
+                wrong = f"{what} must stay as they were where training goes on, got {got}"
+                raise ValueError(f"{wrong}; call fit with warm_start=False to begin anew")
             network.load_state_dict(self._trained.state_dict())
             scaling, state = self.scaling_, self._engine_state
         objective = self._objective(data)
@@ -148,16 +147,12 @@ class MLP(base.NetworkEstimator):
 
     def _hold_out(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Training rows and validation rows; classes keep their shares."""
-        n = len(data.X)
+        rows, share = np.arange(len(data.X)), self.validation_fraction
         classes = data.target if data.target.ndim == 1 else None
-        train, test = train_test_split(
-            np.arange(n), test_size=self.validation_fraction, random_state=seed, stratify=classes
-        )
+        train, test = train_test_split(rows, test_size=share, random_state=seed, stratify=classes)
         if len(train) < 2:
-            raise ValueError(
-                f"early_stopping with validation_fraction={self.validation_fraction} must leave at least two "
-                f"training rows, got {len(train)} of n_samples={n}; lower validation_fraction"
-            )
+            got = f"at least two training rows, got {len(train)} of n_samples={len(rows)}; lower validation_fraction"
+            raise ValueError(f"early_stopping with validation_fraction={share} must leave {got}")
         return data.part(train), data.part(test)
 
     def _objective(self, data: Data) -> Objective:
@@ -175,9 +170,8 @@ class MLP(base.NetworkEstimator):
             return search.objective_at(form, size, n_rows, d, batch_size=batch)
         place = search.Dial.of("subset_size", self.subset_size)
         if isinstance(place.size, int) and place.size > n_rows:
-            raise ValueError(
-                f"subset_size must be at most the number of rows {n_rows}, got {place.size}; pass a fraction instead"
-            )
+            most = f"the number of rows {n_rows}, got {place.size}"
+            raise ValueError(f"subset_size must be at most {most}; pass a fraction instead")
         # as asked, even where it is MSE: the warning of the loss says so
         return search.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
@@ -287,9 +281,8 @@ class RLPClassifier(base.ClassificationEstimator, MLP):
             raise ValueError("classes must be passed on the first call to partial_fit, got None")
         given = None if classes is None else unique_labels(classes)
         if given is not None and not first and not np.array_equal(given, self.classes_):
-            raise ValueError(
-                f"classes must be the same in every call to partial_fit, got {list(given)} after {list(self.classes_)}"
-            )
+            got = f"{list(given)} after {list(self.classes_)}"
+            raise ValueError(f"classes must be the same in every call to partial_fit, got {got}")
         self._given_classes = given
         try:
             return self._fit(X, y, sample_weight, goes_on=not first, partial=True)

@@ -88,10 +88,9 @@ def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bo
     where there are fewer than p + 3 rows, and where a curved fit, ridge regression on random features, has less than
     0.7 of the leave-one-out error of a plane: what is not linear is no noise there, and RLP would learn it slowly.
 
-    Example:
-        >>> X = np.linspace(-1, 1, 90).reshape(30, 3) ** [1, 2, 3]
-        >>> auto_subset_size(X, X @ [1.0, 2.0, 3.0]), auto_subset_size(X, np.cos(9 * X[:, 0]))
-        (11, None)
+    >>> X = np.linspace(-1, 1, 90).reshape(30, 3) ** [1, 2, 3]
+    >>> auto_subset_size(X, X @ [1.0, 2.0, 3.0]), auto_subset_size(X, np.cos(9 * X[:, 0]))
+    (11, None)
     """
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64).reshape(len(X), -1)
     n_rows, p = len(X), X.shape[1] + int(intercept)

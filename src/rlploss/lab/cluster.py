@@ -49,10 +49,8 @@ class DaskWorkers:
 
     def __init__(self, address: str) -> None:
         if not _ADDRESS.fullmatch(address):
-            raise ValueError(
-                f'workers must be "dask:tcp://HOST:PORT", got {f"dask:{address}"!r}; a scheduler prints its '
-                "address when it starts"
-            )
+            wrong = f'workers must be "dask:tcp://HOST:PORT", got {f"dask:{address}"!r}'
+            raise ValueError(f"{wrong}; a scheduler prints its address when it starts")
         need("cluster", f'workers "dask:{address}"', "distributed")
         self.address = address
         with _connected(address) as client:
@@ -77,10 +75,8 @@ def _connected(address: str) -> Iterator[Any]:
         # Not direct: only the scheduler has to be within reach.
         client = Client(address, timeout=TIMEOUT, set_as_default=False, direct_to_workers=False, name="rlploss")
     except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answered at {address} within {TIMEOUT:g} s ({sentence(str(error), 200)}); check the "
-            "address, or start one there: dask scheduler"
-        ) from None
+        wrong = f"no Dask scheduler answered at {address} within {TIMEOUT:g} s ({sentence(str(error), 200)})"
+        raise ClusterError(f"{wrong}; check the address, or start one there: dask scheduler") from None
     log = logging.getLogger("distributed.client")  # pages about a lost scheduler, which is one sentence of ours
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -100,10 +96,8 @@ def _processes(client: Any, address: str) -> dict[str, str]:
             raise OSError("the connection was closed")
         found: dict[str, str] = client.sync(client.run_on_scheduler, look, callback_timeout=PATIENCE)
     except (OSError, RuntimeError, AttributeError) as error:  # an AttributeError once the client has given up
-        raise ClusterError(
-            f"the Dask scheduler at {address} does not answer any more ({sentence(str(error), 200)}); what is stored "
-            "is kept, and the same command goes on when it is back"
-        ) from None
+        wrong = f"the Dask scheduler at {address} does not answer any more ({sentence(str(error), 200)})"
+        raise ClusterError(f"{wrong}; what is stored is kept, and the same command goes on when it is back") from None
     return found
 
 

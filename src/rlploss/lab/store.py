@@ -164,10 +164,8 @@ class Store(AbstractContextManager["Store"]):
     def _key(self, cell: AnyCell) -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
         if '"where":null' in canonical_json(cell.spec()):
-            raise ValueError(
-                f"a store keeps functions by name, got one in {cell} that is not at the top of a module or file; "
-                "define it there with def"
-            )
+            wrong = f"a store keeps functions by name, got one in {cell} that is not at the top of a module or file"
+            raise ValueError(f"{wrong}; define it there with def")
         return cell.hash, self.code_version
 
     def has(self, cell: AnyCell) -> bool:
@@ -177,36 +175,21 @@ class Store(AbstractContextManager["Store"]):
     def write(self, cell: AnyCell, result: CellResult) -> None:
         """Commit a cell and all its networks, or nothing."""
         if sorted((n.variant, n.seed) for n in result.networks) != sorted(cell.keys):
-            raise ValueError(
-                f"a cell is stored whole: expected {cell.n_replicas} networks, one per variant and seed, "
-                f"got {len(result.networks)} for {cell}"
-            )
+            expected = f"expected {cell.n_replicas} networks, one per variant and seed"
+            raise ValueError(f"a cell is stored whole: {expected}, got {len(result.networks)} for {cell}")
         key = self._key(cell)
         origin = {name: getattr(result, name) for name in ("engine", "threads", "notes", "objectives")}
         origin |= {"code_version": self.code_version, "versions": versions(), "machine": machine()}
         with self._told(f"use {self.path}"), self._connection as connection:  # which commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
-            number = self._insert(
-                "cell",
-                spec_hash=cell.hash,
-                code_version=self.code_version,
-                spec=canonical_json(cell.spec()),
-                provenance=canonical_json(origin),
-                created=_now(),
-                seconds=result.seconds,
-            )
+            texts = {"spec": canonical_json(cell.spec()), "provenance": canonical_json(origin), "created": _now()}
+            number = self._insert("cell", spec_hash=key[0], code_version=key[1], seconds=result.seconds, **texts)
             for network in result.networks:
                 curve = {name: [_plain(v) for v in values] for name, values in network.curve.items()}
                 numbers = {name: _plain(v) for name, v in network.values.items()}
-                inserted = self._insert(
-                    "network",
-                    cell=number,
-                    variant=network.variant,
-                    seed=network.seed,
-                    seconds=network.seconds,
-                    curve=canonical_json(curve),
-                    values=canonical_json(numbers),
-                )
+                row = {name: getattr(network, name) for name in ("variant", "seed", "seconds")}
+                row |= {"curve": canonical_json(curve), "values": canonical_json(numbers)}
+                inserted = self._insert("network", cell=number, **row)
                 for name, array in network.artifacts.items():
                     data = np.asarray(array, "<f4", "C").tobytes()
                     self._insert("artifact", network=inserted, name=name, shape=json.dumps(array.shape), data=data)

@@ -77,6 +77,7 @@ class Part(Value):
     labels = frozenset({"name", "protocol"})  # fields for people: they do not decide a result
     timed = False  # whether the seconds are a result: such cells train alone, after the others
     variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
+    takes_steps: Any = True  # whether an arm is trained for the budget of its cell
 
     def to_json(self) -> dict[str, Any]:
         """All fields that decide a result as plain data, with the class under "kind"."""
@@ -212,7 +213,8 @@ class Cell(Generic[A, T]):
         return len(self.keys)
 
     def __str__(self) -> str:
-        return f"{self.task} · {self.arm} · {self.budget.n:,} {type(self.budget).__name__.lower()}"
+        budget = f" · {self.budget.n:,} {type(self.budget).__name__.lower()}" if self.arm.takes_steps else ""
+        return f"{self.task} · {self.arm}{budget}"
 
 
 AnyCell = Cell[Any, Any]  # of any arm and task

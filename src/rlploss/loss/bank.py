@@ -177,10 +177,8 @@ class ProjectionBank(nn.Module):
             which = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
         k = len(range(K)[which]) if isinstance(which, slice) else which.numel()
         if pred.shape[0] != k * M or k == 0:
-            raise ValueError(
-                f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got "
-                f"{pred.shape[0]}; leave `which` out to pass all rows"
-            )
+            wrong = f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got {pred.shape[0]}"
+            raise ValueError(f"{wrong}; leave `which` out to pass all rows")
         if self.kind == "mse" and self.reduction != "none" and pred.dtype is target.dtype and pred.dtype.itemsize > 2:
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
@@ -190,9 +188,7 @@ class ProjectionBank(nn.Module):
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
         if pred.shape[0] != N:
-            raise ValueError(
-                f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for the rows of some subsets"
-            )
+            raise ValueError(f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets")
         residual = as_residual(pred, target)
         C = residual.shape[1]
         if self.reduction != "none" and self.kind == "mse":
@@ -242,10 +238,8 @@ class ProjectionBank(nn.Module):
         if self.plane_form.probe == "draw":
             raise ValueError('form is refused for probe="draw", whose points change; use probe="expected"')
         if N > self.dense_rows:
-            raise ValueError(
-                f"form makes an N×N matrix and is meant for at most dense_rows={self.dense_rows} rows, got N = {N}; "
-                "raise dense_rows if memory allows"
-            )
+            wrong = f"form makes an N×N matrix and is meant for at most dense_rows={self.dense_rows} rows, got N = {N}"
+            raise ValueError(f"{wrong}; raise dense_rows if memory allows")
         if self._form is None:
             form = torch.zeros(N, N, dtype=torch.float64, device=self.features.device)
             if self.projector_sign:
@@ -294,11 +288,8 @@ class ProjectionBank(nn.Module):
 
     def extra_repr(self) -> str:
         """For print(bank)."""
-        form = self.plane_form
-        return (
-            f"n_subsets={self.n_subsets}, subset_size={self.subset_size}, probe={form.probe!r}, "
-            f"intercept={form.intercept}, ridge={form.ridge}, kind={self.kind!r}, nbytes={self.nbytes}"
-        )
+        sizes = f"n_subsets={self.n_subsets}, subset_size={self.subset_size}"
+        return f"{sizes}, {self.plane_form}, kind={self.kind!r}, nbytes={self.nbytes}"
 
     def _choose(self) -> tuple[str, int]:
         """The cheapest kind that fits, and how many rows per subset it keeps."""

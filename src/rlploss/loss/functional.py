@@ -174,10 +174,9 @@ def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, point
         rank = ranks(x, intercept=form.intercept)
         if bool((rank < min(M, p)).any()):
             worst = int(rank.argmin())
-            raise ValueError(
-                f"features_grad=True needs subsets of full rank {min(M, p)}, got rank {int(rank[worst])} in subset "
-                f"{worst}; the pseudo-inverse has no derivative there: drop the column or row, or set a ridge"
-            )
+            got = f"full rank {min(M, p)}, got rank {int(rank[worst])} in subset {worst}"
+            remedy = "the pseudo-inverse has no derivative there: drop the column or row, or set a ridge"
+            raise ValueError(f"features_grad=True needs subsets of {got}; {remedy}")
     if points is not None:
         points = points.to(torch.float64)
         points = points.unsqueeze(1) if form.probe == "draw" else points

@@ -29,6 +29,9 @@ def mixup_lambdas(n: int, alpha: float, *, generator: torch.Generator | None = N
 
     torch has no Beta sampler that takes a generator and is exact for small ψ, so one number of `generator` seeds
     numpy's.
+
+    >>> mixup_lambdas(3, 0.2, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([3])
     """
     n = _checks.count("n", n)
     if _checks.number("mixup_alpha", alpha, minimum=0.0) == 0.0:
@@ -49,14 +52,16 @@ def mixup_subsets(X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Ten
     Returns:
         Features (K, M, ...) and targets (K, M) or (K, M, C). Their loss, factored a chunk of subsets at a time, is
         `rlp_loss(model(x.flatten(0, 1)), y.flatten(0, 1), x.flatten(0, 1), subsets=arange(K·M).view(K, M))`.
+
+    >>> plans = torch.tensor([[[0, 1]], [[2, 3]]])  # of one subset each
+    >>> mixup_subsets(torch.eye(4), torch.arange(4.0), *plans, lam=torch.tensor([0.25]))[1]
+    tensor([[1.5000, 2.5000]])
     """
     for name, plan in (("plan_a", plan_a), ("plan_b", plan_b)):
         if plan.ndim != 2:
             raise ValueError(f"{name} must have shape (K, M), got {tuple(plan.shape)}")
     if plan_a.shape != plan_b.shape:
-        raise ValueError(
-            f"the two plans must pair subset by subset, got {tuple(plan_a.shape)} and {tuple(plan_b.shape)}"
-        )
+        raise ValueError(f"two plans must pair subset by subset, got {tuple(plan_a.shape)} and {tuple(plan_b.shape)}")
     if X.shape[0] != y.shape[0]:
         raise ValueError(f"X and y must have the same number of rows, got {X.shape[0]} and {y.shape[0]}")
     return mixup(X[plan_a], X[plan_b], lam), mixup(y[plan_a], y[plan_b], lam)

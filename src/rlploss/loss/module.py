@@ -83,10 +83,8 @@ class RLPLoss(nn.Module):
         _checks.pair(pred, target)
         n_rows = pred.shape[0]
         if size > n_rows:
-            raise ValueError(
-                f"subset_size must be at most the batch's {n_rows} rows, got {size}; "
-                "use larger batches (drop_last=True), or smaller subsets"
-            )
+            wrong = f"subset_size must be at most the batch's {n_rows} rows, got {size}"
+            raise ValueError(f"{wrong}; use larger batches (drop_last=True), or smaller subsets")
         wanted = n_rows // size if self.n_subsets is None else self.n_subsets
         if torch.compiler.is_compiling():
             drawn: Tensor = torch.ops.rlploss.balanced_subsets(pred.detach(), n_rows, size, wanted, self._handle)
@@ -97,11 +95,8 @@ class RLPLoss(nn.Module):
         """For print(loss)."""
         size = "the batch" if self.subset_size is None else self.subset_size
         many = "as many as fit" if self.n_subsets is None else self.n_subsets
-        form = self.plane_form
-        return (
-            f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}, probe={form.probe!r}, "
-            f"intercept={form.intercept}, ridge={form.ridge}, reduction={self.reduction!r}"
-        )
+        sizes = f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}"
+        return f"{sizes}, {self.plane_form}, reduction={self.reduction!r}"
 
     def _warn(self, kind: type[Warning], text: str) -> None:
         """Once per module."""

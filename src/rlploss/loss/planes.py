@@ -52,6 +52,10 @@ class PlaneForm:
         chosen = _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM)
         put(self, "draw_from", chosen if self.has_points else "train")  # the others draw nothing
 
+    def __str__(self) -> str:
+        """As a loss and a bank show it."""
+        return f"probe={self.probe!r}, intercept={self.intercept}, ridge={self.ridge}"
+
     @property
     def is_projection(self) -> bool:
         """Whether the value is ‖P R‖² / (M·C) for the projection P on the columns of x."""
@@ -69,37 +73,28 @@ class PlaneForm:
     def warn_of_form(self, warn: Warn) -> None:
         """Tell of the degenerate case that the form alone shows."""
         if self.probe == "sum" and self.intercept:
-            warn(
-                MeanOnlyWarning,
-                'probe="sum" with intercept=True sees only the mean residual of each subset; use probe="subset", '
-                "or intercept=False",
-            )
+            what = 'probe="sum" with intercept=True sees only the mean residual of each subset'
+            warn(MeanOnlyWarning, f'{what}; use probe="subset", or intercept=False')
 
     def warn_of_shape(self, M: int, p: int, warn: Warn) -> None:
         """Tell of the degenerate cases that the form and the shape of a subset show."""
         self.warn_of_form(warn)
         # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
         if self.has_points and self.ridge == 0 and p - 1 <= M <= p + 3:
-            warn(
-                HeavyTailWarning,
-                f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {p} columns: the mean or the variance '
-                "of the loss is infinite for Gaussian features up to M = p + 3; use more rows per subset, or a ridge",
-            )
+            what = f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {p} columns'
+            why = "the mean or the variance of the loss is infinite for Gaussian features up to M = p + 3"
+            warn(HeavyTailWarning, f"{what}: {why}; use more rows per subset, or a ridge")
 
     def warn_of_full_rank(self, M: int, p: int, warn: Warn) -> None:
         """Tell of the degenerate cases of rank(x) = M, where the planes pass through every point."""
         if self.probe == "subset":
-            warn(
-                MSEEquivalentWarning,
-                f'probe="subset" with subset_size {M} and {p} columns of rank {M} is exactly MSE, and is computed '
-                "as MSE; use more rows per subset than columns, or a ridge",
-            )
+            what = f'probe="subset" with subset_size {M} and {p} columns of rank {M} is exactly MSE'
+            remedy = "use more rows per subset than columns, or a ridge"
+            warn(MSEEquivalentWarning, f"{what}, and is computed as MSE; {remedy}")
         elif not self.intercept:
-            warn(
-                MeanOnlyWarning,
-                f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean residual of each '
-                'subset; use more rows per subset than columns, or probe="subset"',
-            )
+            what = f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean residual'
+            remedy = 'use more rows per subset than columns, or probe="subset"'
+            warn(MeanOnlyWarning, f"{what} of each subset; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         rank: number of this process, 0 ≤ rank < world_size.
         world_size: W, the number of processes that share an epoch.
 
-    Example:
-        >>> sampler = BalancedBatchSampler(6, 2, 4, rank=1, world_size=3)
-        >>> len(sampler), sampler.weights.tolist(), sampler.shares.tolist()
-        (2, [1.0, 0.0], [0.75, 0.25])
+    >>> sampler = BalancedBatchSampler(6, 2, 4, rank=1, world_size=3)
+    >>> len(sampler), sampler.weights.tolist(), sampler.shares.tolist()
+    (2, [1.0, 0.0], [0.75, 0.25])
     """
 
     def __init__(
@@ -82,9 +81,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.world_size = _checks.count("world_size", world_size)
         self.rank = _checks.count("rank", rank, minimum=0)
         if self.rank >= self.world_size:
-            raise ValueError(
-                f"rank must be below world_size = {self.world_size}, got {self.rank}; ranks are counted from 0"
-            )
+            wrong = f"rank must be below world_size = {self.world_size}, got {self.rank}"
+            raise ValueError(f"{wrong}; ranks are counted from 0")
         self._epoch = 0
         self._start = 0  # the step at which the next iteration begins
         self._handed_out = 0  # steps of the epoch that the latest iteration is past
@@ -126,10 +124,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one seed apart.
             seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
             generator = torch.Generator().manual_seed(seed)
-            drawn = balanced_subsets(
-                self.n_rows, self.subset_size, self.n_subsets, method=self.method, generator=generator
-            )
-            self._drawn = (key, drawn)
+            sizes = self.n_rows, self.subset_size, self.n_subsets
+            self._drawn = key, balanced_subsets(*sizes, method=self.method, generator=generator)
         return self._drawn[1]
 
     @property
@@ -177,10 +173,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             f"{name}={state[name]!r} instead of {value!r}" for name, value in here.items() if state[name] != value
         ]
         if differing:
-            raise ValueError(
-                f"state must come from a sampler with the same arguments, got {', '.join(differing)}; "
-                "build this sampler as the other one was built"
-            )
+            wrong = f"state must come from a sampler with the same arguments, got {', '.join(differing)}"
+            raise ValueError(f"{wrong}; build this sampler as the other one was built")
         epoch, step = _checks.count("epoch", state["epoch"], minimum=0), self._checked_step(state["step"])
         self._epoch, self._start, self._handed_out, self._chosen = epoch, step, step, False
 
@@ -198,10 +192,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _checked_step(self, step: object) -> int:
         done = _checks.count("step", step, minimum=0)
         if done > len(self):
-            raise ValueError(
-                f"step must be at most {len(self)}, the number of steps of an epoch, got {done}; "
-                "count the steps of the present epoch only"
-            )
+            wrong = f"step must be at most {len(self)}, the number of steps of an epoch, got {done}"
+            raise ValueError(f"{wrong}; count the steps of the present epoch only")
         return done
 
     def _plan_arguments(self) -> dict[str, int | str]:

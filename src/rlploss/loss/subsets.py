@@ -53,10 +53,9 @@ def balanced_subsets(
     Returns:
         int64 tensor [K, M] of row numbers in [0, N), on the CPU.
 
-    Example:
-        >>> plan = balanced_subsets(10, 4, 5, generator=torch.Generator().manual_seed(0))
-        >>> plan.shape, plan.flatten().bincount().tolist()
-        (torch.Size([5, 4]), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    >>> plan = balanced_subsets(10, 4, 5, generator=torch.Generator().manual_seed(0))
+    >>> plan.shape, plan.flatten().bincount().tolist()
+    (torch.Size([5, 4]), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
     n, m, k = _checks.plan_sizes(n_rows, subset_size, n_subsets)
     draw = _paper if _checks.one_of("method", method, METHODS) == "paper" else _balanced

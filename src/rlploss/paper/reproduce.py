@@ -64,14 +64,17 @@ def reproduce(names: Sequence[str], request: Request, out: Path, *, workers: Wor
 
 
 def list_names(request: Request, workers: Workers, console: Console) -> None:
-    """Every name, what it is, and what it costs at each scale on these workers."""
+    """Every name, what it is, and what it costs at each scale on these workers, in 80 columns."""
 
     def cost(name: str, scale: str) -> str:
         seconds = [expected_seconds(cell) for cell in distinct(STUDIES[name](replace(request, scale=scale)))]
-        return duration(sum(seconds) / workers.count) if seconds else "nothing to train"
+        return duration(sum(seconds) / workers.count) if seconds else "-"
 
-    rows = [(name, row["what"], *(cost(name, scale) for scale in SCALES)) for name, row in CATALOG.items()]
-    _show_table(Table("names", "What can be reproduced", ("name", "what it is", *SCALES), tuple(rows)), console)
+    rows = {name: [cost(name, scale) for scale in SCALES] for name in CATALOG}
+    for name, costs in {"NAME": list(map(str.upper, SCALES)), **rows}.items():
+        about = f"\n    {CATALOG[name]['what']}" if name in CATALOG else ""
+        say(console, f"{name:23}{''.join(f'{cost:>12}' for cost in costs)}{about}")
+    say(console, f"\nTimes are for {workers.count} core{'s' * (workers.count > 1)}; - is nothing to train.")
 
 
 def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
@@ -124,10 +127,8 @@ def build(store: Store, out: Path) -> Report:
 def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | None = None) -> None:
     """Write the report and show its tables, all or those of some names, and verdicts in the terminal."""
     if not any(name in CATALOG for name in store.requests()):
-        raise StoreError(
-            f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command "
-            "again: what is stored is not trained again"
-        )
+        wrong = f"{out} holds nothing of the paper to render; if `rlploss compare` made it, run the same command again"
+        raise StoreError(f"{wrong}: what is stored is not trained again")
     made = build(store, out)
     written = report.write(made, out)
     for section in made.sections:

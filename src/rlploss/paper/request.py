@@ -75,9 +75,8 @@ class Request:
             losses = tuple((str(name), str(text)) for name, text in options.get("losses", ()))
             return cls(options["scale"], options["budget"], options["seeds"], **lists, losses=losses)
         except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"a stored request must have a scale, a budget, seeds, datasets and arms, got {str(options)[:80]}"
-            ) from error
+            wanted = "a scale, a budget, seeds, datasets and arms"
+            raise ValueError(f"a stored request must have {wanted}, got {str(options)[:80]}") from error
 
     def arguments(self) -> str:
         """The options as they are typed, without those left at their defaults."""

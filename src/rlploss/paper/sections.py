@@ -203,7 +203,8 @@ def _measured(column: str, value: float) -> Text:
 
 def region_table(grid: Grid, name: str, title: str) -> Table:
     """How many rows the regions of interest hold."""
-    from rlploss.datasets import load, mahalanobis_region, paper_region
+    from rlploss.datasets import load
+    from rlploss.datasets.splits import mahalanobis_region, paper_region
 
     rows: list[tuple[str, ...]] = []
     datasets = dict.fromkeys(cell.task.dataset for cell in whole(grid.name).values())

@@ -176,18 +176,9 @@ def regression_cells(
         baseline_epochs = max(1, round(given["baseline_epochs"][dataset] * epochs / full))
     # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
-    factory = CellFactory(
-        request,
-        arms,
-        HYPER[dataset, experiment],
-        experiment,
-        n_subsets=given["n_subsets"],
-        subset_size=size,
-        epochs=epochs,
-        batch_size=given["batch_size"],
-        baseline_epochs=baseline_epochs,
-        points=1 if sweep else points or request.at.points,  # a sweep looks at the end only
-    )
+    sizes = given["n_subsets"], size, epochs, given["batch_size"], baseline_epochs
+    points = 1 if sweep else points or request.at.points  # a sweep looks at the end only
+    factory = CellFactory(request, arms, HYPER[dataset, experiment], experiment, *sizes, points)
     levels = {"variants": tuple(Variant(**{experiment: level}) for level in LEVELS)} if sweep else {}
     task = Task(name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels})
     cells = factory.cells("released", task) + factory.cells("paper", task)
@@ -208,16 +199,9 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
     rows = n_train or most
     epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", given["epochs"])
     size = min(given["subset_size"], rows // 2)
-    factory = CellFactory(
-        request,
-        arms,
-        HYPER[dataset, "full" if full else "small"],
-        "images",
-        n_subsets=given["n_subsets"],
-        subset_size=size,
-        epochs=epochs,
-        points=20 if full else max(1, epochs // 5),  # small sets are looked at after 5, 10, 50 epochs
-    )
+    hyper = HYPER[dataset, "full" if full else "small"]
+    points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
+    factory = CellFactory(request, arms, hyper, "images", given["n_subsets"], size, epochs, points=points)
     random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=most, metrics=("mse", "rlp"))
     if not full:
         keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
@@ -243,16 +227,9 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     name = f"{kind['family']}-small" if small else kind["family"]
     given = PROTOCOL["classes"][name]
     hyper = HYPER[kind["family"], "small" if small else "full"]
-    factory = CellFactory(
-        request,
-        arms,
-        hyper,
-        kind["experiment"],
-        n_subsets=given["n_subsets"],
-        subset_size=given["subset_size"],
-        epochs=request.at.epochs(kind["experiment"], given["epochs_mixup" if mixed else "epochs"]),
-        points=kind["points"],
-    )
+    epochs = request.at.epochs(kind["experiment"], given["epochs_mixup" if mixed else "epochs"])
+    sizes = given["n_subsets"], given["subset_size"], epochs
+    factory = CellFactory(request, arms, hyper, kind["experiment"], *sizes, points=kind["points"])
     most = 1000 if moons else request.at.most_rows
     keep = "boundary" if moons else None
     task = Task(name, name if moons else dataset, kind["model"], metrics=("accuracy", "f1"), keep=keep)

@@ -47,10 +47,8 @@ class CheckpointFile:
         except (OSError, RuntimeError) as error:  # torch hides an error of the disk in one of its own
             cause = error if isinstance(error, OSError) else error.__context__
             reason = (cause.strerror if isinstance(cause, OSError) else None) or _first_line(error)
-            raise OSError(
-                f"checkpoint {self.path} cannot be written ({reason}); the last one, if any, is kept: free some space "
-                "or pass another checkpoint path"
-            ) from error
+            wrong = f"checkpoint {self.path} cannot be written ({reason}); the last one, if any, is kept"
+            raise OSError(f"{wrong}: free some space or pass another checkpoint path") from error
 
     def load(self) -> dict[str, Any] | None:
         """Return the state in a checkpoint of this very run, or None if there is none yet."""
@@ -93,9 +91,8 @@ def refusing(path: Path) -> Iterator[None]:
     except Exception as error:
         if "allocate memory" in str(error) or str(error).startswith(f"checkpoint {path} "):
             raise  # the file is not to blame, or it is said already
-        raise ValueError(
-            f"checkpoint {path} must be a whole file that fit wrote, got: {_first_line(error)}; {REMEDY}"
-        ) from error
+        wrong = f"checkpoint {path} must be a whole file that fit wrote, got: {_first_line(error)}"
+        raise ValueError(f"{wrong}; {REMEDY}") from error
 
 
 def _first_line(error: BaseException) -> str:

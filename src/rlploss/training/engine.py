@@ -127,14 +127,10 @@ def _finite(parameters: list[nn.Parameter]) -> bool:
 def _check_for_processes(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            raise ValueError(
-                "fit sums gradients over processes itself, got a DistributedDataParallel; pass its .module"
-            )
+            raise ValueError("fit sums gradients of processes itself, got a DistributedDataParallel; pass its .module")
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
-            raise ValueError(
-                f"{type(module).__name__} sees the rows of one process only; convert the model with "
-                "torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation"
-            )
+            wrong = f"{type(module).__name__} sees the rows of one process only; convert the model with"
+            raise ValueError(f"{wrong} torch.nn.SyncBatchNorm.convert_sync_batchnorm, or use another normalisation")
 
 
 def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Tensor) -> Tensor:
@@ -172,10 +168,8 @@ def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Te
 def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:
     """The mean of values [b] or [b, C] over `total` rows and over outputs, with row weights [b, 1]."""
     if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
-        raise ValueError(
-            f"a Pointwise function must return one value per row ({pred.shape[0]},) or per output "
-            f"{tuple(pred.shape)}, got {_shown(values)}; leave out the mean"
-        )
+        shapes = f"row ({pred.shape[0]},) or per output {tuple(pred.shape)}, got {_shown(values)}"
+        raise ValueError(f"a Pointwise function must return one value per {shapes}; leave out the mean")
     values = values.unsqueeze(1) if values.ndim == 1 else values
     return (values if weight is None else values * weight).sum() / (total * values.shape[1])
 

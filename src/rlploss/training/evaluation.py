@@ -131,9 +131,8 @@ class Stopper:
 
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
         if not (metrics := tuple(metrics)):
-            raise ValueError(
-                "early_stopping needs validation rows and a metric, got none; pass validation=(X, y), not metrics=[]"
-            )
+            wrong = "early_stopping needs validation rows and a metric, got none"
+            raise ValueError(f"{wrong}; pass validation=(X, y), not metrics=[]")
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
         one_of("the metric of early_stopping", rule.metric, metrics)
@@ -155,7 +154,10 @@ class Stopper:
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback is told after every evaluation. `model()` returns the network as it is now."""
+    """What a callback is told after every evaluation. `model()` returns the network as it is now.
+
+    >>> enough = lambda event: event.metrics["mse"] < 0.1  # fit(..., callbacks=[enough]) ends where it is True
+    """
 
     step: int
     epoch: float

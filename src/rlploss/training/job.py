@@ -45,7 +45,10 @@ class OptimizerValue(Value):
 
 @dataclass(frozen=True, repr=False)
 class Adam(OptimizerValue):
-    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is added to the loss."""
+    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is added to the loss.
+
+    >>> optimizer = Adam(1e-2, weight_decay=1e-4)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float = 1e-3
     weight_decay: float = 0.0
@@ -53,7 +56,10 @@ class Adam(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class AdamW(OptimizerValue):
-    """Adam with decoupled weight decay, 0.01 by default as torch's own."""
+    """Adam with decoupled weight decay, 0.01 by default as torch's own.
+
+    >>> optimizer = AdamW(1e-2)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float = 1e-3
     weight_decay: float = 0.01
@@ -61,7 +67,10 @@ class AdamW(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class SGD(OptimizerValue):
-    """Stochastic gradient descent, plain or with momentum, Nesterov's or not."""
+    """Stochastic gradient descent, plain or with momentum, Nesterov's or not.
+
+    >>> optimizer = SGD(0.1, momentum=0.9, nesterov=True)  # for fit(..., optimizer=optimizer)
+    """
 
     lr: float
     momentum: float = 0.0
@@ -86,9 +95,8 @@ def as_optimizer(value: object) -> OptimizerFunction:
     if isinstance(value, type) and issubclass(value, OptimizerValue):
         raise TypeError(f"optimizer must be a value, got the class {value.__name__}; write {value.__name__}(...)")
     if not callable(value):
-        raise TypeError(
-            f"optimizer must be Adam(...), AdamW(...), SGD(...) or a function of the parameters, got {value!r}"
-        )
+        wanted = "Adam(...), AdamW(...), SGD(...) or a function of the parameters"
+        raise TypeError(f"optimizer must be {wanted}, got {value!r}")
     return value
 
 
@@ -107,7 +115,11 @@ class Budget(Value):
 
 @dataclass(frozen=True, repr=False)
 class Epochs(Budget):
-    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts."""
+    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts.
+
+    >>> Epochs(5).steps(steps_per_epoch=20)
+    100
+    """
 
     n: int
 
@@ -117,7 +129,11 @@ class Epochs(Budget):
 
 @dataclass(frozen=True, repr=False)
 class Steps(Budget):
-    """`n` optimiser steps, whatever an epoch is for the objective."""
+    """`n` optimiser steps, whatever an epoch is for the objective.
+
+    >>> Steps(5).steps(steps_per_epoch=20)
+    5
+    """
 
     n: int
 
@@ -125,9 +141,8 @@ class Steps(Budget):
 def as_budget(name: str, value: object) -> Budget:
     """Return `value` if it is a budget."""
     if not isinstance(value, Budget):
-        raise TypeError(
-            f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got {value!r}"
-        )
+        rule = f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which"
+        raise TypeError(f"{rule}, got {value!r}")
     return value
 
 
@@ -253,18 +268,11 @@ def make_job(
             if rows.dataset is not None:
                 rows = Table(*rows.read(torch.arange(rows.n_rows)), rows.classes)
         known[key] = Evaluator(metrics, rows, table.classes)
-    return Job(
-        model,
-        table,
-        wanted.resolve(table.n_rows, table.n_columns, n_processes),
-        as_optimizer(optimizer if problem.optimizer is None else problem.optimizer),
-        as_budget("budget", budget if problem.budget is None else problem.budget),
-        count("seed", problem.seed, minimum=0),
-        schedule,
-        None if clip_grad is None else positive("clip_grad", clip_grad),
-        known[key],
-        engine_state,
-    )
+    resolved = wanted.resolve(table.n_rows, table.n_columns, n_processes)
+    optimizer = as_optimizer(optimizer if problem.optimizer is None else problem.optimizer)
+    budget = as_budget("budget", budget if problem.budget is None else problem.budget)
+    seed, clip = count("seed", problem.seed, minimum=0), None if clip_grad is None else positive("clip_grad", clip_grad)
+    return Job(model, table, resolved, optimizer, budget, seed, schedule, clip, known[key], engine_state)
 
 
 def _check_meaning(objective: Objective, table: Table, n_processes: int) -> None:

@@ -189,10 +189,8 @@ class Loop:
         rate = getattr(job.optimizer, "lr", None)
         with_rate = "" if rate is None else f" with lr {rate * float(job.rate_factors(self.step, self.step + 1)[0]):g}"
         replica = "" if self.number is None else f"replica {self.number}: "
-        message = (
-            f"{replica}the loss became {value} at step {self.step} (epoch {self.step / job.steps_per_epoch:.2f})"
-            f"{with_rate}; likely cause: {cause}"
-        )
+        place = f"step {self.step} (epoch {self.step / job.steps_per_epoch:.2f})"
+        message = f"{replica}the loss became {value} at {place}{with_rate}; likely cause: {cause}"
         if self.watch.on_divergence == "raise":
             raise DivergenceError(message)
         self.history.stopped, self.history.message = "diverged", message

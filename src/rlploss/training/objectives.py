@@ -102,15 +102,13 @@ class RLP(Objective):
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
-                raise ValueError(
-                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use "train"'
-                )
+                why = "whose rows are in no subset"
+                raise ValueError(f'draw_from="outside" has no meaning with mixup, {why}; use "train"')
         plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
         if self.float32_cutoff and not plain:
-            raise ValueError(
-                'float32_cutoff=True is the loss of one released program, which has probe="subset", intercept=False, '
-                f'ridge=0, plan="once" and no mixup, got {self!r}; use RLP.released(..., float32_cutoff=True)'
-            )
+            has = 'probe="subset", intercept=False, ridge=0, plan="once" and no mixup'
+            wrong = f"float32_cutoff=True is the loss of one released program, which has {has}, got {self!r}"
+            raise ValueError(f"{wrong}; use RLP.released(..., float32_cutoff=True)")
 
     @property
     def planes(self) -> PlaneForm:
@@ -158,16 +156,14 @@ class RLP(Objective):
             smallest = planes.n_columns(n_features) + 2
             if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
                 size = smallest
-        n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
-        plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
+        K = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
+        plan_sizes(n_rows, size, K)  # refuses what cannot be drawn
         outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
-        per_step = self.subsets_per_step or min(n_processes, n_subsets)
-        per_step = n_subsets if isinstance(per_step, str) else per_step
-        if per_step > n_subsets:
-            raise ValueError(f"subsets_per_step must be at most n_subsets = {n_subsets}, got {per_step}; lower it")
-        return replace(
-            self, subset_size=size, n_subsets=n_subsets, subsets_per_step=per_step, intercept=planes.intercept
-        )
+        per_step = self.subsets_per_step or min(n_processes, K)
+        per_step = K if isinstance(per_step, str) else per_step
+        if per_step > K:
+            raise ValueError(f"subsets_per_step must be at most n_subsets = {K}, got {per_step}; lower it")
+        return replace(self, subset_size=size, n_subsets=K, subsets_per_step=per_step, intercept=planes.intercept)
 
     def shape(self) -> tuple[int, int, int]:
         """M, K and the subsets per step of a resolved value."""
@@ -207,7 +203,10 @@ class _RowLoss(OnBatches):
 
 @dataclass(frozen=True, repr=False)
 class MSE(_RowLoss):
-    """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
+    """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
+
+    >>> objective = MSE(50, mixup=0.2)  # for fit(net, X, y, objective, ...)
+    """
 
     loss: ClassVar[str] = "mse"
 
@@ -217,7 +216,10 @@ class MSE(_RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class MAE(_RowLoss):
-    """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ)."""
+    """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
+
+    >>> objective = MAE("all")  # for fit(net, X, y, objective, ...)
+    """
 
     loss: ClassVar[str] = "mae"
 
@@ -227,7 +229,11 @@ class MAE(_RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class Huber(_RowLoss):
-    """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ)."""
+    """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ).
+
+    >>> Huber(delta=0.5).values(torch.tensor([0.1, 3.0]), torch.zeros(2))
+    tensor([0.0050, 1.3750])
+    """
 
     loss: ClassVar[str] = "huber"
     _: KW_ONLY
@@ -243,7 +249,11 @@ class Huber(_RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class CrossEntropy(_RowLoss):
-    """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ)."""
+    """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ).
+
+    >>> CrossEntropy().values(torch.zeros(1, 4), torch.eye(4)[:1])  # log 4
+    tensor([1.3863])
+    """
 
     loss: ClassVar[str] = "cross_entropy"
 
@@ -286,10 +296,8 @@ class _OwnLoss(OnBatches):
         except ValueError:  # a built-in function without a signature
             pass
         if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
-            raise ValueError(
-                f"a loss must have no parameters of its own to train, got {type(function).__name__} with some; "
-                "put them into the model"
-            )
+            wrong = f"a loss must have no parameters of its own to train, got {type(function).__name__} with some"
+            raise ValueError(f"{wrong}; put them into the model")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which could not import a file that was loaded by its path."""

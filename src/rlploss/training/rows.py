@@ -145,9 +145,7 @@ def read_rows(
         if y is not None:
             raise ValueError(f"{name}y must be None beside a Dataset, whose items are (input, target)")
         if not hasattr(X, "__len__"):
-            raise TypeError(
-                f"a Dataset needs a length to draw rows from, got {kind} without one; use a map-style dataset"
-            )
+            raise TypeError(f"a Dataset needs a length to draw rows from, got {kind} without; use a map-style dataset")
         if len(X) == 0:
             raise ValueError(f"{name}X must have at least one row, got an empty {kind}")
         if isinstance(X, TensorDataset) and len(X.tensors) == 2:
@@ -179,17 +177,14 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
         if not target.is_floating_point():
             target = _one_hot(target, width, name)
         elif classes and (target.ndim == 1 or width == 1):
-            raise ValueError(
-                f"cross_entropy needs class numbers, or one probability per class, got a floating {name}y of shape "
-                f"{tuple(target.shape)} and {width} model outputs; pass whole numbers, and a model with one output "
-                "per class"
-            )
+            rule, remedy = "class numbers, or one probability per class", "a model with one output per class"
+            got = f"a floating {name}y of shape {tuple(target.shape)} and {width} model outputs"
+            raise ValueError(f"cross_entropy needs {rule}, got {got}; pass whole numbers, and {remedy}")
         target = flat(target.to(x.dtype))
         _checks.finite(**{f"{name}y": target})
     if target.shape[1] != width:
-        raise ValueError(
-            f"the model must give as many numbers per row as {name}y has, got {width} and {len(target[0])}"
-        )
+        got = f"{width} and {len(target[0])}"
+        raise ValueError(f"the model must give as many numbers per row as {name}y has, got {got}")
     return target, classes
 
 
@@ -204,10 +199,8 @@ def weigh(rows: Table, sample_weight: Array | None) -> Table:
         raise ValueError(f"sample_weight must have shape ({rows.n_rows},), one per row, got {tuple(weight.shape)}")
     _checks.finite(sample_weight=weight)
     if float(weight.min()) < 0 or float(weight.max()) == 0:
-        raise ValueError(
-            "sample_weight must hold numbers of at least 0, one of them above 0, got values from "
-            f"{float(weight.min()):g} to {float(weight.max()):g}"
-        )
+        got = f"values from {float(weight.min()):g} to {float(weight.max()):g}"
+        raise ValueError(f"sample_weight must hold numbers of at least 0, one of them above 0, got {got}")
     keep = weight > 0
     if not bool(keep.all()):
         rows, weight = replace(rows, x=rows.x[keep], y=rows.y[keep]), weight[keep]
@@ -235,9 +228,8 @@ def output_width(model: nn.Module, x: Tensor) -> int:
         with torch.no_grad():
             out = model(sample)
     except RuntimeError as error:
-        raise ValueError(
-            f"the model must take rows of shape {tuple(x.shape[1:])}, got: {str(error).splitlines()[0]}"
-        ) from error
+        wrong = f"the model must take rows of shape {tuple(x.shape[1:])}, got"
+        raise ValueError(f"{wrong}: {str(error).splitlines()[0]}") from error
     finally:
         model.train(training)
     if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
@@ -266,15 +258,11 @@ def _one_hot(labels: Tensor, width: int, name: str) -> Tensor:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if labels.ndim != 1:
-        raise ValueError(
-            f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}; "
-            "convert to floating point for regression or for one-hot rows"
-        )
+        wrong = f"{name}y holds whole numbers, which are class numbers of shape (N,), got {tuple(labels.shape)}"
+        raise ValueError(f"{wrong}; convert to floating point for regression or for one-hot rows")
     if width < 2:
-        raise ValueError(
-            f"{name}y holds whole numbers, which are class numbers, but the model has one output; "
-            "convert y to floating point for regression, or give the model one output per class"
-        )
+        wrong = f"{name}y holds whole numbers, which are class numbers, but the model has one output"
+        raise ValueError(f"{wrong}; convert y to floating point for regression, or give the model one output per class")
     labels = labels.to(torch.int64)
     low, high = (int(v) for v in torch.aminmax(labels))
     if low < 0 or high >= width:
