@@ -73,10 +73,10 @@ HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", 
 LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
-    "loss": 2_150,
-    "training": 3_221,
-    "tool": 8_229,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_668,
+    "loss": 2_151,
+    "training": 3_411,
+    "tool": 8_420,  # loss, training, estimators, and everything beside the rooms
+    "everything": 18_857,
 }
 
 

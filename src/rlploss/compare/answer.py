@@ -292,6 +292,7 @@ class Comparison:
         a = self.answer()
         best, n = self.called(a.best), len(self.values(a.best.name))
         seconds = float(np.mean([network.seconds for network in self.cells[a.best.name].networks]))
+        took = f"{seconds:.1f} s" if seconds >= 0.1 else "less than 0.1 s"
         trivial = next((one for one in self.contenders if one.name in BASELINES), None)
         value = float(self.values(a.best.name).mean())
         how = f"root mean squared error {number(value)}" if self.lower_is_better else f"{value:.1%} right"
@@ -304,7 +305,7 @@ class Comparison:
                 against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
         stood = f" (RLP's dial stood at its MSE end in {self.dial_stays(a.best.name)[0]} of {n} splits)"
         renamed = stood if at_mse else ""
-        use = f"Use {best}{renamed}: {how}{against}; {seconds:.1f} s to tune and train."
+        use = f"Use {best}{renamed}: {how}{against}; {took} to tune and train."
         if trivial is not None and a.useless:
             use = f"Use none of them: no arm is shown to be better than predicting {trivial.label} ({how} for {best})."
         word = a.verdict(at_mse=at_mse)
