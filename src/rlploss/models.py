@@ -64,10 +64,22 @@ class LeNet5(nn.Sequential):
     """
 
     def __init__(self, *, output: str = "logits") -> None:
-        first = OrderedDict(conv1=nn.Conv2d(1, 6, 5), tanh1=nn.Tanh(), pool1=nn.AvgPool2d(2))
-        second = OrderedDict(conv2=nn.Conv2d(6, 16, 5), tanh2=nn.Tanh(), pool2=nn.AvgPool2d(2), flatten1=nn.Flatten())
-        third = OrderedDict(fc1=nn.Linear(400, 120), tanh3=nn.Tanh(), fc2=nn.Linear(120, 84), tanh4=nn.Tanh())
-        super().__init__(OrderedDict(**first, **second, **third, fc3=nn.Linear(84, 10), **_head(output)))
+        layers = OrderedDict(
+            conv1=nn.Conv2d(1, 6, 5),
+            tanh1=nn.Tanh(),
+            pool1=nn.AvgPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5),
+            tanh2=nn.Tanh(),
+            pool2=nn.AvgPool2d(2),
+            flatten1=nn.Flatten(),
+            fc1=nn.Linear(400, 120),
+            tanh3=nn.Tanh(),
+            fc2=nn.Linear(120, 84),
+            tanh4=nn.Tanh(),
+            fc3=nn.Linear(84, 10),
+            **_head(output),
+        )
+        super().__init__(layers)
 
 
 class MoonsNet(nn.Sequential):
