@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import truediv
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +99,8 @@ def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
 def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
     """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was accurate.
 
-    In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
+    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
+    2/∏|r_jj|/norm_j. In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
     """
     body = triangles[:, 1:, 1:] if intercept else triangles
     with np.errstate(all="ignore"):
@@ -110,22 +110,10 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
-        # the bound of `_certain` for every subset, then the costly one
+        # that bound for every subset, then the costly one
         if shares.prod(1).min() > 4 * tolerance:
             return True
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
-
-
-def _certain(pivots: list[float], norms: list[float], tolerance: float) -> bool:
-    """Whether a triangle with these r_jj certainly has full rank once its columns, of these norms, have norm 1.
-
-    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
-    2/∏|r_jj|/norm_j. Norms that are too large only make the bound larger, and so does their quadratic mean.
-    """
-    if not min(norms) > 1e-140:  # squares below it are no longer exact
-        return False
-    determinant: float = math.prod(map(truediv, pivots, norms))
-    return abs(determinant) > 4 * tolerance  # false for nan, for 0, for an overflow
 
 
 def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
@@ -135,27 +123,21 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """
     M, d = x.shape
     p = d + int(intercept)
-    if M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
+    if d == 0 or M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
         return None
     columns = np.ones((p, M))  # numpy's calls are shorter than torch's, and drive less of a step's code from the cache
     own = columns[p - d :]
     own[:] = x.detach().numpy().T
     basis, r = torch.linalg.qr(torch.from_numpy(columns).mT)
-    triangle = r.numpy()
+    triangle, share = r.numpy(), 1.0
     pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
-    # one norm for all columns is one call, and is good enough where their scales are alike
-    flat = own.reshape(-1)
-    norm, share = math.sqrt(flat.dot(flat) / d) if d else 0.0, 1.0
-    if not norm > 1e-140:
+    # the norm of a column that is not centred is too large, which only makes the share smaller
+    for pivot, offset, square in zip(pivots, offsets, np.einsum("dm,dm->d", own, own).tolist(), strict=True):
+        if not square > 1e-280 or (intercept and not abs(offset) < 1e3 * abs(pivot)):  # squares below it are not exact
+            return None
+        share *= pivot / math.sqrt(square)
+    if not abs(share) > 4 * M * _EPS:  # the bound of `_proves_full_rank`; false for nan, for 0, for an overflow
         return None
-    for pivot, offset in zip(pivots, offsets, strict=True):
-        if intercept and not abs(offset) < 1e3 * abs(pivot):
-            return None
-        share *= pivot / norm
-    if not abs(share) > 4 * M * _EPS:  # the bound of `_certain`
-        norms = torch.linalg.vector_norm(torch.from_numpy(own), dim=1).tolist()
-        if not _certain(pivots, norms, M * _EPS):
-            return None
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
 
 
