@@ -333,7 +333,7 @@ class BatchLoss(_OwnLoss):
     arguments: ClassVar[tuple[str, ...]] = ("pred", "target", "features")
 
 
-NAMES = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
+NAMES: dict[str, Callable[..., Objective]] = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
 
 
 def as_objective(value: object) -> Objective:
