@@ -42,17 +42,15 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64)."""
     x = x.detach().to(torch.float64)
     K, M, d = x.shape
-    tolerance = max(M, d + intercept) * _EPS
-    if ridge == 0 and d + intercept <= M and not is_tracing():
-        easy = _easy(x, intercept, tolerance)
-        if easy is not None:
-            return easy
-    if not is_tracing() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
+    p, tracing = d + int(intercept), is_tracing()
+    tolerance = max(M, p) * _EPS
+    if ridge == 0 and p <= M and not tracing and (easy := _easy(x, intercept, tolerance)) is not None:
+        return easy
+    if not tracing and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
         # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the place
-        p, q = d + intercept, min(M, d + intercept)
         return Factors(
-            basis=x.new_full((K, M, q), math.nan),
-            solve=lambda: x.new_full((K, p, q), math.nan),
+            basis=x.new_full((K, M, min(M, p)), math.nan),
+            solve=lambda: x.new_full((K, p, min(M, p)), math.nan),
             centre=x.new_zeros(K, d) if intercept else None,
             rank=torch.zeros(K, dtype=torch.int64, device=x.device),
         )
@@ -62,7 +60,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance)
     # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows than columns
-    if is_tracing() or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
+    if tracing or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
     doubtful = (~certain).nonzero().flatten()
@@ -194,7 +192,8 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
         x = torch.nn.functional.pad(problem.x, (0, extra), value=1.0)
-        return Factors(eye, lambda: _minimum_norm(x, None, problem.centre), problem.centre, rank), certain
+        every = torch.ones_like(eye[:, 0], dtype=torch.bool)
+        return Factors(eye, lambda: _minimum_norm(x, every, problem.centre), problem.centre, rank), certain
     norm = problem.norm
     if ridge > 0:
         # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
@@ -247,17 +246,14 @@ def _by_svd(problem: _Problem) -> Factors:
     return Factors(_with_ones(u, problem), solve, problem.centre, rank)
 
 
-def _minimum_norm(b: Tensor, real: Tensor | None, centre: Tensor | None) -> Tensor:
-    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q] or everywhere; about the centre.
+def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
+    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q]; about the centre.
 
     With x = basis·b this is x⁺ = b⁺·basisᵀ, the plane of minimum norm in the caller's coordinates.
     """
     q, r = wide_qr(b)
-    if real is not None:
-        r = r + torch.diag_embed((~real).to(r.dtype))
-    solution: Tensor = q @ _inverse(r).mT
-    if real is not None:
-        solution = solution * real.unsqueeze(1)
+    inverse = _inverse(r + torch.diag_embed((~real).to(r.dtype)))
+    solution: Tensor = q @ inverse.mT * real.unsqueeze(1)
     if centre is None:
         return solution
     slope, offset = solution[:, :-1], solution[:, -1:]
