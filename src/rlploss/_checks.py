@@ -197,11 +197,10 @@ def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: 
         return
     if probe not in ("draw", "expected"):
         raise ValueError(f'probe_points has no meaning for probe="{probe}"; leave it out')
-    n_points = (n_subsets or 1) if probe == "draw" else points.shape[0]
-    if points.shape != (n_points, n_features):
-        rows = str(n_points) if probe == "draw" else "n"
+    wanted = (n_subsets or 1) if probe == "draw" else "n"
+    if points.shape[1] != n_features or wanted not in ("n", points.shape[0]):
         raise ValueError(
-            f"probe_points must have shape ({rows}, {n_features}) to go with the features, got {tuple(points.shape)}"
+            f"probe_points must have shape ({wanted}, {n_features}) to go with the features, got {tuple(points.shape)}"
         )
 
 
@@ -240,8 +239,7 @@ def finite(**tensors: Tensor | None) -> None:
         bad = ~torch.isfinite(value.detach())
         if bool(bad.any()):  # a sum can overflow where every number is finite
             where = tuple(int(i) for i in bad.nonzero()[0])
-            number = float(value.detach()[where])
             raise ValueError(
-                f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such values in all); "
-                "clean the data or lower the learning rate"
+                f"{name} must be finite, got {float(value.detach()[where])} at index {list(where)} "
+                f"({int(bad.sum())} such values in all); clean the data or lower the learning rate"
             )

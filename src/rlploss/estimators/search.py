@@ -174,11 +174,6 @@ class Replica:
         here = [weights.cpu().numpy() if isinstance(weights, Tensor) else weights for weights in self._live]
         self.kept.append(np.concatenate([weights.ravel() for weights in here]))
 
-    def watch(self, event: Event) -> None:
-        """Keep the weights at every evaluation after the first step."""
-        if event.step:
-            self.keep()
-
     def outputs(self, X: NDArray[np.float32], kept: Sequence[NDArray[np.float32]]) -> Array:
         """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a soft-max is left out."""
         sizes = [parameter.numel() for parameter in self.job.model.parameters()]
@@ -218,7 +213,12 @@ def train_further(
     """Train all that have not diverged for so many steps more, and keep their weights every so often."""
     going = [one for one in replicas if not one.diverged]
     jobs = [replace(one.job, budget=Steps(steps)) for one in going]
-    watch = Supervision(Steps(every), (lambda event: going[event.replica].watch(event),), on_divergence="record")
+
+    def keep(event: Event) -> None:
+        if event.step:
+            going[event.replica].keep()
+
+    watch = Supervision(Steps(every), (keep,), on_divergence="record")
     for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
         one.job = replace(loop.job, engine_state=loop.engine.state_dict())
         one.diverged = loop.history.stopped == "diverged"

@@ -149,10 +149,10 @@ class ProjectionBank(nn.Module):
                 value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
         if self.check_finite and torch.compiler.is_compiling():
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-        elif (
-            self.check_finite and not tracing and not math.isfinite(value.sum().item() if value.ndim else value.item())
-        ):
-            _checks.finite(pred=pred, target=target)
+        elif self.check_finite and not tracing:
+            total = value.sum() if value.ndim else value  # one operation less for a step
+            if not math.isfinite(total.item()):
+                _checks.finite(pred=pred, target=target)
         return value
 
     forward = loss
@@ -206,12 +206,9 @@ class ProjectionBank(nn.Module):
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:
         """Values [k] of residuals [k, M, C]."""
-        if self.kind == "chunks":
-            return self._values_in_chunks(stack, which)
-        rows = None if self.rows is None else self.rows[which].to(stack.dtype)
-        return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
-
-    def _values_in_chunks(self, stack: Tensor, which: slice | Tensor) -> Tensor:
+        if self.kind != "chunks":
+            rows = None if self.rows is None else self.rows[which].to(stack.dtype)
+            return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
         order = torch.arange(self.n_subsets, device=stack.device)[which]
         values = []
         for piece in self._parts(len(order)):
@@ -293,7 +290,6 @@ class ProjectionBank(nn.Module):
         return self.subsets.shape[1]
 
     def extra_repr(self) -> str:
-        """For print(bank)."""
         form = self.plane_form
         return (
             f"n_subsets={self.n_subsets}, subset_size={self.subset_size}, probe={form.probe!r}, "

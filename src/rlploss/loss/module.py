@@ -94,7 +94,6 @@ class RLPLoss(nn.Module):
         return balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
 
     def extra_repr(self) -> str:
-        """For print(loss)."""
         size = "the batch" if self.subset_size is None else self.subset_size
         many = "as many as fit" if self.n_subsets is None else self.n_subsets
         form = self.plane_form

@@ -125,11 +125,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if self._drawn is None or self._drawn[0] != key:
             # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one seed apart.
             seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
-            generator = torch.Generator().manual_seed(seed)
-            drawn = balanced_subsets(
-                self.n_rows, self.subset_size, self.n_subsets, method=self.method, generator=generator
-            )
-            self._drawn = (key, drawn)
+            generator, sizes = torch.Generator().manual_seed(seed), (self.n_rows, self.subset_size, self.n_subsets)
+            self._drawn = key, balanced_subsets(*sizes, method=self.method, generator=generator)
         return self._drawn[1]
 
     @property
