@@ -104,7 +104,8 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
     with np.errstate(all="ignore"):
         norm = np.sqrt((body * body).sum(1))
         shares = np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm
-        if not shares.min() > 0:  # a zero column or a number that is not finite gives nan
+        # squares of less than 1e-140 are not exact; a zero column or a number that is not finite gives nan
+        if not (norm.min() > 1e-140 and shares.min() > 0):
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
@@ -131,7 +132,7 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
     # the norm of a column that is not centred is too large, which only makes the share smaller
     for pivot, offset, square in zip(pivots, offsets, np.einsum("dm,dm->d", own, own).tolist(), strict=True):
-        if not square > 1e-280 or (intercept and not abs(offset) < 1e3 * abs(pivot)):  # squares below it are not exact
+        if not square > 1e-280 or (intercept and not abs(offset) < 1e3 * abs(pivot)):
             return None
         share *= pivot / math.sqrt(square)
     if not abs(share) > 4 * M * _EPS:  # the bound of `_proves_full_rank`; false for nan, for 0, for an overflow
