@@ -48,7 +48,7 @@ class ProjectionBank(nn.Module):
         rows: W (K, q, M), scale included; None where nothing is kept.
         residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
-        subsets: the plan (K, M).
+        subsets, n_subsets, subset_size: the plan (K, M), K and M.
 
     >>> X, plan = torch.randn(50, 3), torch.arange(40).view(4, 10)
     >>> bank = ProjectionBank(X, plan)
@@ -97,7 +97,7 @@ class ProjectionBank(nn.Module):
                 raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         self.plane_form = form
         _checks.subset_plan(subsets, N, form.draw_from)
-        K, M = subsets.shape
+        self.n_subsets, self.subset_size = K, M = subsets.shape
         if check_finite:
             _checks.finite(features=features, probe_points=pool)
         self.max_bytes = _checks.count("max_bytes", max_bytes, 0)
@@ -279,16 +279,6 @@ class ProjectionBank(nn.Module):
         """Bytes of factors held now (the plan and the features themselves not counted)."""
         return sum(t.numel() * t.element_size() for t in (self.rows, self._inverse, self._form) if t is not None)
 
-    @property
-    def n_subsets(self) -> int:
-        """K."""
-        return self.subsets.shape[0]
-
-    @property
-    def subset_size(self) -> int:
-        """M."""
-        return self.subsets.shape[1]
-
     def extra_repr(self) -> str:
         form = self.plane_form
         return (
@@ -298,7 +288,7 @@ class ProjectionBank(nn.Module):
 
     def _choose(self) -> tuple[str, int]:
         """The cheapest kind that fits, and how many rows per subset it keeps."""
-        K, M = self.subsets.shape
+        K, M = self.n_subsets, self.subset_size
         form, p = self.plane_form, self.n_columns
         n_rows = 1 if form.probe in ("sum", "draw") else min(p, M)
         kind, n_kept = "rows", n_rows
@@ -343,8 +333,8 @@ class ProjectionBank(nn.Module):
     def _keep_inverse(self) -> None:
         if self.kind != "rows":
             return
-        K, M = self.subsets.shape
-        self._inverse = self.features.new_empty(K, self.n_columns, M, dtype=torch.float64)
+        shape = self.n_subsets, self.n_columns, self.subset_size
+        self._inverse = self.features.new_empty(shape, dtype=torch.float64)
         centres = []
         for part in self._parts():
             factors = self._factors(part)

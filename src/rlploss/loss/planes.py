@@ -24,14 +24,7 @@ Warn = Callable[[type[Warning], str], None]
 
 @dataclass(frozen=True, init=False)
 class PlaneForm:
-    """Which planes are fitted to a subset, and where they are compared.
-
-    Args:
-        probe: where they are compared, one of `PROBES`; `rlp_loss` has the table.
-        intercept: whether the planes have an offset: a column of ones beside the features, and a 1 in z. None is
-            True, except for probe="sum", where the ones would leave nothing but the mean residual.
-        ridge: λ ≥ 0, added to the diagonal of xᵀx; the column of ones is not penalised.
-        draw_from: rows that z may come from, "train" (all) or "outside" (those not in the subset).
+    """Which planes are fitted to a subset, and where they are compared; `rlp_loss` explains each argument.
 
     >>> PlaneForm("sum")
     PlaneForm(probe='sum', intercept=False, ridge=0.0, draw_from='train')
@@ -127,9 +120,8 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
 
 
 def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
-    """2d points [2d, d] in float64 with the mean and the second moments of `n_rows` rows.
+    """2d points [2d, d] in float64 that can stand for `n_rows` rows in the probe "expected", which sees Σ alone.
 
-    The probe "expected" depends on rows through Σ = mean of zzᵀ alone, so these points can stand for all rows.
     `parts` gives the rows, each part [n_i, d], and is called twice.
     """
     mean = sum((part.sum(0, dtype=torch.float64) for part in parts()), torch.zeros(())) / n_rows

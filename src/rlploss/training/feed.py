@@ -214,11 +214,9 @@ class Feed:
         spans = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1)
         x, y = self.table.x, self.table.y
         if self.table.dataset is not None:  # rows are read when they are needed, and no others
-            x, y = self.table.read(rows)
-            if partner is not None and lam is not None:
-                other_x, other_y = self.table.read(partner)
-                x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
-            rows, partner, lam = torch.arange(len(x)), None, None
+            x, y = self.table.read(torch.cat([rows, *mixed[:1]]))
+            rows = torch.arange(len(rows))
+            partner = None if partner is None else rows + len(rows)
         first = epoch * per_epoch + low
         last = self.job.total_steps if self._kept else first + len(spans)
         totals = np.tile(self._totals[low:high], epochs)

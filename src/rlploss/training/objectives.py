@@ -149,8 +149,8 @@ class RLP(Objective):
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> RLP:
         """Fill in M, K and the subsets per step.
 
-        M = min(100, N // 2), the paper's size where the rows allow it and half of them otherwise, raised to p + 2
-        where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
+        M is the paper's 100, half of the rows where there are fewer, or p + 2 if that is more: up to M = p the subset
+        probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         """
         size, planes = self.subset_size, self.planes
         if size is None:
