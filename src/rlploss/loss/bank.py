@@ -184,8 +184,7 @@ class ProjectionBank(nn.Module):
         if self.kind == "mse" and self.reduction != "none" and pred.dtype is target.dtype and pred.dtype.itemsize > 2:
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
-        residual = as_residual(pred, target)
-        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
+        return reduce(self._values(as_residual(pred, target).reshape(k, M, -1), which), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size

@@ -308,8 +308,7 @@ def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _drop_ones(x: Tensor) -> Tensor:
     """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1, d]."""
-    M = x.shape[1]
-    root = math.sqrt(M)
+    root = math.sqrt(x.shape[1])
     # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
     along = x.sum(1, keepdim=True) / root + x[:, :1]
     return x[:, 1:] - along / (root + 1)
@@ -319,8 +318,7 @@ def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
     """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q + 1]."""
     if not problem.intercept:
         return q
-    M = q.shape[1] + 1
-    root = math.sqrt(M)
+    root = math.sqrt(q.shape[1] + 1)
     along = q.sum(1, keepdim=True) / root
     body = torch.cat([-along, q - along / (root + 1)], dim=1)
     return torch.nn.functional.pad(body, (0, 1), value=1 / root)
