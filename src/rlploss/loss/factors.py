@@ -296,8 +296,6 @@ def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
     """Columns of unit norm and their norms [K, d] (1 for a zero column); no overflow at 1e±200."""
-    if x.shape[1] == 0:
-        return x, x.new_ones(x.shape[0], x.shape[2])
     top = x.abs().amax(1, keepdim=True)
     top = torch.where(top > 0, top, torch.ones_like(top))
     x = x / top

@@ -156,11 +156,11 @@ class RLP(Objective):
         if size is None:
             size = max(1, min(100, n_rows // 2))
             smallest = planes.n_columns(n_features) + 2
-            if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
+            if size < smallest <= n_rows - int(planes.draw_from == "outside"):
                 size = smallest
         n_subsets = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
         plan_sizes(n_rows, size, n_subsets)  # refuses what cannot be drawn
-        outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
+        outside(planes.draw_from, size, n_rows)  # as this does
         per_step = self.subsets_per_step or min(n_processes, n_subsets)
         per_step = n_subsets if isinstance(per_step, str) else per_step
         if per_step > n_subsets:
