@@ -128,7 +128,7 @@ class ProjectionBank(nn.Module):
             self.redraw()
         elif self.kind in ("rows", "complement"):
             self.rows = torch.zeros(K, self._n_kept, M, dtype=self.dtype, device=features.device)
-            for part in self._parts():
+            for part in self._parts(self.n_subsets):
                 made = self._make_rows(part)
                 self.rows[part, : made.shape[1]] = made
 
@@ -292,7 +292,7 @@ class ProjectionBank(nn.Module):
         n_rows = 1 if form.probe in ("sum", "draw") else min(p, M)
         kind, n_kept = "rows", n_rows
         if not form.has_points and form.ridge == 0 and 2 * p > M:
-            rank = torch.cat([self._factors(part).rank for part in self._parts()])
+            rank = torch.cat([self._factors(part).rank for part in self._parts(self.n_subsets)])
             low, high = int(rank.min()), int(rank.max())
             if low == M:
                 form.warn_of_full_rank(M, p, _checks.warn)
@@ -304,9 +304,8 @@ class ProjectionBank(nn.Module):
         need = K * M * (n_kept * self.dtype.itemsize + (8 * p if form.probe == "draw" else 0))
         return (kind, n_kept) if need <= self.max_bytes else ("chunks", n_rows)
 
-    def _parts(self, n_subsets: int | None = None) -> list[slice]:
-        n = self.n_subsets if n_subsets is None else n_subsets
-        return chunks(n, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
+    def _parts(self, n_subsets: int) -> list[slice]:
+        return chunks(n_subsets, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
 
     def _factors(self, part: slice | Tensor) -> Factors:
         form = self.plane_form
@@ -335,7 +334,7 @@ class ProjectionBank(nn.Module):
         shape = self.n_subsets, self.n_columns, self.subset_size
         self._inverse = self.features.new_empty(shape, dtype=torch.float64)
         centres = []
-        for part in self._parts():
+        for part in self._parts(self.n_subsets):
             factors = self._factors(part)
             self._inverse[part] = planes.pseudo_inverse_of(factors)
             centres += [] if factors.centre is None else [factors.centre]
