@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import truediv
 
 import numpy as np
 import numpy.typing as npt
@@ -128,15 +129,21 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     own = columns[p - d :]
     own[:] = x.detach().numpy().T
     basis, r = torch.linalg.qr(torch.from_numpy(columns).mT)
-    triangle, share = r.numpy(), 1.0
+    triangle, flat = r.numpy(), own.reshape(-1)
     pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
-    # the norm of a column that is not centred is too large, which only makes the share smaller
-    for pivot, offset, square in zip(pivots, offsets, np.einsum("dm,dm->d", own, own).tolist(), strict=True):
-        if not square > 1e-280 or (intercept and not abs(offset) < 1e3 * abs(pivot)):
-            return None
-        share *= pivot / math.sqrt(square)
-    if not abs(share) > 4 * M * _EPS:  # the bound of `_proves_full_rank`; false for nan, for 0, for an overflow
+    # The bound of `_proves_full_rank`; false for nan, for 0, for an overflow. Norms that are too large, of columns that
+    # are not centred, only make it larger, and so does their quadratic mean: one call where columns are alike.
+    bound, norm, share = 4 * M * _EPS, math.sqrt(flat.dot(flat) / d), 1.0
+    if not norm > 1e-140:
         return None
+    for pivot, offset in zip(pivots, offsets, strict=True):
+        if intercept and not abs(offset) < 1e3 * abs(pivot):
+            return None
+        share *= pivot / norm
+    if not abs(share) > bound:
+        norms = torch.linalg.vector_norm(torch.from_numpy(own), dim=1).tolist()
+        if not (min(norms) > 1e-140 and abs(math.prod(map(truediv, pivots, norms))) > bound):
+            return None
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
 
 
