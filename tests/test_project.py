@@ -34,19 +34,7 @@ MAY_IMPORT = {
 }
 # Inside these two a file may import only what stands before it.
 FILES = {
-    "loss": (
-        "subsets",
-        "factors",
-        "moments",
-        "planes",
-        "quadratic",
-        "variants",
-        "mixup",
-        "functional",
-        "module",
-        "bank",
-        "sampler",
-    ),
+    "loss": ("subsets", "factors", "planes", "quadratic", "mixup", "functional", "module", "bank", "sampler"),
     "training": (
         "rows",
         "objectives",
@@ -73,10 +61,10 @@ HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", 
 LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
-    "loss": 2_151,
-    "training": 3_411,
-    "tool": 8_420,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_857,
+    "loss": 2_073,
+    "training": 3_404,
+    "tool": 8_317,  # loss, training, estimators, and everything beside the rooms
+    "everything": 18_754,
 }
 
 

@@ -1,4 +1,4 @@
-"""Standardised columns and targets, and the way back: one rule for columns that do not vary."""
+"""Standardised columns and targets: one rule for columns that do not vary."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Scaling:
         return cls(*mean_and_scale(X, weight), *y)
 
     @classmethod
-    def none(cls, n_features: int, n_outputs: int = 1) -> Scaling:
+    def none(cls, n_features: int) -> Scaling:
         """Scaling that leaves X [n, d] and Y [n, C] as they are."""
-        return cls(np.zeros(n_features), np.ones(n_features), np.zeros(n_outputs), np.ones(n_outputs))
+        return cls(np.zeros(n_features), np.ones(n_features), np.zeros(1), np.ones(1))
 
     def inputs(self, X: Array) -> Array:
         """Scaled columns [n, d]."""
@@ -66,7 +66,3 @@ class Scaling:
     def targets(self, Y: Array) -> Array:
         """Scaled targets [n, C]."""
         return (Y - self.y_mean) / self.y_scale
-
-    def original(self, Y: Array) -> Array:
-        """Targets or predictions [n, C] in their original units, from scaled ones."""
-        return Y * self.y_scale + self.y_mean

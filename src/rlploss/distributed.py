@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rlploss import _checks
 from rlploss._scaling import is_constant
-from rlploss.loss.moments import column_sums, points_with, triangle_of
+from rlploss.loss.planes import points_with, triangle_of
 
 T = TypeVar("T")
 
@@ -195,8 +195,8 @@ def moment_points(x: Tensor) -> Tensor:
 def _mean(x: Tensor) -> tuple[float, Tensor]:
     if x.ndim != 2:
         raise ValueError(f"x must have shape (n, d), got {tuple(x.shape)}")
-    n, sums = column_sums([x])
-    total = _everywhere(torch.cat([sums, sums.new_tensor([float(n)])]))
+    sums = x.sum(0, dtype=torch.float64)
+    total = _everywhere(torch.cat([sums, sums.new_tensor([len(x)])]))
     if float(total[-1]) == 0:
         raise ValueError("x must have at least one row in some process, got none")
     return float(total[-1]), total[:-1] / total[-1]

@@ -106,7 +106,6 @@ class Skip(nn.Module):
         self.plane, self.network = plane, network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
         out: Tensor = self.plane(x) + self.network(x)
         return out
 
@@ -126,7 +125,6 @@ class WeightedMean(nn.Module):
         return torch.stack([network(x) for network in self.networks])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
         return torch.einsum("k,kbc->bc", self.weights, self.each(x))
 
 

@@ -311,8 +311,8 @@ def test_missing_inputs_are_named():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
-    """Scaled columns of a triangle that `_certain` accepts have a condition below 1 / (2 tolerance)."""
-    from rlploss.loss.factors import _certain
+    """Columns whose triangle is accepted have, once scaled, a condition below 1 / (2 tolerance)."""
+    from rlploss.loss.factors import _proves_full_rank, quick_rows
 
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 12))
@@ -320,11 +320,19 @@ def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
     triangle[np.diag_indices(n)] *= 10.0 ** rng.uniform(-4, 0, size=n)
     norms = np.linalg.norm(triangle, axis=0)
     condition = np.linalg.cond(triangle / norms)
-    edge = float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4  # the tolerance where the proof just fails
-    pivots = np.diag(triangle).tolist()
-    assert _certain(pivots, norms.tolist(), edge * 0.99)
-    assert not _certain(pivots, norms.tolist(), edge * 1.01)
+    edge = float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4  # the tolerance where the bound just fails
     assert condition < 0.5 / edge
-    assert not _certain([math.nan, *pivots], [1.0, *norms], edge / 10)
-    assert not _certain([0.0, *pivots], [1.0, *norms], edge / 10)
-    assert not _certain([1e-200, *pivots], [1e-200, *norms], edge / 10)
+    assert _proves_full_rank(triangle[None], False, edge * 0.99)
+    for pivot in (math.nan, 0.0, 1e-200):
+        larger = np.pad(triangle, ((1, 0), (1, 0)))
+        larger[0, 0] = pivot
+        assert not _proves_full_rank(larger[None], False, edge / 10)
+    M = int(rng.integers(n + 2, 40))
+    basis, edge = np.linalg.qr(rng.normal(size=(M, n + 1)))[0], 4 * M * np.finfo(np.float64).eps
+    for share, accepted in ((2 * edge, True), (0.5 * edge, False), (0.0, False)):
+        nearly = np.eye(n + 1)
+        nearly[:, -1] = [1.0, *[0.0] * (n - 1), share]  # the last column is nearly the first
+        scaled = torch.from_numpy(basis @ nearly * 10.0 ** rng.integers(-3, 4, size=n + 1))
+        assert (quick_rows(scaled, False, torch.float64) is not None) == accepted
+    tiny = torch.from_numpy(basis * ([1e-200] + [1.0] * n))
+    assert quick_rows(tiny, False, torch.float64) is None

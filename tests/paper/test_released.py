@@ -7,7 +7,7 @@ import torch
 from rlploss.datasets import Dataset
 from rlploss.lab import train
 from rlploss.lab.study import Task, Variant
-from rlploss.loss.variants import cut_off_planes
+from rlploss.loss.planes import cut_off_planes
 from rlploss.paper.request import Request
 from rlploss.paper.studies import STUDIES
 from rlploss.training.job import Adam, AdamW

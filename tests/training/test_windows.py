@@ -23,7 +23,7 @@ from rlploss import (
     fit,
     seeded,
 )
-from rlploss.loss.moments import same_moments
+from rlploss.loss.planes import same_moments
 from rlploss.training import feed
 
 N, D = 60, 3
@@ -221,7 +221,7 @@ def test_a_memory_map_is_neither_copied_nor_changed(data, tmp_path, engine):
 def test_points_with_the_moments_of_many_rows():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(500, 4, generator=g, dtype=torch.float64) * torch.tensor([1.0, 10, 1e-3, 5]) + 7
-    points = same_moments(lambda: x.split(64))
+    points = same_moments(len(x), lambda: x.split(64))
     assert points.shape == (8, 4)
     torch.testing.assert_close(points.mean(0), x.mean(0), rtol=1e-12, atol=0)
     torch.testing.assert_close(points.mT @ points / 8, x.mT @ x / 500, rtol=1e-12, atol=1e-14)

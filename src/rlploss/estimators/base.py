@@ -64,7 +64,6 @@ class Predictor(nn.Module):
             self.register_buffer(name, torch.tensor(numbers, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predict."""
         scaled = (x.to(self.x_mean.dtype) - self.x_mean) / self.x_scale
         out: Tensor = self.network(scaled) * self.y_scale + self.y_mean
         return out.squeeze(-1) if self.flat else out

@@ -47,11 +47,6 @@ class Candidate(NamedTuple):
     activation: str
     linear: bool
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """All that is chosen."""
-        return {name: value for name, value in self._asdict().items() if name != "place"}
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CrossValidated(base.NetworkEstimator):
@@ -271,7 +266,7 @@ class CrossValidated(base.NetworkEstimator):
         best = choice.setting
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
-        params = [chosen.params for chosen in settings]
+        params = [{name: value for name, value in chosen._asdict().items() if name != "place"} for chosen in settings]
         self.cv_results_: dict[str, Any] = {
             **{f"param_{name}": np.array([chosen[name] for chosen in params]) for name in params[0]},
             "params": params,

@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import unique_labels
 from torch import nn
 
-from rlploss import MAE, MSE, Adam, CrossEntropy, EarlyStopping, Event, History, Huber, Problem, Steps
+from rlploss import Adam, EarlyStopping, Event, History, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._scaling import Scaling
 from rlploss.estimators import base, search
@@ -21,11 +21,7 @@ from rlploss.training.evaluation import Callback
 from rlploss.training.fit import train
 from rlploss.training.job import make_job
 from rlploss.training.loop import Supervision
-from rlploss.training.objectives import Objective
-
-POINTWISE: dict[str, type[MSE | MAE | Huber | CrossEntropy]] = {
-    "mse": MSE, "mae": MAE, "huber": Huber, "cross_entropy": CrossEntropy,
-}  # fmt: skip
+from rlploss.training.objectives import NAMES, Objective
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -96,7 +92,12 @@ class MLP(base.NetworkEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, partial: bool = False) -> Self:
         """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one iteration."""
-        self._check_settings()
+        one_of("loss", self.loss, self._losses)
+        for name in ("max_iter", "n_iter_no_change"):
+            count(name, getattr(self, name))
+        for name in ("tol", "alpha"):
+            number(name, getattr(self, name), minimum=0.0)
+        number("validation_fraction", self.validation_fraction, 0.0, 1.0)
         data, _ = self._read(X, y, sample_weight, first=not goes_on)
         seed = self._seed()
         rows = data.X
@@ -161,7 +162,7 @@ class MLP(base.NetworkEstimator):
         n_rows, d = X.shape
         batch = self._batch(n_rows)
         if self.loss != "rlp":
-            return POINTWISE[self.loss](batch, mixup=self.mixup)
+            return NAMES[self.loss](batch, mixup=self.mixup)
         form = self._form(None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets), self.mixup)
         p = form.planes.n_columns(d)
         if isinstance(self.subset_size, str):
@@ -188,14 +189,6 @@ class MLP(base.NetworkEstimator):
             scores = 1 - history["mse"] / variance if variance > 0 else np.zeros(len(history))
         self.validation_scores_ = scores[1:].tolist()
         self.best_validation_score_ = float(scores[history["step"] == history.best_step][0])
-
-    def _check_settings(self) -> None:
-        one_of("loss", self.loss, self._losses)
-        for name in ("max_iter", "n_iter_no_change"):
-            count(name, getattr(self, name))
-        for name in ("tol", "alpha"):
-            number(name, getattr(self, name), minimum=0.0)
-        number("validation_fraction", self.validation_fraction, 0.0, 1.0)
 
 
 def stopping_rule(metric: str, tol: float, patience: int) -> Callback:

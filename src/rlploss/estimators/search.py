@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.linear_model import RidgeCV
-from torch import Tensor, nn
+from torch import nn
 
 from rlploss import Event, Steps
 from rlploss._checks import count, n_different, number
@@ -159,24 +158,9 @@ class Replica:
     kept: list[NDArray[np.float32]] = field(default_factory=list)  # the weights [P] of every evaluation
     diverged: bool = False
 
-    @cached_property
-    def _live(self) -> list[NDArray[np.float32] | Tensor]:
-        """The weights, which training changes in place.
-
-        Arrays: torch would let go of Python's lock for each of them, and wait for it beside the threads that train.
-        """
-        live = [parameter.detach() for parameter in self.job.model.parameters()]
-        return [weights if weights.is_cuda else weights.numpy() for weights in live]
-
     def keep(self) -> None:
         """Keep the weights as they are now."""
-        here = [weights.cpu().numpy() if isinstance(weights, Tensor) else weights for weights in self._live]
-        self.kept.append(np.concatenate([weights.ravel() for weights in here]))
-
-    def watch(self, event: Event) -> None:
-        """Keep the weights at every evaluation after the first step."""
-        if event.step:
-            self.keep()
+        self.kept.append(nn.utils.parameters_to_vector(self.job.model.parameters()).detach().cpu().numpy())
 
     def outputs(self, X: NDArray[np.float32], kept: Sequence[NDArray[np.float32]]) -> Array:
         """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a soft-max is left out."""
@@ -217,7 +201,12 @@ def train_further(
     """Train all that have not diverged for so many steps more, and keep their weights every so often."""
     going = [one for one in replicas if not one.diverged]
     jobs = [replace(one.job, budget=Steps(steps)) for one in going]
-    watch = Supervision(Steps(every), (lambda event: going[event.replica].watch(event),), on_divergence="record")
+
+    def keep(event: Event) -> None:
+        if event.step:
+            going[event.replica].keep()
+
+    watch = Supervision(Steps(every), (keep,), on_divergence="record")
     for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
         one.job = replace(loop.job, engine_state=loop.engine.state_dict())
         one.diverged = loop.history.stopped == "diverged"

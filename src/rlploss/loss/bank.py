@@ -48,7 +48,7 @@ class ProjectionBank(nn.Module):
         rows: W (K, q, M), scale included; None where nothing is kept.
         residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
-        subsets: the plan (K, M).
+        subsets, n_subsets, subset_size: the plan (K, M), K and M.
 
     >>> X, plan = torch.randn(50, 3), torch.arange(40).view(4, 10)
     >>> bank = ProjectionBank(X, plan)
@@ -97,7 +97,7 @@ class ProjectionBank(nn.Module):
                 raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
         self.plane_form = form
         _checks.subset_plan(subsets, N, form.draw_from)
-        K, M = subsets.shape
+        self.n_subsets, self.subset_size = K, M = subsets.shape
         if check_finite:
             _checks.finite(features=features, probe_points=pool)
         self.max_bytes = _checks.count("max_bytes", max_bytes, 0)
@@ -128,7 +128,7 @@ class ProjectionBank(nn.Module):
             self.redraw()
         elif self.kind in ("rows", "complement"):
             self.rows = torch.zeros(K, self._n_kept, M, dtype=self.dtype, device=features.device)
-            for part in self._parts():
+            for part in self._parts(self.n_subsets):
                 made = self._make_rows(part)
                 self.rows[part, : made.shape[1]] = made
 
@@ -149,10 +149,10 @@ class ProjectionBank(nn.Module):
                 value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
         if self.check_finite and torch.compiler.is_compiling():
             torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
-        elif (
-            self.check_finite and not tracing and not math.isfinite(value.sum().item() if value.ndim else value.item())
-        ):
-            _checks.finite(pred=pred, target=target)
+        elif self.check_finite and not tracing:
+            total = value.sum() if value.ndim else value  # one operation less for a step
+            if not math.isfinite(total.item()):
+                _checks.finite(pred=pred, target=target)
         return value
 
     forward = loss
@@ -182,8 +182,7 @@ class ProjectionBank(nn.Module):
         if self.kind == "mse" and self.reduction != "none" and pred.dtype is target.dtype and pred.dtype.itemsize > 2:
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
-        residual = as_residual(pred, target)
-        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
+        return reduce(self._values(as_residual(pred, target).reshape(k, M, -1), which), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
@@ -202,12 +201,9 @@ class ProjectionBank(nn.Module):
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:
         """Values [k] of residuals [k, M, C]."""
-        if self.kind == "chunks":
-            return self._values_in_chunks(stack, which)
-        rows = None if self.rows is None else self.rows[which].to(stack.dtype)
-        return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
-
-    def _values_in_chunks(self, stack: Tensor, which: slice | Tensor) -> Tensor:
+        if self.kind != "chunks":
+            rows = None if self.rows is None else self.rows[which].to(stack.dtype)
+            return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
         order = torch.arange(self.n_subsets, device=stack.device)[which]
         values = []
         for piece in self._parts(len(order)):
@@ -276,29 +272,18 @@ class ProjectionBank(nn.Module):
         """Bytes of factors held now (the plan and the features themselves not counted)."""
         return sum(t.numel() * t.element_size() for t in (self.rows, self._inverse, self._form) if t is not None)
 
-    @property
-    def n_subsets(self) -> int:
-        """K."""
-        return self.subsets.shape[0]
-
-    @property
-    def subset_size(self) -> int:
-        """M."""
-        return self.subsets.shape[1]
-
     def extra_repr(self) -> str:
-        """For print(bank)."""
         sizes = f"n_subsets={self.n_subsets}, subset_size={self.subset_size}"
         return f"{sizes}, {self.plane_form}, kind={self.kind!r}, nbytes={self.nbytes}"
 
     def _choose(self) -> tuple[str, int]:
         """The cheapest kind that fits, and how many rows per subset it keeps."""
-        K, M = self.subsets.shape
+        K, M = self.n_subsets, self.subset_size
         form, p = self.plane_form, self.n_columns
         n_rows = 1 if form.probe in ("sum", "draw") else min(p, M)
         kind, n_kept = "rows", n_rows
         if not form.has_points and form.ridge == 0 and 2 * p > M:
-            rank = torch.cat([self._factors(part).rank for part in self._parts()])
+            rank = torch.cat([self._factors(part).rank for part in self._parts(self.n_subsets)])
             low, high = int(rank.min()), int(rank.max())
             if low == M:
                 form.warn_of_full_rank(M, p, _checks.warn)
@@ -310,9 +295,8 @@ class ProjectionBank(nn.Module):
         need = K * M * (n_kept * self.dtype.itemsize + (8 * p if form.probe == "draw" else 0))
         return (kind, n_kept) if need <= self.max_bytes else ("chunks", n_rows)
 
-    def _parts(self, n_subsets: int | None = None) -> list[slice]:
-        n = self.n_subsets if n_subsets is None else n_subsets
-        return chunks(n, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
+    def _parts(self, n_subsets: int) -> list[slice]:
+        return chunks(n_subsets, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
 
     def _factors(self, part: slice | Tensor) -> Factors:
         form = self.plane_form
@@ -338,10 +322,10 @@ class ProjectionBank(nn.Module):
     def _keep_inverse(self) -> None:
         if self.kind != "rows":
             return
-        K, M = self.subsets.shape
-        self._inverse = self.features.new_empty(K, self.n_columns, M, dtype=torch.float64)
+        shape = self.n_subsets, self.n_columns, self.subset_size
+        self._inverse = self.features.new_empty(shape, dtype=torch.float64)
         centres = []
-        for part in self._parts():
+        for part in self._parts(self.n_subsets):
             factors = self._factors(part)
             self._inverse[part] = planes.pseudo_inverse_of(factors)
             centres += [] if factors.centre is None else [factors.centre]

@@ -43,17 +43,15 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64)."""
     x = x.detach().to(torch.float64)
     K, M, d = x.shape
-    tolerance = max(M, d + intercept) * _EPS
-    if ridge == 0 and d + intercept <= M and not is_tracing():
-        easy = _easy(x, intercept, tolerance)
-        if easy is not None:
-            return easy
-    if not is_tracing() and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
+    p, tracing = d + int(intercept), is_tracing()
+    tolerance = max(M, p) * _EPS
+    if ridge == 0 and p <= M and not tracing and (easy := _easy(x, intercept, tolerance)) is not None:
+        return easy
+    if not tracing and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
         # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the place
-        p, q = d + intercept, min(M, d + intercept)
         return Factors(
-            basis=x.new_full((K, M, q), math.nan),
-            solve=lambda: x.new_full((K, p, q), math.nan),
+            basis=x.new_full((K, M, min(M, p)), math.nan),
+            solve=lambda: x.new_full((K, p, min(M, p)), math.nan),
             centre=x.new_zeros(K, d) if intercept else None,
             rank=torch.zeros(K, dtype=torch.int64, device=x.device),
         )
@@ -63,7 +61,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance)
     # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows than columns
-    if is_tracing() or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
+    if tracing or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
     doubtful = (~certain).nonzero().flatten()
@@ -100,32 +98,22 @@ def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
 def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
     """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was accurate.
 
-    In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
+    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
+    2/∏|r_jj|/norm_j. In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
     """
     body = triangles[:, 1:, 1:] if intercept else triangles
     with np.errstate(all="ignore"):
         norm = np.sqrt((body * body).sum(1))
         shares = np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm
-        if not shares.min() > 0:  # a zero column or a number that is not finite gives nan
+        # squares of less than 1e-140 are not exact; a zero column or a number that is not finite gives nan
+        if not (norm.min() > 1e-140 and shares.min() > 0):
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
-        # the bound of `_certain` for every subset, then the costly one
+        # that bound for every subset, then the costly one
         if shares.prod(1).min() > 4 * tolerance:
             return True
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
-
-
-def _certain(pivots: list[float], norms: list[float], tolerance: float) -> bool:
-    """Whether a triangle with these r_jj certainly has full rank once its columns, of these norms, have norm 1.
-
-    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
-    2/∏|r_jj|/norm_j. Norms that are too large only make the bound larger, and so does their quadratic mean.
-    """
-    if not min(norms) > 1e-140:  # squares below it are no longer exact
-        return False
-    determinant: float = math.prod(map(truediv, pivots, norms))
-    return abs(determinant) > 4 * tolerance  # false for nan, for 0, for an overflow
 
 
 def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
@@ -135,26 +123,26 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     """
     M, d = x.shape
     p = d + int(intercept)
-    if M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
+    if d == 0 or M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
         return None
     columns = np.ones((p, M))  # numpy's calls are shorter than torch's, and drive less of a step's code from the cache
     own = columns[p - d :]
     own[:] = x.detach().numpy().T
     basis, r = torch.linalg.qr(torch.from_numpy(columns).mT)
-    triangle = r.numpy()
+    triangle, flat = r.numpy(), own.reshape(-1)
     pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
-    # one norm for all columns is one call, and is good enough where their scales are alike
-    flat = own.reshape(-1)
-    norm, share = math.sqrt(flat.dot(flat) / d) if d else 0.0, 1.0
+    # The bound of `_proves_full_rank`; false for nan, for 0, for an overflow. Norms that are too large, of columns that
+    # are not centred, only make it larger, and so does their quadratic mean: one call where columns are alike.
+    bound, norm, share = 4 * M * _EPS, math.sqrt(flat.dot(flat) / d), 1.0
     if not norm > 1e-140:
         return None
     for pivot, offset in zip(pivots, offsets, strict=True):
         if intercept and not abs(offset) < 1e3 * abs(pivot):
             return None
         share *= pivot / norm
-    if not abs(share) > 4 * M * _EPS:  # the bound of `_certain`
+    if not abs(share) > bound:
         norms = torch.linalg.vector_norm(torch.from_numpy(own), dim=1).tolist()
-        if not _certain(pivots, norms, M * _EPS):
+        if not (min(norms) > 1e-140 and abs(math.prod(map(truediv, pivots, norms))) > bound):
             return None
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
 
@@ -212,7 +200,8 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         certain = _full_rank(torch.linalg.qr(y.mT, mode="r")[1], problem.tolerance)
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
         x = torch.nn.functional.pad(problem.x, (0, extra), value=1.0)
-        return Factors(eye, lambda: _minimum_norm(x, None, problem.centre), problem.centre, rank), certain
+        every = torch.ones_like(eye[:, 0], dtype=torch.bool)
+        return Factors(eye, lambda: _minimum_norm(x, every, problem.centre), problem.centre, rank), certain
     norm = problem.norm
     if ridge > 0:
         # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
@@ -265,17 +254,14 @@ def _by_svd(problem: _Problem) -> Factors:
     return Factors(_with_ones(u, problem), solve, problem.centre, rank)
 
 
-def _minimum_norm(b: Tensor, real: Tensor | None, centre: Tensor | None) -> Tensor:
-    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q] or everywhere; about the centre.
+def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
+    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q]; about the centre.
 
     With x = basis·b this is x⁺ = b⁺·basisᵀ, the plane of minimum norm in the caller's coordinates.
     """
     q, r = wide_qr(b)
-    if real is not None:
-        r = r + torch.diag_embed((~real).to(r.dtype))
-    solution: Tensor = q @ _inverse(r).mT
-    if real is not None:
-        solution = solution * real.unsqueeze(1)
+    inverse = _inverse(r + torch.diag_embed((~real).to(r.dtype)))
+    solution: Tensor = q @ inverse.mT * real.unsqueeze(1)
     if centre is None:
         return solution
     slope, offset = solution[:, :-1], solution[:, -1:]
@@ -317,8 +303,6 @@ def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
     """Columns of unit norm and their norms [K, d] (1 for a zero column); no overflow at 1e±200."""
-    if x.shape[1] == 0:
-        return x, x.new_ones(x.shape[0], x.shape[2])
     top = x.abs().amax(1, keepdim=True)
     top = torch.where(top > 0, top, torch.ones_like(top))
     x = x / top
@@ -329,8 +313,7 @@ def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _drop_ones(x: Tensor) -> Tensor:
     """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1, d]."""
-    M = x.shape[1]
-    root = math.sqrt(M)
+    root = math.sqrt(x.shape[1])
     # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
     along = x.sum(1, keepdim=True) / root + x[:, :1]
     return x[:, 1:] - along / (root + 1)
@@ -340,8 +323,7 @@ def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
     """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q + 1]."""
     if not problem.intercept:
         return q
-    M = q.shape[1] + 1
-    root = math.sqrt(M)
+    root = math.sqrt(q.shape[1] + 1)
     along = q.sum(1, keepdim=True) / root
     body = torch.cat([-along, q - along / (root + 1)], dim=1)
     return torch.nn.functional.pad(body, (0, 1), value=1 / root)

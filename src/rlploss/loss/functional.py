@@ -125,12 +125,9 @@ def _quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check
     shape, dtype = pred.shape, pred.dtype
     if target.shape != shape or target.dtype is not dtype or dtype not in (torch.float32, torch.float64):
         return None
-    if len(shape) not in (1, 2) or 0 in shape:
+    if len(shape) not in (1, 2) or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0]:
         return None
-    if x.ndim != 2 or x.shape[0] != shape[0] or is_tracing() or torch.is_autocast_enabled("cpu"):
-        return None
-    rows = quick_rows(x, form.intercept, dtype)
-    if rows is None:
+    if is_tracing() or torch.is_autocast_enabled("cpu") or (rows := quick_rows(x, form.intercept, dtype)) is None:
         return None
     residual = as_residual(pred, target)
     value = projected_value(residual, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from typing import Any
 
@@ -65,7 +64,7 @@ class RLPLoss(nn.Module):
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         self.features_grad, self.generator, self.check_finite = features_grad, generator, check_finite
         self._warned: set[type[Warning]] = set()
-        self._handle = _register(self)
+        self._register()
         self.plane_form.warn_of_form(self._warn)
 
     def forward(self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None) -> Tensor:
@@ -92,7 +91,6 @@ class RLPLoss(nn.Module):
         return balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
 
     def extra_repr(self) -> str:
-        """For print(loss)."""
         size = "the batch" if self.subset_size is None else self.subset_size
         many = "as many as fit" if self.n_subsets is None else self.n_subsets
         sizes = f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}"
@@ -107,19 +105,16 @@ class RLPLoss(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy gets a handle of its own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's own has no types
-        self._handle = _register(self)
+        self._register()
+
+    def _register(self) -> None:
+        self._handle = id(self)
+        _modules[self._handle] = self
 
 
 # Compiled code cannot trace the making of a plan, nor take a generator: it calls this operation, which finds its
 # module, and so the module's generator, by a number.
 _modules: weakref.WeakValueDictionary[int, RLPLoss] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
-
-
-def _register(module: RLPLoss) -> int:
-    handle = next(_numbers)
-    _modules[handle] = module
-    return handle
 
 
 @torch.library.custom_op("rlploss::balanced_subsets", mutates_args=())

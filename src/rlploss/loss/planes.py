@@ -7,7 +7,7 @@ One subset has features x (M×d) and residual R = pred − target (M×C). Fittin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +24,7 @@ Warn = Callable[[type[Warning], str], None]
 
 @dataclass(frozen=True, init=False)
 class PlaneForm:
-    """Which planes are fitted to a subset, and where they are compared.
-
-    Args:
-        probe: where they are compared, one of `PROBES`; `rlp_loss` has the table.
-        intercept: whether the planes have an offset: a column of ones beside the features, and a 1 in z. None is
-            True, except for probe="sum", where the ones would leave nothing but the mean residual.
-        ridge: λ ≥ 0, added to the diagonal of xᵀx; the column of ones is not penalised.
-        draw_from: rows that z may come from, "train" (all) or "outside" (those not in the subset).
+    """Which planes are fitted to a subset, and where they are compared; `rlp_loss` explains each argument.
 
     >>> PlaneForm("sum")
     PlaneForm(probe='sum', intercept=False, ridge=0.0, draw_from='train')
@@ -121,6 +114,29 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
     return Moment(torch.linalg.qr(rows, mode="r")[1] / root, centre)
 
 
+def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
+    """2d points [2d, d] in float64 that can stand for `n_rows` rows in the probe "expected", which sees Σ alone.
+
+    `parts` gives the rows, each part [n_i, d], and is called twice.
+    """
+    mean = sum((part.sum(0, dtype=torch.float64) for part in parts()), torch.zeros(())) / n_rows
+    return points_with(n_rows, mean, triangle_of(parts(), mean))
+
+
+def triangle_of(parts: Iterable[Tensor], mean: Tensor) -> Tensor:
+    """R [d, d] of a QR of the rows minus `mean` [d]; no Gram matrix is formed, which would square the condition."""
+    triangle = mean.new_zeros(mean.shape[0], mean.shape[0])
+    for part in parts:
+        triangle = torch.linalg.qr(torch.cat([triangle, part.double() - mean]), mode="r")[1]
+    return triangle
+
+
+def points_with(n: float, mean: Tensor, triangle: Tensor) -> Tensor:
+    """Mean ± √(d/n)·r_i for the rows r_i of the triangle: the mean of their zzᵀ is that of the n rows."""
+    away = triangle * math.sqrt(triangle.shape[0] / n)
+    return torch.cat([mean + away, mean - away])
+
+
 PAPER = PlaneForm(intercept=False)
 
 
@@ -198,3 +214,54 @@ def largest_rows(rows: Tensor, n_kept: int) -> Tensor:
         return rows
     order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :n_kept]
     return rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2]))
+
+
+# Planes with row weights, and planes as the released autoencoder fits them
+
+
+def weighted_columns(features: Tensor, weight: Tensor, centre: Tensor, *, intercept: bool, ridge: float) -> Tensor:
+    """√w·[x, 1] for features [n, d] and weights [n]: least squares on them and on √w·residual is weighted.
+
+    With an intercept x is centred first at `centre` [d], which the planes do not see, for the sake of precision. A
+    ridge must not reach the column of ones, so that column is made long: its coefficient, and λ with it, all but
+    vanishes.
+    """
+    x = features.double()
+    if intercept:
+        x = torch.nn.functional.pad(x - centre, (0, 1), value=1.0 if ridge == 0 else 1e6)
+    return (x * weight.double().sqrt().unsqueeze(1)).to(features.dtype)
+
+
+def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
+    """Rows W [K, 1, M] of the probe "sum" for weighted columns [K, M, p] and weights [K, M].
+
+    A row of weight w counts as w rows would: its fitted value is summed w times, not √w times.
+    """
+    basis = factor(columns, ridge=ridge).basis
+    return weight.double().sqrt().unsqueeze(1) @ basis @ basis.mT
+
+
+def cut_off_planes(features: Tensor, target: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:
+    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows W [K, q, M] and a constant [K].
+
+    Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of float32. What is left of
+    xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred − target)‖² + ‖(I − P)target‖².
+
+    NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank does not depend on
+    the rounding of the machine at hand.
+    """
+    K, M = plan.shape
+    d = features.shape[1]
+    cut = d * torch.finfo(torch.float32).eps
+    found, constant = [], []
+    for subset in plan:
+        x, y = features[subset].to(torch.float64), target[subset]
+        tall = d <= M
+        values, vectors = torch.linalg.eigh(x.mT @ x if tall else x @ x.mT)
+        keep = values > cut * values[-1]
+        basis = x @ vectors[:, keep] / values[keep].sqrt() if tall else vectors[:, keep]
+        found.append((basis.mT / math.sqrt(M)).to(features.dtype))  # [r, M]
+        constant.append(y.square().mean() - (found[-1] @ y).square().sum() / y.shape[1])
+    height = max(part.shape[0] for part in found)
+    padded = [torch.nn.functional.pad(part, (0, 0, 0, height - part.shape[0])) for part in found]
+    return torch.stack(padded), torch.stack(constant)

@@ -30,9 +30,9 @@ def as_residual(pred: Tensor, target: Tensor) -> Tensor:
 
 def reduce(values: Tensor, reduction: str) -> Tensor:
     """One value per subset (a scalar for the only one) -> what the caller asked for."""
-    if values.ndim == 0:  # one subset: nothing to reduce
-        return values.unsqueeze(0) if reduction == "none" else values
     if reduction == "none":
+        return values.reshape(-1)
+    if values.ndim == 0:  # one subset: nothing to reduce
         return values
     return values.mean() if reduction == "mean" else values.sum()
 

@@ -262,8 +262,7 @@ def _repeats(plan: Rows) -> Mask:
 def _digest(plan: Rows) -> npt.NDArray[np.uint64]:
     """Sum over the rows of a subset of one 64-bit number per row: the same in every order. [K]"""
     step = max(1, _SLAB // plan.shape[1])
-    slabs = [_mix(plan[i : i + step]).sum(axis=1) for i in range(0, len(plan), step)]
-    return np.concatenate(slabs)
+    return np.concatenate([_mix(plan[i : i + step]).sum(axis=1) for i in range(0, len(plan), step)])
 
 
 def _mix(rows: Rows) -> npt.NDArray[np.uint64]:

@@ -77,7 +77,14 @@ def read(path: Path) -> dict[str, Any]:
         for part in ("spec", "environment", "state"):
             if not isinstance(content[part], dict) or not all(isinstance(key, str) for key in content[part]):
                 raise ValueError(f"its {part} is not one")
-        _check_state(content["state"])
+        state = content["state"]  # what the loop counts with must be numbers, and curves lists of numbers
+        for name, kind in {"step": int, "loss_count": int, "seconds": float, "loss_sum": float, "stopped": str}.items():
+            if type(state[name]) is not kind:
+                raise ValueError(f"{name} is not of type {kind.__name__}")
+        columns = state["columns"].values()
+        numbers = all(isinstance(number, int | float) for column in columns for number in column)
+        if len({len(column) for column in columns}) > 1 or not numbers:
+            raise ValueError("its columns are not numbers")
     return content
 
 
@@ -103,17 +110,6 @@ def _first_line(error: BaseException) -> str:
 def _short(text: str) -> str:
     line = text.split("\n")[0]
     return line if len(line) <= 200 else f"{line[:200]}…"
-
-
-def _check_state(state: dict[str, Any]) -> None:
-    """What the loop counts with must be numbers, and curves lists of numbers."""
-    for name, kind in {"step": int, "loss_count": int, "seconds": float, "loss_sum": float, "stopped": str}.items():
-        if type(state[name]) is not kind:
-            raise ValueError(f"{name} is not of type {kind.__name__}")
-    columns = state["columns"].values()
-    numbers = all(isinstance(number, int | float) for column in columns for number in column)
-    if len({len(column) for column in columns}) > 1 or not numbers:
-        raise ValueError("its columns are not numbers")
 
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[str]:

@@ -20,9 +20,8 @@ from rlploss._checks import warn
 from rlploss.loss.bank import ProjectionBank
 from rlploss.loss.factors import ranks
 from rlploss.loss.mixup import mixup, mixup_lambdas
-from rlploss.loss.moments import same_moments
+from rlploss.loss.planes import cut_off_planes, same_moments, weighted_columns, weighted_sums
 from rlploss.loss.subsets import balanced_subsets, draw_rows
-from rlploss.loss.variants import cut_off_planes, weighted_columns, weighted_sums
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP
 from rlploss.training.rows import flat
@@ -215,11 +214,9 @@ class Feed:
         spans = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1)
         x, y = self.table.x, self.table.y
         if self.table.dataset is not None:  # rows are read when they are needed, and no others
-            x, y = self.table.read(rows)
-            if partner is not None and lam is not None:
-                other_x, other_y = self.table.read(partner)
-                x, y = mixup(x, other_x, lam.to(x)), mixup(y, other_y, lam.to(y))
-            rows, partner, lam = torch.arange(len(x)), None, None
+            x, y = self.table.read(torch.cat([rows, *mixed[:1]]))
+            rows = torch.arange(len(rows))
+            partner = None if partner is None else rows + len(rows)
         first = epoch * per_epoch + low
         last = self.job.total_steps if self._kept else first + len(spans)
         totals = np.tile(self._totals[low:high], epochs)
@@ -262,8 +259,9 @@ class Feed:
         pool = None
         if r.probe == "expected" and not own:
             if self._pool is None:
-                parts = torch.split(torch.arange(self.table.n_rows), 2**16)
-                self._pool = same_moments(lambda: (self._columns(r, self.table.read(part)[0], part) for part in parts))
+                n, read = self.table.n_rows, self.table.read
+                parts = torch.split(torch.arange(n), 2**16)
+                self._pool = same_moments(n, lambda: (self._columns(r, read(part)[0], part) for part in parts))
             pool = self._pool
         with warnings.catch_warnings():
             if self._told:  # about subsets like these

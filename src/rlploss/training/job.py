@@ -259,8 +259,7 @@ def make_job(
     if problem.validation is not None and (not isinstance(problem.validation, tuple) or len(problem.validation) != 2):
         raise TypeError(f"validation must be a tuple (X, y), got {type(problem.validation).__name__}; write (X, y)")
     known = {} if known is None else known
-    kind = (loss, table.classes, table.n_outputs, table.x.dtype, where)
-    key = (*kind, *(id(part) for part in problem.validation or ()))
+    key = (loss, table.classes, table.n_outputs, table.x.dtype, where, *map(id, problem.validation or ()))
     if key not in known:
         rows = None
         if problem.validation is not None:

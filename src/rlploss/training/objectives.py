@@ -147,18 +147,18 @@ class RLP(Objective):
     def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> RLP:
         """Fill in M, K and the subsets per step.
 
-        M = min(100, N // 2), the paper's size where the rows allow it and half of them otherwise, raised to p + 2
-        where N allows: up to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
+        M is the paper's 100, half of the rows where there are fewer, or p + 2 if that is more: up to M = p the subset
+        probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         """
         size, planes = self.subset_size, self.planes
         if size is None:
             size = max(1, min(100, n_rows // 2))
             smallest = planes.n_columns(n_features) + 2
-            if size < smallest <= n_rows - int(planes.has_points and self.draw_from == "outside"):
+            if size < smallest <= n_rows - int(planes.draw_from == "outside"):
                 size = smallest
         K = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
         plan_sizes(n_rows, size, K)  # refuses what cannot be drawn
-        outside(self.draw_from if planes.has_points else "train", size, n_rows)  # as this does
+        outside(planes.draw_from, size, n_rows)  # as this does
         per_step = self.subsets_per_step or min(n_processes, K)
         per_step = K if isinstance(per_step, str) else per_step
         if per_step > K:
@@ -341,7 +341,7 @@ class BatchLoss(_OwnLoss):
     arguments: ClassVar[tuple[str, ...]] = ("pred", "target", "features")
 
 
-NAMES = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
+NAMES: dict[str, Callable[..., Objective]] = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
 
 
 def as_objective(value: object) -> Objective:
