@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tests.seeds import SEED
 
 from rlploss import BatchLoss, Pointwise
@@ -160,8 +161,6 @@ def test_a_loss_that_a_file_imports_from_a_library(capsys):
 
 
 def test_which_losses_stay_in_this_process():
-    import torch
-
     def stays(function):
         return comparison.stays_here(arms.contenders_for("regression", ["mse", "mean"], {"mine": function}))
 
@@ -174,10 +173,17 @@ def test_which_losses_stay_in_this_process():
     assert stays(of_a_script)
 
 
-@pytest.mark.usefixtures("_here")
+@pytest.fixture
+def _two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_here", "_two_threads")
 def test_a_loss_from_a_file_is_trained_in_the_other_process_too(capsys, monkeypatch):
     monkeypatch.setattr(comparison, "WORTH_A_PAIR", 0.0)
-    monkeypatch.setattr(comparison.torch, "get_num_threads", lambda: 2)
     trained, run_cells = [], LocalProcesses.run
     monkeypatch.setattr(LocalProcesses, "run", lambda self, *a, **k: trained.append(self) or run_cells(self, *a, **k))
     losses = ["--loss", "mine.py:quartic", "--loss", "mine.py:Cubed"]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tested.md"
 SETS = {  # what is installed: which promises are tried
     "": ["core"],
-    "kernel": ["kernel"],
+    "kernel": ["numba_alone", "kernel"],
     "sklearn": ["sklearn"],
     "lab": ["lab"],
     "cluster": ["cluster"],
@@ -68,11 +68,18 @@ def label(extras: str, package: Path) -> str:
 
 
 def write(rows: list[str]) -> None:
-    """Put the table between its markers in docs/tested.md."""
-    table = "\n".join(["| Python | installed | with |", "|---|---|---|", *rows])
+    """Put the rows between the markers in docs/tested.md; those of Pythons that were not tried stay."""
     text = PAGE.read_text(encoding="utf-8")
-    marked = re.compile(r"(<!-- begin: installs -->\n).*?(<!-- end: installs -->)", re.S)
-    PAGE.write_text(marked.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text), encoding="utf-8")
+    marked = re.compile(r"(<!-- begin: installs -->\n.*?\n.*?\n)(.*?)(<!-- end: installs -->)", re.S)
+    tried = {feature(row) for row in rows}
+    kept = [row for row in marked.search(text)[2].splitlines() if feature(row) not in tried]
+    table = "\n".join(sorted(kept + rows, key=feature))  # the sort is stable
+    PAGE.write_text(marked.sub(lambda found: f"{found[1]}{table}\n{found[3]}", text), encoding="utf-8")
+
+
+def feature(row: str) -> tuple[int, ...]:
+    """The feature version of a row's Python: (3, 11)."""
+    return tuple(int(number) for number in row.split("|")[1].split(".")[:2])
 
 
 def main(pythons: list[str]) -> int:

@@ -69,6 +69,10 @@ def core():
     print(f"import {ratio:.2f} × torch")
 
 
+def numba_alone():
+    absent("scipy", "sklearn", "pandas", "typer", "dask", "mlflow")
+
+
 def kernel():
     learns("kernel")
 
