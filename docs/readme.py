@@ -72,7 +72,7 @@ def speed() -> str:
     line = re.compile(r"^\| ([^|]*the released loop[^|]*) \| ([\d.]+) \|[^|]*\|[^|]*\| ([^|]*) \|$", re.M)
     plain, narrow = (
         line.findall(text.partition(f"<!-- begin: {block} -->")[2].partition("<!-- end:")[0])
-        for block in ("training", "training, OPENBLAS_CORETYPE=Haswell")
+        for block in ("training", "training, vectors of 256 bits")
     )
     rows = [
         f"| {words(what)} | {times} | {units(detail, float(times))} | {slower} |"
