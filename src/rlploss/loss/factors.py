@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import truediv
 
 import numpy as np
 import numpy.typing as npt
@@ -125,25 +124,17 @@ def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
     p = d + int(intercept)
     if d == 0 or M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
         return None
-    columns = np.ones((p, M))  # numpy's calls are shorter than torch's, and drive less of a step's code from the cache
-    own = columns[p - d :]
-    own[:] = x.detach().numpy().T
-    basis, r = torch.linalg.qr(torch.from_numpy(columns).mT)
-    triangle, flat = r.numpy(), own.reshape(-1)
-    pivots, offsets = triangle.diagonal().tolist()[p - d :], triangle[0, p - d :].tolist()
-    # The bound of `_proves_full_rank`; false for nan, for 0, for an overflow. Norms that are too large, of columns that
-    # are not centred, only make it larger, and so does their quadratic mean: one call where columns are alike.
-    bound, norm, share = 4 * M * _EPS, math.sqrt(flat.dot(flat) / d), 1.0
-    if not norm > 1e-140:
+    columns = x.detach().double()  # torch's calls: numpy's would drive a step's code from the cache
+    basis, r = torch.linalg.qr(torch.constant_pad_nd(columns, (1, 0), 1.0) if intercept else columns)
+    share = 1.0  # as in `_proves_full_rank`, column by column
+    for j, column in enumerate(zip(*r.tolist(), strict=True)):
+        if j >= p - d:
+            norm = math.hypot(*column[p - d :])
+            if not (norm > 1e-140 and (not intercept or abs(column[0]) < 1e3 * norm)):
+                return None
+            share *= column[j] / norm
+    if not abs(share) > 4 * M * _EPS:  # false for nan too
         return None
-    for pivot, offset in zip(pivots, offsets, strict=True):
-        if intercept and not abs(offset) < 1e3 * abs(pivot):
-            return None
-        share *= pivot / norm
-    if not abs(share) > bound:
-        norms = torch.linalg.vector_norm(torch.from_numpy(own), dim=1).tolist()
-        if not (min(norms) > 1e-140 and abs(math.prod(map(truediv, pivots, norms))) > bound):
-            return None
     return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
 
 
