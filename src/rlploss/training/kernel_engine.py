@@ -22,7 +22,7 @@ from rlploss.training.job import SGD, Adam, AdamW, Job
 from rlploss.training.objectives import RLP
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
-MOST_PRODUCTS, MOST_PARAMETERS = 3e7, 3e5
+MOST_PRODUCTS, MOST_PARAMETERS = 3e8, 1e5
 CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
 
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
