@@ -39,7 +39,7 @@ MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
-BEGINNING, ENDING = 2.0, 4.0  # seconds to start processes, and to write a report
+BEGINNING, ENDING = 2.0, 3.0  # seconds to start processes, and to write a report
 INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 

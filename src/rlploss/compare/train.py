@@ -206,21 +206,21 @@ class Trainer(Rows):
         if arm.model in BASELINES:
             return 0.1
         if arm.model in ("ridge", "logistic", "lasso"):
-            return 0.1 + splits * logs * N_SETTINGS * folds * (1e-3 + 5e-8 * n_train * d)
+            return 0.1 + splits * logs * N_SETTINGS * folds * (7e-4 + 3e-8 * n_train * d)
         if arm.model == "gp":
-            return splits * logs * (folds if logs > 1 else 1) * (0.02 + 3e-6 * min(n_train, GP_ROWS[0]) ** 2)
+            return splits * logs * (folds if logs > 1 else 1) * (0.015 + 2e-6 * min(n_train, GP_ROWS[0]) ** 2)
         if arm.model == "rlp-cv":
-            return splits * (0.35 + 4e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
+            return splits * (0.2 + 2e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
         if arm.model == "trees":
-            return splits * (0.07 + 1.5e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+            return splits * (0.05 + 1e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
         if arm.model == "boosting":
-            one, tried = (0.065 + 8e-7 * n_train * d, 4) if n_train > LARGE else (0.04 + 2e-5 * n_train * d, 2)
+            one, tried = (0.045 + 6e-7 * n_train * d, 4) if n_train > LARGE else (0.03 + 1.3e-5 * n_train * d, 2)
             return splits * one * (1 + tried * logs * folds)
         taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
         if isinstance(arm.objective, Pointwise | BatchLoss):
             taken *= 20.0
         rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
-        one = 4e-3 + taken * (4e-6 + 7e-9 * rows * (d + 8))
+        one = 2e-3 + taken * (2e-6 + 3e-9 * rows * (d + 8))
         one *= (1.5 if arm.is_rlp else 1.0) * (2.0 if arm.own == "shape" else 1.0)
         return splits * (N_SETTINGS * folds * logs + 1) * one
 
