@@ -354,6 +354,7 @@ class Interrupted(BaseException):
     """Stands for KeyboardInterrupt, which would end the tests if it came too late."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the signal that is lost, see `send`
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("objective", [MSE(17), RLP(13, 11, plan="each-epoch"), Pointwise(quartic, 17)], ids=repr)
 def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(objective: Any, engine: str) -> None:
