@@ -11,7 +11,7 @@ import pytest
 
 numba = pytest.importorskip("numba")
 
-from rlploss.training.tiles import BITS, PLAIN, RELU, TALL, WHERE_POSITIVE, dots, product  # noqa: E402
+from rlploss.training.tiles import BITS, PLAIN, RELU, TALL, WHERE_POSITIVE, dots, product  # noqa: E402 - after the skip
 
 LANES = BITS // 32  # of float32
 GUARD = 7.5
