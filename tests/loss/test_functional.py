@@ -1,7 +1,9 @@
 """Shapes, errors, warnings and types of `rlp_loss`."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from tests.close import assert_close
@@ -31,8 +33,8 @@ def test_images_and_single_columns_are_features():
     r = vector(N)
     images = vector(N, 1, 2, 1)
     zero = torch.zeros(N)
-    assert_close(rlp_loss(r, zero, images), rlp_loss(r, zero, images.flatten(1)))
-    assert_close(rlp_loss(r, zero, images[:, 0, 0, 0]), rlp_loss(r, zero, images[:, 0, 0]))
+    assert_close(rlp_loss(r, zero, images), rlp_loss(r, zero, images.flatten(1)), dtype=torch.float32)
+    assert_close(rlp_loss(r, zero, images[:, 0, 0, 0]), rlp_loss(r, zero, images[:, 0, 0]), dtype=torch.float32)
 
 
 def test_integer_features_and_mixed_types():
@@ -143,3 +145,28 @@ def test_draws_come_from_the_generator_only():
     a, b = (rlp_loss(r, z, X, generator=torch.Generator().manual_seed(3), **options) for _ in range(2))
     assert torch.equal(a, b)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_memory_that_is_used_again_mixes_up_neither_batches_nor_threads():
+    """A small batch is factored in memory of its thread: other shapes, threads and modes of torch do not disturb it."""
+    g = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(20, d, generator=g), torch.randn(20, generator=g)) for d in (3, 5, 3, 2)] * 50
+
+    def values(_=None):
+        return [float(rlp_loss(y, torch.zeros(20), x)) for x, y in batches]
+
+    pred = batches[0][1].clone().requires_grad_()
+
+    def in_strange_modes_first():
+        with torch.inference_mode(), torch.device("meta"):
+            rlp_loss(pred, batches[1][1], batches[0][0])
+        rlp_loss(pred, batches[1][1], batches[0][0]).backward()
+
+    with ThreadPoolExecutor(1) as new_thread:
+        new_thread.submit(in_strange_modes_first).result()
+    assert torch.isfinite(pred.grad).all()
+    plan = torch.arange(20)[None]
+    slow = [float(rlp_loss(y, torch.zeros(20), x, subsets=plan)) for x, y in batches]
+    assert_close(np.array(values()), np.array(slow), dtype=torch.float32)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == values() for found in pool.map(values, range(8)))

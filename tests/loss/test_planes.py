@@ -312,7 +312,7 @@ def test_missing_inputs_are_named():
 @pytest.mark.parametrize("seed", range(20))
 def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
     """Columns whose triangle is accepted have, once scaled, a condition below 1 / (2 tolerance)."""
-    from rlploss.loss.factors import _proves_full_rank, quick_rows
+    from rlploss.loss.factors import _proves_full_rank, quick_basis
 
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 12))
@@ -333,6 +333,6 @@ def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
         nearly = np.eye(n + 1)
         nearly[:, -1] = [1.0, *[0.0] * (n - 1), share]  # the last column is nearly the first
         scaled = torch.from_numpy(basis @ nearly * 10.0 ** rng.integers(-3, 4, size=n + 1))
-        assert (quick_rows(scaled, False, torch.float64) is not None) == accepted
+        assert (quick_basis(scaled, False) is not None) == accepted
     tiny = torch.from_numpy(basis * ([1e-200] + [1.0] * n))
-    assert quick_rows(tiny, False, torch.float64) is None
+    assert quick_basis(tiny, False) is None

@@ -8,6 +8,7 @@ the others go through a singular value decomposition. No Gram matrix is formed: 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,27 +116,35 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
 
 
-def quick_rows(x: Tensor, intercept: bool, dtype: torch.dtype) -> Tensor | None:
-    """Rows W [p, M] of the "subset" probe for one small batch x [M, d] on the CPU; None where that takes more care.
+_kept = threading.local()  # memory of the last small batch: its column of ones, and its features beside it
+
+
+def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
+    """An orthonormal basis [M, p] of one small batch x [M, d] on the CPU; None where that takes more care.
 
     A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest.
     """
     M, d = x.shape
-    p = d + int(intercept)
-    if d == 0 or M <= p or M * p > _SMALL or not x.is_cpu or x.dtype not in (torch.float32, torch.float64):
+    p = d + intercept
+    if M <= p or M * p > _SMALL or d == 0 or not x.is_cpu:
         return None
-    columns = x.detach().double()  # torch's calls: numpy's would drive a step's code from the cache
-    basis, r = torch.linalg.qr(torch.constant_pad_nd(columns, (1, 0), 1.0) if intercept else columns)
+    if intercept:
+        if getattr(_kept, "shape", None) != (M, d):
+            with torch.inference_mode(False):  # the next caller may need gradients
+                _kept.columns = torch.ones(M, p, dtype=torch.float64, device="cpu")
+                _kept.shape, _kept.features = (M, d), _kept.columns[:, 1:]
+        _kept.features.copy_(x.detach())
+        basis, r = torch.linalg.qr(_kept.columns)  # numpy's would drive a step's code from the cache
+    else:
+        basis, r = torch.linalg.qr(x.detach().double())
     share = 1.0  # as in `_proves_full_rank`, column by column
     for j, column in enumerate(zip(*r.tolist(), strict=True)):
-        if j >= p - d:
-            norm = math.hypot(*column[p - d :])
-            if not (norm > 1e-140 and (not intercept or abs(column[0]) < 1e3 * norm)):
+        if j >= intercept:
+            norm = math.hypot(*column[intercept:])
+            if not norm > 1e-140 or (intercept and not abs(column[0]) < 1e3 * norm):
                 return None
             share *= column[j] / norm
-    if not abs(share) > 4 * M * _EPS:  # false for nan too
-        return None
-    return torch.mul(basis.mT, 1 / math.sqrt(M), out=torch.empty(p, M, dtype=dtype))
+    return basis if abs(share) > 4 * M * _EPS else None  # nan is not
 
 
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlploss import _checks
-from rlploss.loss.factors import is_tracing, quick_rows, ranks, wide_qr
+from rlploss.loss.factors import is_tracing, quick_basis, ranks, wide_qr
 from rlploss.loss.planes import PlaneForm, Warn, probe_rows
 from rlploss.loss.quadratic import as_residual, projected_value, reduce, without_autocast
 from rlploss.loss.subsets import draw_rows, rows_outside
@@ -87,7 +87,7 @@ def subset_values(
 ) -> Tensor:
     """The value of each subset [K], or a scalar of the only one; `warn` tells of degenerate cases."""
     if subsets is None and probe_points is None and form.is_projection and not features_grad:
-        value = _quick_value(pred, target, features, form, check_finite)
+        value = quick_value(pred, target, features, form.intercept, check_finite)
         if value is not None:
             return value
     _checks.pair(pred, target)
@@ -118,22 +118,27 @@ def subset_values(
         return _values(stack, inputs, form, points, warn)
 
 
-def _quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
+def quick_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool, check_finite: bool) -> Tensor | None:
     """The value of one small batch in few calls, where it is as simple as that; None where it takes more checks."""
-    if not type(pred) is type(target) is type(x) is Tensor:
+    if not type(pred) is type(target) is type(x) is Tensor or is_tracing() or torch.is_autocast_enabled("cpu"):
         return None
     shape, dtype = pred.shape, pred.dtype
-    if target.shape != shape or target.dtype is not dtype or dtype not in (torch.float32, torch.float64):
+    if target.shape != shape or target.dtype is not dtype or dtype not in _ZERO or x.dtype not in _ZERO:
         return None
-    if len(shape) not in (1, 2) or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0]:
+    if not 1 <= len(shape) <= 2 or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0]:
         return None
-    if is_tracing() or torch.is_autocast_enabled("cpu") or (rows := quick_rows(x, form.intercept, dtype)) is None:
+    if (basis := quick_basis(x, intercept)) is None:
         return None
-    residual = as_residual(pred, target)
-    value = projected_value(residual, rows)
+    multiply = torch.addmm if len(shape) == 2 else torch.addmv
+    # one call multiplies and scales: what is added to counts nothing
+    along = multiply(_ZERO[dtype], basis.mT.to(dtype), pred - target, beta=0, alpha=1 / math.sqrt(pred.numel()))
+    value = (along * along).sum()
     if check_finite and not math.isfinite(value.item()):
         _checks.finite(pred=pred, target=target)
-    return value if residual.shape[1] == 1 else value / residual.shape[1]
+    return value
+
+
+_ZERO = {dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
 
 
 def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None, warn: Warn) -> Tensor:
