@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -490,9 +491,29 @@ def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
     assert state["powers"].dtype == torch.float64
 
 
+@numba.njit
+def apply_tanh(z):
+    kernel.tanh(z)
+
+
+@numba.njit
+def apply_sigmoid(z):
+    kernel.sigmoid(z)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 4e-7), (np.float64, 1e-15)])
-def test_tanh_to_the_last_digits(dtype, tolerance):
-    z = np.concatenate([[0.0, -0.0, np.inf, -np.inf, 1e-30], np.linspace(-12, 12, 999)]).astype(dtype)
-    exact = np.tanh(z.astype(np.float64))
-    kernel.tanh.py_func(z)
+@pytest.mark.parametrize(
+    ("function", "twin"),
+    [(apply_tanh, np.tanh), (apply_sigmoid, lambda z: 1 / (1 + np.exp(-z)))],
+    ids=["tanh", "sigmoid"],
+)
+def test_activations_to_the_last_digits(function, twin, dtype, tolerance):
+    """Of the value, so far as it is a number of this type: a small one is as right as a large one."""
+    z = np.concatenate([[0.0, -0.0, np.inf, 1e-30], np.linspace(-87, 87, 9999), np.linspace(-2, 2, 999)]).astype(dtype)
+    exact = twin(z.astype(np.float64))
+    function(z)
     assert (np.abs(z - exact) <= tolerance * np.abs(exact)).all()
+    ends = np.array([-np.inf, np.nan], dtype)
+    function(ends)
+    assert abs(ends[0] - twin(-np.inf)) < 1e-37
+    assert np.isnan(ends[1]), "what is not finite is passed on"

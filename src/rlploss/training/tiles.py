@@ -222,3 +222,14 @@ def dots(a, b, out):
     """Put a [m, k] times b [k] into out [m]."""
     for row in range(0, out.size, 4):
         _four_dots(a, row, b, out)
+
+
+@_intrinsic
+def power_of_two(typing, k):
+    """2ᵏ in float32, for a k in float32 that is whole: its bits, put where the exponent is."""
+
+    def build(context, builder, signature, arguments):
+        exponent = builder.add(builder.fptosi(arguments[0], _SHORT), ir.Constant(_SHORT, 127))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(_SHORT, 23)), arguments[0].type)
+
+    return types.float32(types.float32), build
