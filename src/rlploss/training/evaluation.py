@@ -55,8 +55,8 @@ def _mean_of(loss: OnBatches) -> MetricFunction:
 
 def _rlp_of(validation: Table) -> MetricFunction:
     """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows, without an intercept."""
-    rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0)
-    return lambda pred, target, _: float((rows @ (pred - target).double()).square().sum()) / target.shape[1]
+    rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0).to(validation.y.dtype)
+    return lambda pred, target, _: float((rows @ (pred - target)).square().sum(dtype=torch.float64)) / target.shape[1]
 
 
 METRICS: dict[str, Callable[[Table], MetricFunction]] = {  # made for validation rows
