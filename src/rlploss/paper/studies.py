@@ -321,13 +321,19 @@ def expected_seconds(cell: AnyCell) -> float:
     if isinstance(cell.task, Measurement):
         return float(COST["measurement"] * cell.n_replicas)
     model, networks, steps = cell.task.model, cell.n_replicas, steps_of(cell)
-    objective, _ = _resolved(cell)[0]
-    seconds = COST["start"] + cell.budget.n / cell.evaluate_every * networks * COST["evaluation"][model]
+    objective, n_rows = _resolved(cell)[0]
+    evaluation = COST["evaluation"][model]
+    if model == "autoencoder" and "rlp" in cell.task.metrics:
+        tested, columns = cell.task.n_test or n_rows, train.n_features(cell.task)
+        evaluation += COST["metric"] * tested * min(tested, columns) * columns
+    seconds = COST["start"] + cell.budget.n / cell.evaluate_every * networks * evaluation
     mixed = isinstance(objective, RLP) and objective.mixup is not None
-    if model in SMALL and isinstance(objective, RLP) and objective.subsets_per_step == objective.n_subsets:
-        each = objective.rows_per_step * COST["printed_mixup_row" if mixed else "printed_row"]
-        return float(seconds + steps * networks * each)
-    rows = objective.shape()[0] if isinstance(objective, RLP) else objective.rows_per_step
+    rows = objective.rows_per_step
+    if isinstance(objective, RLP) and objective.subsets_per_step == objective.n_subsets:
+        if model in SMALL:
+            each = rows * COST["printed_mixup_row" if mixed else "printed_row"]
+            return float(seconds + steps * networks * each)
+        rows = rows if mixed else n_rows  # the network is run once on every row
     each = COST["step"][model] + COST["step_row"][model] * rows
     outside = isinstance(objective, BinaryCrossEntropy | Pointwise | BatchLoss)  # autograd finds ∂loss/∂pred
     each += COST["outside"] if outside else 0.0
