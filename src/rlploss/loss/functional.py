@@ -69,6 +69,10 @@ def rlp_loss(
     """
     _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
     form = PlaneForm(probe, intercept, ridge, draw_from)
+    if subsets is None and probe_points is None and not features_grad:
+        value = quick_value(pred, target, features, form, check_finite)
+        if value is not None:
+            return reduce(value, reduction)
     how = (form, generator, features_grad, check_finite, _checks.warn)
     return reduce(subset_values(pred, target, features, subsets, probe_points, *how), reduction)
 
@@ -85,11 +89,7 @@ def subset_values(
     check_finite: bool,
     warn: Warn,
 ) -> Tensor:
-    """The value of each subset [K], or a scalar of the only one; `warn` tells of degenerate cases."""
-    if subsets is None and probe_points is None and form.is_projection and not features_grad:
-        value = quick_value(pred, target, features, form.intercept, check_finite)
-        if value is not None:
-            return value
+    """The value of each subset [K]; `warn` tells of degenerate cases."""
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
     tracing = is_tracing()
@@ -118,16 +118,16 @@ def subset_values(
         return _values(stack, inputs, form, points, warn)
 
 
-def quick_value(pred: Tensor, target: Tensor, x: Tensor, intercept: bool, check_finite: bool) -> Tensor | None:
+def quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
     """The value of one small batch in few calls, where it is as simple as that; None where it takes more checks."""
     if not type(pred) is type(target) is type(x) is Tensor or is_tracing() or torch.is_autocast_enabled("cpu"):
         return None
     shape, dtype = pred.shape, pred.dtype
     if target.shape != shape or target.dtype is not dtype or dtype not in _ZERO or x.dtype not in _ZERO:
         return None
-    if not 1 <= len(shape) <= 2 or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0]:
+    if not 1 <= len(shape) <= 2 or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0] or not form.is_projection:
         return None
-    if (basis := quick_basis(x, intercept)) is None:
+    if (basis := quick_basis(x, form.intercept)) is None:
         return None
     multiply = torch.addmm if len(shape) == 2 else torch.addmv
     # one call multiplies and scales: what is added to counts nothing

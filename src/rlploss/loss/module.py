@@ -63,7 +63,6 @@ class RLPLoss(nn.Module):
         self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         self.features_grad, self.generator, self.check_finite = features_grad, generator, check_finite
-        self._is_quick = subset_size is None and self.plane_form.is_projection and not features_grad
         self._warned: set[type[Warning]] = set()
         self._register()
         self.plane_form.warn_of_form(self._warn)
@@ -74,10 +73,10 @@ class RLPLoss(nn.Module):
         `probe_points` are for "draw" the points z themselves, (K, d), for "expected" the rows to average over, (n, d);
         by default both come from `features`.
         """
-        if self._is_quick and probe_points is None:
-            value = quick_value(pred, target, features, self.plane_form.intercept, self.check_finite)
+        if self.subset_size is None and probe_points is None and not self.features_grad:
+            value = quick_value(pred, target, features, self.plane_form, self.check_finite)
             if value is not None:
-                return value if self.reduction != "none" else value.reshape(1)
+                return reduce(value, self.reduction)
         subsets = None if self.subset_size is None else self._subsets(pred, target, self.subset_size)
         how = (self.plane_form, self.generator, self.features_grad, self.check_finite, self._warn)
         return reduce(subset_values(pred, target, features, subsets, probe_points, *how), self.reduction)
