@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from tests.close import assert_close
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rlploss import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning, balanced_subsets, rlp_loss
 
@@ -170,3 +172,47 @@ def test_memory_that_is_used_again_mixes_up_neither_batches_nor_threads():
     assert_close(np.array(values()), np.array(slow), dtype=torch.float32)
     with ThreadPoolExecutor(4) as pool:
         assert all(found == values() for found in pool.map(values, range(8)))
+
+
+@pytest.mark.parametrize("C", [0, 1, 3])
+def test_the_quick_way_names_what_is_not_finite(C):
+    shape = (N, C) if C else (N,)
+    for bad in (float("nan"), float("inf")):
+        for name, place in (("pred", 0), ("target", 1), ("features", 2)):
+            given = [torch.zeros(shape), torch.zeros(shape), X.clone()]
+            given[place].view(-1)[3] = bad
+            with pytest.raises(ValueError, match=f"{name} must be finite, got {bad} at"):
+                rlp_loss(*given)
+
+
+def test_the_quick_way_is_in_full_precision_under_autocast():
+    pred, target = vector(N, 1), torch.zeros(N, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rlp_loss(pred, target, X)
+    assert_close(found, rlp_loss(pred, target, X), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e5, 1e8, 1e10])
+def test_the_quick_way_takes_care_of_an_offset(offset):
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    r = vector(40).double()
+    same = (x + offset) - offset  # what is left of the digits
+    assert_close(rlp_loss(r, torch.zeros_like(r), x + offset), rlp_loss(r, torch.zeros_like(r), same), 1e-11)
+
+
+def test_what_is_traced_looks_at_its_features():
+    """Memory that is used again must not become a constant of the trace."""
+    pred, target, other = vector(N), torch.zeros(N), torch.randn(N, 2, generator=torch.Generator().manual_seed(2))
+    expected = rlp_loss(pred, target, other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing is deprecated, and warns of sizes
+        traced = torch.jit.trace(lambda p, t, x: rlp_loss(p, t, x, check_finite=False), (pred, target, X))
+    assert_close(traced(pred, target, other), expected, dtype=torch.float32)
+    graph = make_fx(lambda p, t, x: rlp_loss(p, t, x, check_finite=False))(pred, target, X)
+    assert_close(graph(pred, target, other), expected, dtype=torch.float32)
+
+
+def test_fake_tensors_leave_nothing_behind():
+    with FakeTensorMode():
+        assert rlp_loss(torch.zeros(N + 1), torch.zeros(N + 1), torch.zeros(N + 1, 2)).shape == ()
+    assert torch.isfinite(rlp_loss(vector(N + 1), torch.zeros(N + 1), vector(N + 1, 2)))

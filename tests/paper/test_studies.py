@@ -1,4 +1,6 @@
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -6,7 +8,7 @@ from rlploss.lab.study import Cell, Variant
 from rlploss.lab.train import train_rows
 from rlploss.paper import published
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.studies import PROTOCOLS, STUDIES, cells_of, expected_seconds, is_rlp, steps_of
+from rlploss.paper.studies import CATALOG, PROTOCOLS, STUDIES, cells_of, expected_seconds, is_rlp, steps_of
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
 from rlploss.training.objectives import MSE, RLP, BinaryCrossEntropy, CrossEntropy
 
@@ -191,3 +193,26 @@ def test_requests_round_trip_and_are_checked():
         Request("quick", "hours")
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
         Request(seeds=0)
+
+
+COSTS = Path(__file__).parents[2] / "docs" / "results" / "costs.md"
+
+
+@pytest.mark.parametrize("part", COSTS.read_text("utf-8").split("\n## ")[1:], ids=["tables", "images"])
+def test_predictions_are_within_a_factor_of_what_was_measured(part):
+    """The page says 1.5 for every name; its numbers are core seconds of the commands that it names."""
+    words = re.search(r"rlploss reproduce (.*)", part)[1].split()
+    options = dict(zip(words[words.index("--scale") :: 2], words[words.index("--scale") + 1 :: 2], strict=True))
+    request = Request(options["--scale"], "both", int(options["--seeds"]), tuple(options["--datasets"].split(",")))
+    asked = CATALOG if words[0] == "all" else words[: words.index("--scale")]
+    rows = [[cell.strip() for cell in row.split(" | ")] for row in re.findall(r"(?m)^\| (.*) \|$", part)[2:-1]]
+    measured = {row[0].replace("\\|", "|"): float(row[-2].replace(",", "")) for row in rows}
+    seen, predicted = set(), {}
+    for name in CATALOG:
+        if name in asked:
+            cells = {cell.hash: cell for cell in cells_of([name], request) if cell.hash not in seen}
+            seen |= cells.keys()
+            predicted[CATALOG[name]["short"]] = sum(map(expected_seconds, cells.values()))
+    assert measured
+    for short, seconds in measured.items():
+        assert 1 / 1.5 < predicted[short] / seconds < 1.5, (short, predicted[short], seconds)

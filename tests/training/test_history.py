@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rlploss import MSE, RLP, SGD, Adam, EarlyStopping, History, RegressionNet, Steps, fit, seeded
-from rlploss.training.evaluation import Stopper
+from rlploss.training.evaluation import METRICS, Stopper
+from rlploss.training.rows import Table
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -123,3 +124,31 @@ def test_nothing_is_better_than_minus_infinity() -> None:
     stopper = Stopper(EarlyStopping("mse", patience=5), ["mse"])
     assert [stopper.better(value, step) for step, value in enumerate((1.0, -math.inf, 0.5))] == [True, True, False]
     assert stopper.best_step == 1
+
+
+class Widened(RegressionNet):
+    """A network of float32 whose output is float64."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).double()
+
+
+def test_the_metric_rlp_is_the_projected_residual() -> None:
+    """In the numbers' own type: also where the output is wider, and where squares overflow it."""
+    g = torch.Generator().manual_seed(0)
+    X, y = torch.randn(50, 3, generator=g), torch.randn(50, 2, generator=g)
+    basis = torch.linalg.qr(X.double())[0]
+    for scale in (1.0, 1e25):
+        for kind in (RegressionNet, Widened):
+            network = seeded(lambda kind=kind: kind(3, n_outputs=2), 0)
+            residual = network(X).detach().double() - (y * scale).double()
+            history = fit(network, X, y, MSE(), budget=Steps(1), validation=(X, y * scale), metrics="rlp")
+            assert history["rlp"][0] == pytest.approx(float((basis.mT @ residual).square().sum()) / 100, rel=1e-5)
+
+
+def test_autocast_does_not_reach_the_metric_rlp() -> None:
+    X, y = torch.randn(50, 3), torch.randn(50, 2)
+    measure = METRICS["rlp"](Table(X, y, False))
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = measure(X[:, :2], y, X)
+    assert inside == measure(X[:, :2], y, X)

@@ -35,8 +35,13 @@ class Factors:
 
 
 def is_tracing() -> bool:
-    """Whether code must not branch on values: under torch.compile or inside a torch.func transform."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether code must neither branch on values nor leave torch: it is compiled, traced, transformed or watched."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()  # torch.jit.trace
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack()  # a mode that sees every call, as make_fx and FakeTensorMode do
+    )
 
 
 def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors:
@@ -120,12 +125,12 @@ _kept = threading.local()  # memory of the last small batch: its column of ones,
 
 
 def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
-    """An orthonormal basis [M, p] of one small batch x [M, d] on the CPU; None where that takes more care.
+    """An orthonormal basis [M, p] of the columns of one small batch x [M, d], and of ones; None: it takes more care.
 
     A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest.
     """
     M, d = x.shape
-    p = d + intercept
+    p = d + int(intercept)
     if M <= p or M * p > _SMALL or d == 0 or not x.is_cpu:
         return None
     if intercept:
@@ -134,7 +139,7 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
                 _kept.columns = torch.ones(M, p, dtype=torch.float64, device="cpu")
                 _kept.shape, _kept.features = (M, d), _kept.columns[:, 1:]
         _kept.features.copy_(x.detach())
-        basis, r = torch.linalg.qr(_kept.columns)  # numpy's would drive a step's code from the cache
+        basis, r = torch.linalg.qr(_kept.columns)  # numpy's code would push that of the step out of the cache
     else:
         basis, r = torch.linalg.qr(x.detach().double())
     share = 1.0  # as in `_proves_full_rank`, column by column
@@ -144,7 +149,7 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
             if not norm > 1e-140 or (intercept and not abs(column[0]) < 1e3 * norm):
                 return None
             share *= column[j] / norm
-    return basis if abs(share) > 4 * M * _EPS else None  # nan is not
+    return basis if abs(share) > 4 * M * _EPS else None  # None for nan too
 
 
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of

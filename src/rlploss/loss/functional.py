@@ -119,26 +119,26 @@ def subset_values(
 
 
 def quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
-    """The value of one small batch in few calls, where it is as simple as that; None where it takes more checks."""
+    """The value of one small batch of plain tensors in few calls; None where it takes more checks, or more care."""
     if not type(pred) is type(target) is type(x) is Tensor or is_tracing() or torch.is_autocast_enabled("cpu"):
         return None
     shape, dtype = pred.shape, pred.dtype
-    if target.shape != shape or target.dtype is not dtype or dtype not in _ZERO or x.dtype not in _ZERO:
+    if target.shape != shape or target.dtype is not dtype or dtype not in _IGNORED or x.dtype not in _IGNORED:
         return None
     if not 1 <= len(shape) <= 2 or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0] or not form.is_projection:
         return None
     if (basis := quick_basis(x, form.intercept)) is None:
         return None
     multiply = torch.addmm if len(shape) == 2 else torch.addmv
-    # one call multiplies and scales: what is added to counts nothing
-    along = multiply(_ZERO[dtype], basis.mT.to(dtype), pred - target, beta=0, alpha=1 / math.sqrt(pred.numel()))
+    along = multiply(_IGNORED[dtype], basis.mT.to(dtype), pred - target, beta=0, alpha=1 / math.sqrt(pred.numel()))
     value = (along * along).sum()
     if check_finite and not math.isfinite(value.item()):
         _checks.finite(pred=pred, target=target)
     return value
 
 
-_ZERO = {dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
+# What a product is added to, times beta=0, for each type that has the quick way: so one call multiplies and scales.
+_IGNORED = {dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
 
 
 def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None, warn: Warn) -> Tensor:

@@ -17,6 +17,7 @@ from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._files import write_text
 from rlploss.loss.planes import probe_rows
+from rlploss.loss.quadratic import without_autocast
 from rlploss.training.objectives import MAE, MSE, CrossEntropy, OnBatches
 from rlploss.training.rows import Table
 
@@ -56,7 +57,13 @@ def _mean_of(loss: OnBatches) -> MetricFunction:
 def _rlp_of(validation: Table) -> MetricFunction:
     """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows, without an intercept."""
     rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0).to(validation.y.dtype)
-    return lambda pred, target, _: float((rows @ (pred - target)).square().sum(dtype=torch.float64)) / target.shape[1]
+
+    def measure(pred: Tensor, target: Tensor, _: object) -> float:
+        with without_autocast(pred):
+            along = rows @ (pred - target).to(rows.dtype)
+        return float(torch.linalg.vector_norm(along, dtype=torch.float64)) ** 2 / target.shape[1]
+
+    return measure
 
 
 METRICS: dict[str, Callable[[Table], MetricFunction]] = {  # made for validation rows
