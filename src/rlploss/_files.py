@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 PART = ".part"  # ends the names of files that are being written
+
+# torch's default generator is one for all threads: who seeds it holds this until it is as it was.
+GENERATOR = threading.RLock()
+if hasattr(os, "register_at_fork"):  # not on Windows; in a child the threads that held it are gone
+    os.register_at_fork(after_in_child=GENERATOR._at_fork_reinit)  # type: ignore[attr-defined]  # as logging does
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from rlploss._checks import number, one_of
@@ -171,6 +171,10 @@ def _digest(function: Callable[..., Any]) -> str:
         text = textwrap.dedent(inspect.getsource(shown if described else type(shown)))
     except (OSError, TypeError):
         text = ""
+    if inspect.isfunction(shown):  # what it holds of the function around it, and its defaults
+        cells = [cell.cell_contents for cell in shown.__closure__ or () if cell != CellType()]  # not empty
+        simple = [value for value in (*cells, *(shown.__defaults__ or ())) if isinstance(value, int | float | str)]
+        text += repr(simple) if simple else ""
     if not described or isinstance(function, partial):
         held = getattr(function, "__dict__", {}).items()
         text += re.sub(r" at 0x[0-9a-f]+", "", repr(function))

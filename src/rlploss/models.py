@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
+from rlploss._files import GENERATOR
 
 Network = TypeVar("Network", bound=nn.Module)
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
@@ -136,7 +137,7 @@ def seeded(factory: Callable[[], Network], seed: int) -> Network:
     True
     """
     seed = count("seed", seed, minimum=0)
-    with torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
+    with GENERATOR, torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices too
         return factory()
 

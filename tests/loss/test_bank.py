@@ -297,3 +297,18 @@ def test_first_and_second_derivatives(way):
     many = torch.stack([pred.detach(), target, 2 * target])
     values = torch.vmap(lambda p: bank.loss(p, target))(many)
     assert_close(values, torch.stack([bank.loss(p, target) for p in many]))
+
+
+def test_new_points_are_checked():
+    X, _, _, plan = data()
+    bank = ProjectionBank(X, plan, probe="draw")
+    with pytest.raises(ValueError, match="points must be finite, got nan"):
+        bank.redraw(torch.full((len(plan), X.shape[1]), float("nan"), dtype=X.dtype))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_bank_that_keeps_nothing_may_change_its_type(intercept):
+    X, pred, target, plan = data(dtype=torch.float32)
+    bank = ProjectionBank(X, plan, probe="expected", intercept=intercept, max_bytes=0)
+    expected = bank.loss(pred, target)
+    assert_close(bank.float().loss(pred, target), expected, dtype=torch.float32)

@@ -190,7 +190,7 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
         return [linear_model.LogisticRegression(max_iter=2000, C=1 / strength) for strength in strengths]
     if model == "lasso":
         penalties = ParameterGrid({"alpha": np.logspace(-3, 0, 4).tolist(), "l1_ratio": [0.5, 1.0]})
-        return [linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3) for penalty in penalties]
+        return [linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3, random_state=seed) for penalty in penalties]
     if model == "gp":
         kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.DotProduct() + kernels.WhiteKernel()
         return [gaussian_process.GaussianProcessRegressor(kernel, random_state=seed)]

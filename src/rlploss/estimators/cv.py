@@ -207,6 +207,8 @@ class CrossValidated(base.NetworkEstimator):
         else:
             place, given = np.cumsum(kept) - 1, check_cv(self.cv).split(X, y, groups)
             splits = [(place[train][kept[train]], place[test][kept[test]]) for train, test in given]
+        if not splits:
+            raise ValueError("cv must give at least one split, got none; pass a list, or a splitter, and no iterator")
         for train, test in splits:
             if len(train) < 2 or len(test) < 1:
                 least = "at least two training rows and one test row of weight above 0 in every split"

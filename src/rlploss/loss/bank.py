@@ -310,7 +310,8 @@ class ProjectionBank(nn.Module):
             return planes.complement_of(factors, self._n_kept).to(self.dtype)
         at: Tensor | planes.Moment | None = None if self.points is None else self.points[part]
         if self._moment_rows is not None:
-            at = planes.Moment(self._moment_rows, self._moment_centre)
+            centre = self._moment_centre
+            at = planes.Moment(self._moment_rows.double(), None if centre is None else centre.double())
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
             at = planes.second_moment(outside, intercept=form.intercept)
@@ -341,6 +342,8 @@ class ProjectionBank(nn.Module):
             points = pool[draw_rows(self.subsets, pool.shape[0], self.plane_form.draw_from, self.generator)]
         elif points.shape != (wanted := (self.n_subsets, self.features.shape[1])):
             raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
+        if self.check_finite:
+            _checks.finite(points=points)
         self.points = points
         if self._inverse is not None:
             rows = planes.rows_at(points, self._inverse, self._centre).to(self.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from rlploss import distributed
-from rlploss.loss.quadratic import projected_value, quadratic_value
+from rlploss.loss.quadratic import projected_value, quadratic_value, without_autocast
 from rlploss.training.feed import Feed, Window
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP, BatchLoss, Objective, OnBatches
@@ -37,6 +38,7 @@ class Engine(ABC):
     feed: Feed
     total = 0.0  # the sum of losses since the loop set it to zero: its bits must not depend on how a run is cut
     stopping = False  # asks `run` to come back soon
+    settings: Sequence[dict[str, Any]] = ()  # of the groups of torch's optimiser
     in_pool = False  # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
 
     @abstractmethod
@@ -71,8 +73,9 @@ class ModuleEngine(Engine):
             raise TypeError(f"an optimizer function must return a torch Optimizer, got {type(self.optimizer).__name__}")
         groups = self.optimizer.param_groups
         self._parameters = [p for group in groups for p in group["params"]]
-        self._settings = [{name: group[name] for name in group if name != "params"} for group in groups]
+        self.settings = [{name: group[name] for name in group if name != "params"} for group in groups]
 
+    @torch.enable_grad()
     def run(self, window: Window, deadline: float) -> Outcome:
         job, model, parameters = self.job, self.job.model, self._parameters
         factors = job.rate_factors(window.first, window.last)
@@ -81,7 +84,7 @@ class ModuleEngine(Engine):
         torch.clear_autocast_cache()  # what an evaluation has left there has no gradient
         for i in range(window.last - window.first):
             if job.schedule is not None:
-                for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
+                for group, own in zip(self.optimizer.param_groups, self.settings, strict=True):
                     group["lr"] = own["lr"] * float(factors[i])
             inputs, target = window.inputs(i)
             for parameter in parameters:
@@ -116,7 +119,7 @@ class ModuleEngine(Engine):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, own in zip(self.optimizer.param_groups, self._settings, strict=True):
+        for group, own in zip(self.optimizer.param_groups, self.settings, strict=True):
             group.update(own)
 
 
@@ -152,17 +155,18 @@ def score(objective: Objective, window: Window, i: int, pred: Tensor, target: Te
             raise ValueError("a loss must depend on the predictions by torch operations, got one without a gradient")
         return value
     assert isinstance(objective, RLP)
-    residual = pred - target if weight is None else (pred - target) * weight
-    (M, _, _), C = objective.shape(), residual.shape[1]
-    if window.form is not None:
-        return quadratic_value(residual, window.form.to(residual.dtype)) / C
-    if window.bank is not None:
-        return window.bank.loss(residual, torch.zeros_like(residual))
-    some = slice(low // M, high // M)
-    stack = (residual.index_select(0, index) if window.every_row else residual).view(-1, M, C)
-    rows = None if window.projector is None else window.projector[some]
-    value = projected_value(stack, rows, window.residual_weight).sum() / (total * C)
-    return value if window.offset is None else value + window.offset[some].sum() / total
+    with without_autocast(pred):
+        residual = pred - target if weight is None else (pred - target) * weight
+        (M, _, _), C = objective.shape(), residual.shape[1]
+        if window.form is not None:
+            return quadratic_value(residual, window.form.to(residual.dtype)) / C
+        if window.bank is not None:
+            return window.bank.loss(residual, torch.zeros_like(residual))
+        some = slice(low // M, high // M)
+        stack = (residual.index_select(0, index) if window.every_row else residual).view(-1, M, C)
+        rows = None if window.projector is None else window.projector[some]
+        value = projected_value(stack, rows, window.residual_weight).sum() / (total * C)
+        return value if window.offset is None else value + window.offset[some].sum() / total
 
 
 def _mean(values: object, pred: Tensor, weight: Tensor | None, total: int) -> Tensor:

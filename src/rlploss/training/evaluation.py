@@ -19,7 +19,7 @@ from rlploss._files import write_text
 from rlploss.loss.planes import probe_rows
 from rlploss.loss.quadratic import without_autocast
 from rlploss.training.objectives import MAE, MSE, CrossEntropy, OnBatches
-from rlploss.training.rows import Table
+from rlploss.training.rows import Table, modes_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +74,7 @@ METRICS: dict[str, Callable[[Table], MetricFunction]] = {  # made for validation
     "f1": lambda _: f1,
     "cross_entropy": lambda _: _mean_of(CrossEntropy()),
 }
+CLASS_METRICS = ("accuracy", "f1", "cross_entropy")
 
 
 class Evaluator:
@@ -96,6 +97,9 @@ class Evaluator:
                 name, function = getattr(metric, "__name__", type(metric).__name__), metric
             else:
                 name, function = metric, METRICS[one_of("metrics", metric, METRICS)](validation)
+                if metric in CLASS_METRICS and validation.y.shape[1] == 1:
+                    wrong = f"metrics={metric!r} compares the outputs of classes, got one output"
+                    raise ValueError(f"{wrong}; give the network one for each class, or pass a function of your own")
             if name in (*AXES, "loss", *self.functions):
                 raise ValueError(f"metrics must have names of their own, got {name!r} again; rename the function")
             self.functions[name] = function
@@ -105,10 +109,9 @@ class Evaluator:
         """Evaluate the network in evaluation mode."""
         if self.validation is None or not self.functions:
             return {}
-        training = model.training
-        model.eval()
-        pred = torch.cat([model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)])
-        model.train(training)
+        with modes_kept(model):
+            model.eval()
+            pred = torch.cat([model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)])
         seen = pred, self.validation.y, self.validation.features
         return {name: float(function(*seen)) for name, function in self.functions.items()}
 

@@ -14,6 +14,7 @@ from torch import nn
 from rlploss import distributed
 from rlploss._checks import one_of
 from rlploss._extras import need
+from rlploss._files import GENERATOR
 from rlploss._progress import ProgressFunction, Reporter
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
@@ -79,7 +80,7 @@ def fit(
         schedule: `"cosine"`, `"linear"` (both to zero), or a function (step, total) -> factor of lr.
         clip_grad: largest norm of the gradient over all parameters.
         on_divergence: a loss of NaN or inf raises `DivergenceError`, or with `"record"` ends the run and is told
-            in the History. Either way the weights are the last finite ones and the last checkpoint stays.
+            in the History. Either way the weights are finite ones from before it and the last checkpoint stays.
         progress: True writes to stderr; a function gets a `Progress`.
         device: where to train; default where the model is.
         checkpoint: a file. If it exists the run continues from it, to the very bits of an uninterrupted run.
@@ -166,7 +167,10 @@ def fit_fleet(
     for problem in (problems := list(problems)):  # kept: `known` goes by the identity of what they hold
         if not isinstance(problem, Problem):
             raise TypeError(f"problems must be Problem values, got {type(problem).__name__}; write Problem(X, y)")
-        jobs.append(make_job(build_model(problem.seed), problem, *settings, known=known))
+        model = build_model(problem.seed)
+        if any(model is job.model for job in jobs):
+            raise ValueError("build_model must build a network for each replica, got the same one again")
+        jobs.append(make_job(model, problem, *settings, known=known))
     watch = Supervision(evaluate_every, tuple(callbacks), early_stopping, on_divergence, checkpoint, checkpoint_every)
     return [loop.history for loop in train(jobs, watch, engine=engine, progress=progress, fleet=True)]
 
@@ -207,7 +211,7 @@ def train(
         loop.leave()
 
     generators = {job.table.x.device for job in jobs if job.table.x.device.type == "cuda"}
-    with ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
+    with GENERATOR, ExitStack() as stack, torch.random.fork_rng(devices=list(generators)):
         try:
             for number, job in enumerate(jobs):
                 replica = number if fleet else None

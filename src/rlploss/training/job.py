@@ -217,6 +217,7 @@ class Job:
         return {
             **{name: plain(value) for name, value in self.settings().items()},
             "model": f"{type(self.model).__qualname__}({shapes})",
+            "layers": [type(part).__qualname__ for part in self.model.modules()],
             "data": self.table.fingerprint(),
             "validation": None if validation is None else digest(validation.x, validation.y),
             "metrics": list(self.evaluator.functions),
@@ -244,6 +245,8 @@ def make_job(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("fit must compute gradients, got torch.inference_mode(); call it outside")
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise ValueError("fit needs whole parameters, got sharded ones; train the module in a loop with RLPLoss")
     wanted = as_objective(objective if problem.objective is None else problem.objective)

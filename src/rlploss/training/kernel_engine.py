@@ -28,6 +28,7 @@ CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
 _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]  # hooks of every module there is
 _MISSING = missing("numba")
 _TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
 _LOCK = threading.Lock()
@@ -40,8 +41,10 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     activations: list[int] = []
     for _, module in model.named_modules(remove_duplicate=False):  # in order; what is used twice comes twice
         kind = type(module)
-        if any(getattr(module, name) for name in _HOOKS):
+        if any(getattr(module, name) for name in _HOOKS) or any(map(len, _EVERYWHERE)):
             return f"{kind.__name__} has hooks"
+        if "forward" in vars(module):
+            return f"{kind.__name__} has a forward of its own"
         if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
             continue  # its parts come next
         if isinstance(module, nn.Linear) and kind is nn.Linear:
@@ -62,7 +65,7 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     if any(module._modules for module in model.modules() if not isinstance(module, nn.Sequential)):
         return "one of its layers has parts of its own"
     own = [p for layer in layers for p in layer.parameters()]
-    if len({id(p) for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
+    if len({p.data_ptr() for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
         return "it has parameters beside its layers, or uses a layer twice"
     if not all(p.requires_grad for p in own):
         return "some of its parameters are frozen"
@@ -139,6 +142,7 @@ class KernelEngine(Engine):
         self._rows: Any = None
         self._loss: Any = None
         self._pace = math.inf  # seconds of a step
+        self._followed = False  # whether the graph of a loss from outside has been looked at
         self._compiling = 0.0  # seconds, since `run` began
 
     def end(self) -> None:
@@ -190,6 +194,11 @@ class KernelEngine(Engine):
         pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
         with torch.enable_grad():
             value = score(self.job.objective, window, i, pred.requires_grad_(), target)
+            if not self._followed:
+                self._followed = True
+                if _reaches(value, self._module):
+                    wrong = "the kernel follows a loss through the predictions alone, got one that uses the weights too"
+                    raise ValueError(f'{wrong}; pass engine="torch"')
             (back,) = torch.autograd.grad(value, pred)
         work.back[last : last + n] = back.reshape(-1).numpy()
         return self._call(*here, kt.BACKWARD, value.item())
@@ -261,6 +270,19 @@ class KernelEngine(Engine):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("first", "second", "powers"):
             getattr(self.state, name)[:] = state[name].numpy()
+
+
+def _reaches(value: Tensor, leaves: list[Tensor]) -> bool:
+    """Whether the gradient of a value reaches one of these tensors."""
+    waiting, seen = [value.grad_fn], {None}
+    while waiting:
+        node: Any = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            if any(getattr(node, "variable", None) is leaf for leaf in leaves):
+                return True
+            waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:

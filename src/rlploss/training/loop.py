@@ -6,10 +6,12 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +22,9 @@ from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, Outcome
 from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, Stopper
 from rlploss.training.feed import stream
-from rlploss.training.job import Budget, Epochs, Job, Steps, as_budget
+from rlploss.training.job import Budget, Epochs, Job, OptimizerValue, Steps, as_budget
 from rlploss.training.objectives import RLP
+from rlploss.training.rows import modes_kept
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -80,7 +83,8 @@ class Loop:
         if self._path is not None and getattr(job.objective, "has_generator", False):
             kind = type(job.objective).__name__
             raise ValueError(f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two")
-        self._mode = job.model.training
+        self._modes = ExitStack()
+        self._modes.enter_context(modes_kept(job.model))
         # dropout, and a loss of one's own, draw from torch's default generators: they depend on the seed from here on
         self._generators = [torch.default_generator]
         device = job.table.x.device
@@ -101,6 +105,8 @@ class Loop:
             rule = None if self.stopper is None else str(self.stopper.rule)
             watched = {"evaluate_every": self._evaluate_every, "early_stopping": rule, "engine": self.engine.name}
             spec = {**self.job.describe(), **watched}
+            if not isinstance(self.job.optimizer, OptimizerValue):
+                spec["optimizer_settings"] = list(self.engine.settings)
         if self.share.world > 1:
             distributed.agree(spec)
             distributed.share_model(self.job.model)
@@ -114,7 +120,8 @@ class Loop:
                     self._restore(state)
         self.reporter.add(self.step, resumed=True)
         if not self.history.stopped:
-            self.job.model.train()
+            if not self.job.model.training:  # else parts that are in evaluation mode stay there
+                self.job.model.train()
             if self.step == 0:
                 self._evaluate()
 
@@ -150,9 +157,9 @@ class Loop:
         self.reporter.add(outcome.steps + (self.job.total_steps - self.step if self.history.stopped else 0))
 
     def leave(self) -> None:
-        """Put back what was lent: the module owns its weights again and is in the mode it was in."""
+        """Put back what was lent: the module owns its weights again, and its parts are in the modes they were in."""
         self.engine.end()
-        self.job.model.train(self._mode)
+        self._modes.close()
 
     def _evaluate(self) -> None:
         """Measure, note, tell the callbacks, and see whether to stop."""
@@ -169,8 +176,9 @@ class Loop:
             if self.stopper.waited >= rule.patience:
                 history.stopped = "early stopping"
         event = Event(step, epoch, samples, self.seconds, found, lambda: self.job.model, self.number or 0)
-        answers = [callback(event) for callback in self.watch.callbacks]
-        asked = any(answer is True for answer in answers)
+        with modes_kept(self.job.model):
+            answers = [callback(event) for callback in self.watch.callbacks]
+        asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if self.watch.callbacks and self.share.world > 1:  # one process that stops stops all
             asked = distributed.any_of(asked)
         if asked and not history.stopped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -220,18 +221,26 @@ def model_dtype(model: nn.Module) -> torch.dtype:
     return dtype
 
 
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards the module and its parts are in the modes, training or evaluation, that they were in."""
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
 def output_width(model: nn.Module, x: Tensor) -> int:
     """Numbers that the model gives per row, found with a forward pass on two rows in evaluation mode."""
-    sample, training = x[:2], model.training
-    model.eval()
+    sample = x[:2]
     try:
-        with torch.no_grad():
-            out = model(sample)
+        with torch.no_grad(), modes_kept(model):
+            out = model.eval()(sample)
     except RuntimeError as error:
         wrong = f"the model must take rows of shape {tuple(x.shape[1:])}, got"
         raise ValueError(f"{wrong}: {str(error).splitlines()[0]}") from error
-    finally:
-        model.train(training)
     if not isinstance(out, Tensor) or out.ndim == 0 or out.shape[0] != sample.shape[0]:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(f"the model must give one row of output per row of input, got {got} for {len(sample)} rows")
