@@ -15,7 +15,7 @@ from tests.seeds import SEED, paired_readings
 
 from rlploss import RLP
 from rlploss.compare import Comparison, TableError, arms, compare, report
-from rlploss.compare.answer import Answer, Reached, answer, by, gap, paired, reverse
+from rlploss.compare.answer import Answer, Reached, answer, by, gap, levels, paired, reverse
 from rlploss.compare.design import make_design
 from rlploss.compare.rows import sample
 from rlploss.compare.train import Trainer
@@ -588,3 +588,21 @@ def test_an_arm_that_fails_after_its_first_splits_is_left_out_whole(monkeypatch)
     found = compare(X, y, arms=["mse", "huber"], losses={"mine": lambda p, t: (p - t) ** 2}, **QUICK | {"n_splits": 6})
     assert [one.name for one in found.contenders] == ["mse", "mine"]
     assert "Huber (ValueError: no such luck)" in found.notes[-1]
+
+
+def test_arms_are_ranked_on_the_splits_they_share():
+    """The first splits are easy: an arm that was ended there has the lower mean, and is behind all the same."""
+    easy, hard = np.full(3, 1.0), np.full(7, 10.0)
+    reached = {
+        "mse": Reached(1.3 * easy),
+        "mae": Reached(np.concatenate([easy, hard])),
+        "rlp": Reached(1.1 * np.concatenate([easy, hard])),
+    }
+    level = levels(reached, lower_is_better=True)
+    assert level["mae"] == pytest.approx(7.3)
+    assert level["mse"] == pytest.approx(1.3 * 7.3)
+    contenders = [one for one in arms.REGRESSION if one.name in reached]
+    found = answer(contenders, reached, lower_is_better=True, overlap=0.3)
+    assert (found.best.name, found.second.name) == ("mae", "rlp")
+    right = {name: Reached(1 - one.values / 100) for name, one in reached.items()}
+    assert levels(right, lower_is_better=False)["mse"] == pytest.approx(1 - 0.073 - 0.003)

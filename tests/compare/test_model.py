@@ -99,7 +99,7 @@ def test_strange_new_rows(kept, capsys):
     new.drop(columns=["size"]).to_csv(kept / "new.csv", index=False)
     assert run(["predict", str(kept / "out"), str(kept / "new.csv")]) == 0
     said = capsys.readouterr()
-    assert "the column size is not in new.csv" in said.err
+    assert "in new.csv column size is not there" in said.err
     assert said.out.splitlines()[0] == "prediction"
     assert len(said.out.splitlines()) == 5
 
@@ -175,3 +175,34 @@ def test_two_categories_and_a_third_in_new_rows():
         model = compare(X, (city == seldom) * 9 + X["size"], arms=["mean", "ridge"], n_splits=2).best_model()
         told = {name: model.predict(pd.DataFrame({"city": [name], "size": [0.0]}))[0] for name in (often, "c", None)}
         assert told["c"] == told[None] == told[often]
+
+
+def test_what_predict_cannot_read_is_told(kept, capsys):
+    new = frame().drop(columns="price")
+    new["size"] = "12 m"
+    new.to_csv(kept / "comma.csv", index=False, sep=";")
+    assert run(["predict", str(kept / "out"), str(kept / "comma.csv")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"column size: {len(new)} of {len(new)} values are unlike the table's, not read as a number there" in said
+
+
+@pytest.mark.parametrize("damage", ["half", "flipped", "style", "columns"])
+def test_damaged_models_are_refused_in_a_sentence(kept, tmp_path, damage):
+    for file in (kept / "out" / "model").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    estimator, described = tmp_path / "estimator.skops", tmp_path / "model.json"
+    data = estimator.read_bytes()
+    if damage == "half":
+        estimator.write_bytes(data[:500])
+    elif damage == "flipped":
+        estimator.write_bytes(data[:200] + bytes(255 - b for b in data[200:260]) + data[260:])
+    else:
+        told = json.loads(described.read_text())
+        number = next(c for c in told["columns"] if c["kind"] == "number")
+        if damage == "style":
+            number["style"] = "?"
+        else:
+            told["columns"].remove(number)
+        described.write_text(json.dumps(told))
+    with pytest.raises(TableError, match=r"the model in .* cannot be read \(\w+: .*\); make it anew"):
+        load(tmp_path)

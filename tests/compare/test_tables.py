@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose as assert_close
 
-from rlploss.compare.design import make_design, read_column
+from rlploss.compare.columns import read_column
+from rlploss.compare.design import make_design
 from rlploss.compare.read import TableError, as_numbers, read_table
 
 
@@ -572,3 +573,56 @@ def test_without_pandas_the_import_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     said = "rlploss.compare needs pandas, which is not installed: pip install 'rlploss[lab]'"
     assert done.stderr.strip().endswith(said)
+
+
+def test_dates_that_can_be_read_in_two_ways_are_told():
+    """Of a month in the year 2019, or of January: both fit."""
+    months = [f"{month}/1/{year}" for year in (2019, 2020, 2021) for month in range(1, 13)]
+    design = make_design(rows(36, when=months), "y")
+    assert any("'when' can be read in two ways: 2/1/2019 is taken as 2019-01-02, and may be 2019-02-01" in w
+               for w in design.warnings)  # fmt: skip
+    assert next(c for c in design.columns if c.name == "when").remark
+    plain = make_design(rows(36, when=[f"{13 + i % 15}/1/2019" for i in range(36)]), "y")
+    assert not any("two ways" in w for w in plain.warnings)
+
+
+def test_dates_of_typed_tables_are_read_again_in_one_form_only():
+    made, _ = column(list(pd.date_range("2019-01-01", periods=30)))
+    assert made.numbers(pd.Series(["2019-03-01"]))[0, 0] == 59
+    assert np.isnan(made.numbers(pd.Series(["01.03.2019"]))[0, 0])
+
+
+def test_a_word_among_classes_is_a_class():
+    words = ["none", "1", "2"] * 10
+    for task in ("auto", "classification"):
+        design = make_design(rows(y=words), "y", task=task)
+        assert design.target.classes == ("1", "2", "none")
+        assert design.n_dropped == 0
+    assert make_design(rows(y=words), "y", task="regression").n_dropped == 10
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ([2**60 + i for i in range(30)], "constant to 16 digits"),
+        ([i * 1e-300 for i in range(30)], r"must differ by more than 1e-100, got 2\.9e-299; rescale it"),
+    ],
+)
+def test_targets_that_floats_cannot_tell_apart(target, message):
+    with pytest.raises(TableError, match=message):
+        make_design(rows(y=target), "y")
+
+
+@pytest.mark.parametrize(
+    ("values", "new", "unread"),
+    [
+        ([i + 0.5 for i in range(30)], ["1.5", "1,5", "abc", None, "unknown", ""], 2),
+        (["yes", "no"] * 15, ["yes", "YES", "1", None], 2),
+        (["a", "b", "c"] * 10, ["a", "d"], 1),
+        ([f"2019-01-{1 + i % 28:02}" for i in range(30)], ["2019-02-01", "01.02.2019"], 1),
+    ],
+)
+def test_values_that_are_unlike_the_tables_are_counted(values, new, unread):
+    made, _ = column(values)
+    assert made.n_unread(pd.Series(new, dtype=object)) == unread
+    assert made.n_unread(pd.Series(values, dtype=object)) == 0

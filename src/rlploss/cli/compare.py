@@ -20,7 +20,8 @@ from rlploss.cli.shell import among, choice
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.design import Column, Design
+    from rlploss.compare.columns import Column
+    from rlploss.compare.design import Design
 
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
@@ -134,7 +135,8 @@ def compare(
         return
     for text in (*found.notes, *report.late_said(found)):
         say(shown, text)
-    say(shown, f"\nTest rows, {len(found.seeds)} splits\n")
+    fewer = any(len(found.cells[one.name].networks) < len(found.seeds) for one in found.contenders)
+    say(shown, f"\nTest rows, {len(found.seeds)} splits{', or as many as in brackets' if fewer else ''}\n")
     show(shown, report.result_table(found, short=True))
     say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
 

@@ -30,10 +30,8 @@ def predict(
 
     model, frame = load(directory), read_table(table, encoding=encoding)
     told = Console(stderr=True)
-    absent = model[0].func.absent(frame)
-    if absent:
-        many = f"columns {', '.join(absent)} are" if len(absent) > 1 else f"column {absent[0]} is"
-        say(told, f"Warning: the {many} not in {table.name}; every row counts as missing there.")
+    for lacking in model[0].func.told(frame):
+        say(told, f"Warning: in {table.name} {lacking}.")
     header, columns = ["prediction"], [model.predict(frame).tolist()]
     if model[-1].classes:
         header += [f"probability of {label}" for label in model[-1].classes]

@@ -83,6 +83,24 @@ class Reached:
     tie: float = 0.0
 
 
+def levels(reached: Mapping[str, Reached], *, lower_is_better: bool) -> dict[str, float]:
+    """The mean of every arm over all splits, so that arms can be ranked.
+
+    Splits differ. An arm that has not all of them is set against the best of those that have, on the splits it shares.
+    """
+    most = max(len(one.values) for one in reached.values())
+    whole = [one.values for one in reached.values() if len(one.values) == most]
+    lead = min(whole, key=lambda values: float(values.mean()) * (1 if lower_is_better else -1))
+    made = {}
+    for name, one in reached.items():
+        mean, shared = float(one.values.mean()), float(lead[: len(one.values)].mean())
+        if len(one.values) < most:
+            apart = lower_is_better and shared > 0
+            mean = mean / shared * float(lead.mean()) if apart else mean - shared + float(lead.mean())
+        made[name] = mean
+    return made
+
+
 def paired(ours: Reached, theirs: Reached, *, lower_is_better: bool, overlap: float, n_rows: int = 0) -> Paired:
     """Compare two arms on the splits that both have.
 
@@ -192,8 +210,10 @@ def answer(
     made = stats.holm([test(ours, one) for one in others])
     against = {one.name: c for one, c in zip(others, made, strict=True)}
 
+    level = levels(reached, lower_is_better=lower_is_better)
+
     def rank(one: Contender) -> float:
-        return (1.0 if lower_is_better else -1.0) * float(np.mean(reached[one.name].values))
+        return (1.0 if lower_is_better else -1.0) * level[one.name]
 
     networks = [one for one in others if not one.model and not one.is_rlp]
     rest = [one for one in others if one.model and one.model not in (*BASELINES, "rlp-cv")]
@@ -257,19 +277,30 @@ class Comparison:
         return self.cells[contender].final(measure or next(iter(self.measures)))
 
     def spread(self, one: Contender, measure: str = "") -> tuple[float, float, float]:
-        """Return the mean of a measure over splits, and the ends of its 95 % t-interval; no share is above 1."""
+        """Return the mean of a measure over splits, and the ends of its 95 % t-interval, cut where none can be."""
         measure = measure or next(iter(self.measures))
         mean, low, high = (float(end[0]) for end in stats.band(self.values(one.name, measure)[:, None]))
-        return mean, low, min(high, 1.0) if measure in ("accuracy", "balanced", "auc", "r2") else high
+        share = measure in ("accuracy", "balanced", "auc", "r2")
+        return mean, low if measure == "r2" else max(low, 0.0), min(high, 1.0) if share else high
+
+    def reached(self) -> dict[str, Reached]:
+        """Return what every contender reached on the test rows."""
+        made = {}
+        for one in self.contenders:
+            rows = [network.artifacts["rows"] for network in self.cells[one.name].of_variant()]
+            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss").mean())
+            made[one.name] = Reached(self.values(one.name), rows, tie)
+        return made
+
+    def best_first(self) -> list[Contender]:
+        """Return the contenders, ranked by what `levels` makes of them."""
+        level = levels(self.reached(), lower_is_better=self.lower_is_better)
+        return sorted(self.contenders, key=lambda one: level[one.name], reverse=not self.lower_is_better)
 
     def answer(self) -> Answer:
         """Return the verdicts."""
         n_test, n_train = (self.values(self.contenders[0].name, name) for name in ("n_test", "n_train"))
-        reached = {}
-        for one in self.contenders:
-            rows = [network.artifacts["rows"] for network in self.cells[one.name].of_variant()]
-            tie = 0.0 if self.lower_is_better else float(self.values(one.name, "log_loss").mean())
-            reached[one.name] = Reached(self.values(one.name), rows, tie)
+        reached = self.reached()
         stays, of = self.dial_stays()
         overlap = 0.0 if self.design.time is not None else float(np.mean(n_test / n_train))
         lower, n = self.lower_is_better, len(self.rows.X)
@@ -299,7 +330,7 @@ class Comparison:
         against = ""
         at_mse = best != a.best.label
         if trivial is not None and trivial is not a.best:
-            base = float(self.values(trivial.name).mean())
+            base = float(self.values(trivial.name)[:n].mean())  # of the splits that both have
             against = f", against {base:.1%} for the most frequent class"
             if self.lower_is_better:
                 against = f", {100 * (1 - value / base):.0f} % better than predicting the mean"
@@ -314,6 +345,7 @@ class Comparison:
         second = self.called(a.second)
         if second == best:  # one of them is RLP at its MSE end
             best, second = a.best.label, a.second.label
+        n = min(n, len(self.values(a.second.name)))
         many = f"{n} {'windows of time' if self.design.time is not None else 'splits'}"
         useful = "Not sure that any is of use" if trivial is not None and a.useless else ""
         if a.lead.word == "better":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,64 +15,15 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.read import OPEN, Convention, Reading, TableError, as_dates, as_numbers, dates_again, numbers_again
+from rlploss.compare.columns import IDENTIFIER, LARGEST, Column, read_column, texts_of, too_large, left_out
+from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
 
-MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
-IDENTIFIER = re.compile(
-    r"(^|[_\W])(?i:id|ids|uuid|guid|key|idx|rowid)($|[_\W])|(^|[_\W])(index|row|[Nn]r|[Nn]o)\.?$|[a-z](Id|ID)$"
-)
-YEARS = (1500, 2200)  # whole numbers between them may count the rows and yet be years
-LARGEST = 1e100  # beyond, squares overflow
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as text
-_YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 MOST_CLASSES = 20
 FEWEST_GROUPS = 8
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
 
 Class = bool | int | float | str
-
-
-@dataclass(frozen=True)
-class Column:
-    """What a column is, what becomes of it, and how to read it again: `names` are the columns of numbers it gives."""
-
-    name: str
-    kind: str  # number, category, yes/no, date, constant, identifier, text, empty, dropped
-    does: str  # in words
-    n_missing: int = 0
-    names: tuple[str, ...] = ()
-    style: str = ""  # of numbers or dates
-    levels: tuple[str, ...] = ()  # of a category that have a column; two of them may share one
-    other: bool = False  # whether the other levels share one
-    flag: bool = False  # whether the last column says where values are missing
-    first: str = ""  # day from which days are counted
-    season: bool = False
-    remark: bool = False  # whether people should look at it
-
-    def numbers(self, values: pd.Series) -> Array:
-        """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
-        if not self.names:
-            return np.empty((len(values), 0))
-        parts: list[Any] = []
-        if self.kind == "number":
-            parts.append(numbers_again(values, self.style))
-        elif self.kind == "date":
-            dates = dates_again(values, self.style)
-            parts.append((dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
-            if self.season:
-                turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
-                parts += [np.sin(turn), np.cos(turn)]
-        else:
-            texts = texts_of(values)
-            known = texts.isin(self.levels)
-            if len(self.names) < len(self.levels):  # one column for two levels, NaN for what is neither
-                parts.append(np.where(known, texts == self.levels[1], np.nan))
-            else:
-                parts += [texts == level for level in self.levels]
-            if self.other:
-                parts.append(texts.notna() & ~known)
-        gaps = [texts.isna() if self.levels else np.isnan(parts[0])] if self.flag else []
-        return np.column_stack([*parts, *gaps]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -142,7 +92,10 @@ def make_design(
         raise TableError(f"the target {target!r} has no values; choose another column")
     found = as_numbers(raw, convention)
     if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
-        raw = raw.where(~np.isnan(found.values))
+        numbers = np.unique(found.values[~np.isnan(found.values)])
+        few = len(numbers) <= FEW_INTEGERS and bool(np.equal(numbers, np.round(numbers)).all())
+        if task == "regression" or (task == "auto" and not few):
+            raw = raw.where(~np.isnan(found.values))
     known = raw.notna().to_numpy()
     read = read_target(raw[known].reset_index(drop=True), task, convention, from_file=from_file)
     columns, parts, warned = [], [], list(convention.warnings)
@@ -151,11 +104,13 @@ def make_design(
         column = read_column(values, convention)
         numbers = column.numbers(values)[known]
         if name == group:
-            column = replace(_left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing)
+            column = replace(left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing)
         elif numbers.shape[1] and np.isnan(numbers[:, 0]).all():
             column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
         elif not time and not group and (told := _order_or_key(column, values[known])):
             warned.append(told)
+        if column.doubt:
+            warned.append(f"column {name!r} can be read in two ways: {column.doubt}; write dates as 2019-12-31")
         columns.append(column)
         parts.append(numbers[:, : len(column.names)])
     columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
@@ -238,102 +193,6 @@ def _no_such_column(name: str, names: list[str], option: str) -> str:
     return f"there is no column {name!r} for --{option}; {hint}"
 
 
-# One column
-
-
-def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
-    """Return what one column is, and how it becomes numbers; missing ones are filled in later, from training rows."""
-    name = str(values.name)
-    kind, found = "number", as_numbers(values, convention, mostly=True)
-    if found is None:
-        kind, found = "date", as_dates(values)
-    read = texts_of(values) if found is None else pd.Series(found.values)
-    different, n_missing = sorted(read.dropna().unique()), int(read.isna().sum())
-    if not different:
-        made = _left_out(name, "empty", "no values")
-    elif len(different) == 1 and not n_missing:
-        form = "{!r}" if found is None else {"number": "{:g}", "date": "{:%Y-%m-%d}"}[kind]
-        made = _left_out(name, "constant", f"always {form.format(different[0])}")
-    elif found is None:
-        made = _text_column(name, Counter(read.dropna()), two=len(different) == 2 and not n_missing)
-    else:
-        made = (_number_column if kind == "number" else _date_column)(name, found, different)
-    if not n_missing or not made.names:
-        return replace(made, n_missing=n_missing)
-    told = "are a category of their own" if made.levels else "filled with the median, and a column that says where"
-    does, names = f"{made.does}; {n_missing} missing {told}", (*made.names, f"{name} is missing")
-    return replace(made, n_missing=n_missing, does=does, names=names, flag=True, remark=True)
-
-
-def texts_of(values: pd.Series) -> pd.Series:
-    """Return values as texts without spaces around them, None where they are missing."""
-    return values.astype(object).map(lambda v: None if pd.isna(v) else str(v).strip())
-
-
-def _left_out(name: str, kind: str, why: str) -> Column:
-    return Column(name, kind, f"left out: {why}", remark=True)
-
-
-def _number_column(name: str, found: Reading, different: Sequence[float]) -> Column:
-    if np.abs(different).max() > LARGEST:
-        raise TableError(f"column {name!r} {too_large(different)}, or leave it out with --drop")
-    if len(different) > 10 and np.equal(different, np.round(different)).all():
-        n, low, high = len(found.values), different[0], different[-1]
-        years = YEARS[0] <= low and high <= YEARS[1]
-        counts = len(different) == n == high - low + 1 and not years
-        if counts or (IDENTIFIER.search(name) and len(different) >= 0.9 * n):
-            often = "every" if len(different) == n else "almost every"
-            why = "counts the rows" if counts else f"a different whole number in {often} row"
-            return _left_out(name, "identifier", why)
-    does = "a number" + (f", written {found.said}" if found.said else "") + _taken_as_missing(found.words)
-    return Column(name, "number", does, 0, (name,), found.style, remark=bool(found.said or found.words))
-
-
-def too_large(numbers: Sequence[float] | Array) -> str:
-    """Return what is told of numbers whose squares overflow."""
-    return f"must be within ±{LARGEST:g}, got {max(numbers, key=abs):g}; rescale it"
-
-
-def _taken_as_missing(words: tuple[str, ...]) -> str:
-    shown = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
-    return f"; {shown} taken as missing" if words else ""
-
-
-def _date_column(name: str, found: Reading, different: Sequence[pd.Timestamp]) -> Column:
-    first, season = different[0], (different[-1] - different[0]).days > 366
-    names, does = [f"{name} days"], "days since the first date"
-    if season:
-        names += [f"{name} season sin", f"{name} season cos"]
-        does += ", and the season as a sine and a cosine"
-    does += _taken_as_missing(found.words)
-    made = Column(name, "date", does, 0, tuple(names), found.style, first=first.isoformat(), season=season)
-    return replace(made, remark=bool(found.words))
-
-
-def _text_column(name: str, counts: Counter[str], *, two: bool) -> Column:
-    """Return a category, or what has too many different texts for one; of `two` the second says the same."""
-    n, levels = counts.total(), sorted(counts)
-    if len(levels) == n > 10:
-        return _left_out(name, "identifier", "a different text in every row")
-    if len(levels) > max(MOST_LEVELS, 0.5 * n):
-        return _left_out(name, "text", f"free text, {len(levels)} different values")
-    kind, kept, named = "category", levels, levels
-    does = f"one column for each of {len(levels)} categories"
-    other = len(levels) > MOST_LEVELS + 1
-    if two:
-        named, does = levels[1:], f"1 for {levels[1]!r}"
-        if {level.lower() for level in levels} in _YES_NO:
-            kind = "yes/no"
-        else:
-            does += f", 0 for {levels[0]!r}"
-    elif other:
-        kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
-        named = [*kept, "other"]
-        does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
-    names = tuple(f"{name} = {level}" for level in named)
-    return Column(name, kind, does, 0, names, levels=tuple(kept), other=other, remark=other)
-
-
 # The target
 
 
@@ -345,12 +204,12 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
         return TableError(f"the target {name!r} {why}")
 
     found = as_numbers(values, convention)
-    numbers: Array | None = None if found is None else found.values
+    numbers: Array | None = None if found is None or found.words else found.values
     if numbers is not None and np.isnan(numbers).any():
         raise refused(f"must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     if numbers is not None and np.abs(numbers).max() > LARGEST:
         raise refused(too_large(numbers))
-    almost = as_numbers(values, convention, mostly=True) if numbers is None and task != "classification" else None
+    almost = as_numbers(values, convention, mostly=True) if found is None and task != "classification" else None
     if almost is not None:
         remedy = "correct these or leave them empty, or pass --task classification"
         raise refused(f"is numbers but for {', '.join(map(repr, almost.words))}; {remedy}")
@@ -359,6 +218,7 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
     n_different = labels.nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
+        word += " to 16 digits" if values.nunique() > 1 else ""
         raise refused(f"is {word}, always {values.iloc[0]!s}; choose another column")
     said = f"{task}, as asked"
     if task == "auto":
@@ -371,6 +231,8 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
             wrong = next((v for v in values if as_numbers(pd.Series([v])) is None), values.iloc[0])
             remedy = "pass --task classification or choose another column"
             raise refused(f"must be numbers for regression, got {wrong!r}; {remedy}")
+        if np.ptp(numbers) < 1 / LARGEST:
+            raise refused(f"must differ by more than {1 / LARGEST:g}, got {np.ptp(numbers):g}; rescale it")
         return Target(name, task, numbers, said=said)
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:

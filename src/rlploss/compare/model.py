@@ -22,8 +22,9 @@ from rlploss import __version__
 from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array
 from rlploss.compare.arms import LARGE
+from rlploss.compare.columns import Column
 from rlploss.compare.comparison import frame_of
-from rlploss.compare.design import Class, Column
+from rlploss.compare.design import Class
 from rlploss.compare.read import TableError
 from rlploss.compare.rows import FillAndScale, TargetScale
 from rlploss.compare.train import fit_model, network_problem, outputs, with_trees
@@ -61,9 +62,16 @@ class ReadColumns:
         nothing = pd.Series([None] * len(frame), dtype=object)
         return np.hstack([column.numbers(frame.get(column.name, nothing)) for column in self.columns])
 
-    def absent(self, frame: pd.DataFrame) -> list[str]:
-        """Return the columns that a frame should have and has not."""
-        return [column.name for column in self.columns if column.name not in frame.columns]
+    def told(self, frame: pd.DataFrame) -> list[str]:
+        """Return what a frame lacks: columns that are not there, and values that are not as in the table."""
+        said = []
+        for column in self.columns:
+            if column.name not in frame.columns:
+                said.append(f"column {column.name} is not there; every row counts as missing in it")
+            elif n := column.n_unread(frame[column.name]):
+                what = "none of its categories there" if column.levels else f"not read as a {column.kind} there"
+                said.append(f"column {column.name}: {n:,} of {len(frame):,} values are unlike the table's, {what}")
+        return said
 
 
 @dataclass(frozen=True)
@@ -251,12 +259,14 @@ def load(directory: str | Path) -> Pipeline:
         numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
         last = Kept(model, TargetScale(**kept["target"]), tuple(kept["classes"]), kept["logits"])
+        made = _pipeline(columns, numbers, last)
+        made.predict(pd.DataFrame({column.name: [None] for column in columns.columns}))  # whether its parts fit
     except TableError:
         raise
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        why = f"{type(error).__name__}: {error}"
+    except Exception as error:  # each format has its own for damaged files
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise TableError(f"the model in {place} cannot be read ({why}); make it anew") from error
-    return _pipeline(columns, numbers, last)
+    return made
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:

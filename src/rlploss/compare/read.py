@@ -281,6 +281,7 @@ class Reading:
     said: str = ""
     words: tuple[str, ...] = ()  # that were no numbers or dates and are taken as missing
     style: str = ""  # by which the same can be read again: the decimal sign and that of thousands, or a form of dates
+    doubt: str = ""  # what else the same texts may mean
 
 
 def as_numbers(values: pd.Series, convention: Convention = OPEN, *, mostly: bool = False) -> Reading | None:
@@ -373,20 +374,25 @@ def as_dates(values: pd.Series) -> Reading | None:
     if max(fits.values()) < 0.5:
         return None
     best = {style: _parsed(said, style) for style in DATES if fits[style] == max(fits.values())}
-    style = min(best, key=lambda one: int(best[one].isna().sum()))  # the first of the best
-    found = best[style]
+    style, *others = sorted(best, key=lambda one: int(best[one].isna().sum()))  # the first of the best
+    found, doubt = best[style], ""
+    for other in others:
+        apart = (best[other] != found) & found.notna()
+        if best[other].isna().sum() == found.isna().sum() and apart.any():
+            row = apart.idxmax()
+            doubt = f"{said[row]} is taken as {found[row]:%Y-%m-%d}, and may be {best[other][row]:%Y-%m-%d}"
     words = Counter(said[found.isna()])
     if words and not _mean_missing(words, said):
         return None
     words += Counter(text[~text.index.isin(said.index)])
-    return Reading(found.reindex(values.index), words=tuple(dict(words.most_common())), style=style)
+    return Reading(found.reindex(values.index), words=tuple(dict(words.most_common())), style=style, doubt=doubt)
 
 
 def dates_again(values: pd.Series, style: str) -> pd.Series:
     """Return a column as timestamps in a form that is known; NaT for what is no date in it, and for "never"."""
     kind = infer_dtype(values, skipna=True)
     text = kind == "string" or not len(values.dropna())
-    dates = _parsed(values.dt.to_timestamp() if kind == "period" else values, style if text else "")
+    dates = _parsed(values.dt.to_timestamp() if kind == "period" else values, (style or "ISO8601") if text else "")
     return dates.mask(values.astype(str).str.match(_NO_DATE) | (dates.dt.year == 9999))
 
 

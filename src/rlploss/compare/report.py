@@ -21,8 +21,8 @@ from rlploss._scaling import Array
 from rlploss.compare import model
 from rlploss.compare.answer import Comparison, reverse
 from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
+from rlploss.compare.columns import Column
 from rlploss.compare.comparison import dial_said
-from rlploss.compare.design import Column
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds, sampled_said
 from rlploss.estimators.search import Index
 from rlploss.lab import report, stats
@@ -59,14 +59,15 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
     words = found.measures
     first, *others = words
     comma, to = (", ", "–") if short else (",\u00a0", " to ")
-    rows = sorted(result_rows(found), key=lambda row: row[first], reverse=not lower)
+    place = {one.label: i for i, one in enumerate(found.best_first())}
+    rows = sorted(result_rows(found), key=lambda row: place[row["arm"]])
     shown: list[dict[str, str]] = []  # by the heads of the columns
     for row in rows:
         effect, p, word = "–", "–", Text("–")
         if row["verdict"] is not None:
             effect = f"{number(row['effect'])} [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
             p, word = number(row["p_holm"]), Text(row["verdict"], WORD_TONES[row["verdict"]])
-        few = f" ({row['splits']} splits)" if row["splits"] < len(found.seeds) and not short else ""
+        few = f" ({row['splits']}{'' if short else ' splits'})" if row["splits"] < len(found.seeds) else ""
         shown.append({
             "arm": f"{row['arm']}{few}",
             ("error" if lower else "accuracy") if short else words[first]: number(row[first]),
@@ -250,7 +251,7 @@ def contenders_drawing(found: Comparison) -> Drawing:
     """Draw every contender's mean and interval on one axis; the mean, or the class frequencies, as a line."""
     measure = next(iter(found.measures.values()))
     spread = {one.name: found.spread(one) for one in found.contenders}
-    order = sorted(found.contenders, key=lambda one: spread[one.name][0], reverse=found.lower_is_better)
+    order = found.best_first()[::-1]
     arms = [one for one in order if one.name not in BASELINES]
     trivial = next((one for one in order if one.name in BASELINES), None)
 

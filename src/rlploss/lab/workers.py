@@ -86,7 +86,7 @@ def attempt(train: Train, cell: AnyCell, tell: Tell) -> Outcome:
     """Train one cell; an exception becomes a reason."""
     try:
         return Outcome(cell, train(cell, tell))
-    except Exception as error:  # a cell that fails is reported; the others go on
+    except (Exception, SystemExit) as error:  # a cell that fails is reported; the others go on
         return Outcome(cell, error=reason(error))
 
 
