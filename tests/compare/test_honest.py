@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats as scipy_stats
 from tests.seeds import SEED
 
@@ -414,3 +415,21 @@ def test_a_skewed_positive_target_is_tried_as_a_logarithm():
     scale = TargetScale.of(y, log=True)
     np.testing.assert_allclose(scale.original(scale.scaled(y)), y)
     assert np.isfinite(scale.original(np.array([1e9]))).all()
+
+
+def global_state():
+    numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - that nobody here uses it is the point
+    return [*numpys["key"].tolist(), numpys["pos"], *torch.get_rng_state().tolist()]
+
+
+def test_the_global_random_states_stay_as_they_were():
+    before = global_state()
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    compare(X, X[:, 0] + 0.1, n_splits=2, steps=10)
+    assert global_state() == before
+
+
+def test_windows_of_time_are_five():
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    with pytest.raises(ValueError, match="n_splits is for random splits, got 3; with time there are 5 windows"):
+        compare(pd.DataFrame(X, columns=list("abt")), X[:, 0], time="t", n_splits=3)

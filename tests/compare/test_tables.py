@@ -626,3 +626,11 @@ def test_values_that_are_unlike_the_tables_are_counted(values, new, unread):
     made, _ = column(values)
     assert made.n_unread(pd.Series(new, dtype=object)) == unread
     assert made.n_unread(pd.Series(values, dtype=object)) == 0
+
+
+def test_times_are_read_as_their_column_is():
+    """Days of the second half of a month tell days from months, also where their rows have no target."""
+    days = pd.date_range("2020-01-01", periods=300).strftime("%m/%d/%Y")
+    table = rows(300, when=days)
+    table.loc[pd.to_datetime(days).day > 12, "y"] = np.nan
+    assert (np.diff(make_design(table, "y", time="when").time) > 0).all()

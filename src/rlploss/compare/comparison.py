@@ -102,6 +102,8 @@ def compare(
     names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
     chosen = contenders_for(design.target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
+    if design.time is not None and n_splits not in (None, WINDOWS):
+        raise ValueError(f"n_splits is for random splits, got {n_splits}; with time there are {WINDOWS} windows")
     if n_splits is None:
         n_splits = 5 if quick else 10
     n_splits = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)

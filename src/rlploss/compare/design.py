@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.columns import IDENTIFIER, LARGEST, Column, read_column, texts_of, too_large, left_out
+from rlploss.compare.columns import IDENTIFIER, LARGEST, Column, left_out, read_column, texts_of, too_large
 from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
 
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as text
@@ -118,19 +118,20 @@ def make_design(
     if X.shape[1] == 0:
         wanted = "add columns with numbers, categories or dates"
         raise TableError(f"no column but the target {target!r} can be used; {wanted}")
-    when = None if time is None else _times(frame[time][known].reset_index(drop=True), convention)
+    when = None if time is None else _times(frame[time].reset_index(drop=True), convention, known)
     keys = None if group is None else _groups(frame[group][known])
     said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
     return Design(X, read, tuple(columns), len(frame), when, keys, tuple(warned), said)
 
 
-def _times(values: pd.Series, convention: Convention) -> Array:
-    """Return a column of dates or numbers as numbers that order the rows."""
+def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) -> Array:
+    """Return a column of dates or numbers as numbers that order the rows that are known; it is read as a whole."""
     days: Array = np.full(len(values), np.nan)
     if (dates := as_dates(values)) is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
     elif (found := as_numbers(values, convention)) is not None:
         days = found.values
+    days, values = days[known], values[known]
     if np.isnan(days).any():
         shown = values.iloc[int(np.isnan(days).argmax())]
         wanted = "--time needs dates or numbers without gaps"
