@@ -62,9 +62,9 @@ LINES_PER_FILE = 400
 # Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
 LINES = {
     "loss": 2_089,
-    "training": 3_490,
-    "tool": 8_432,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_969,
+    "training": 3_502,
+    "tool": 8_444,  # loss, training, estimators, and everything beside the rooms
+    "everything": 18_981,
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from rlploss import (
     MSE,
@@ -234,3 +234,21 @@ def test_epochs_and_rates_are_checked_when_the_values_are_made() -> None:
         Adam("fast")
     with pytest.raises(ValueError, match="nesterov=True needs momentum above 0"):
         SGD(0.1, nesterov=True)
+
+
+class Items(Dataset[Any]):
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        self.X, self.y = X, y
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.X[i], self.y[i]
+
+
+def test_the_item_of_a_dataset_that_is_not_finite_is_named() -> None:
+    X, y = data()
+    X[53, 1] = float("nan")
+    with pytest.raises(ValueError, match=r"^item 53: the dataset's .* must be finite, got nan"):
+        fit(network(), Items(X, y), None, "mse", budget=Steps(20))

@@ -31,8 +31,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
     by `shares[s]` = w_s/K give the mean over the whole plan: Σ_s shares[s] · mean_r(weights_r[s]·ℓ_r).
 
     **Epochs.** An iteration after a complete one is the next epoch. `set_epoch` chooses an epoch. An iteration that
-    was broken off is not counted: the next one begins the same epoch again. `plan="each-epoch"` draws anew in every
-    epoch, from the seed and the number of the epoch only.
+    was broken off is not counted: the next one begins the same epoch again (unless the workers of a `DataLoader` had
+    asked for all of it). `plan="each-epoch"` draws anew in every epoch, from the seed and its number only.
 
     **Resuming.** A `DataLoader` with workers asks for batches ahead of the training, so the sampler cannot know
     how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the number handed out, which is

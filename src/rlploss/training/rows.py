@@ -67,10 +67,22 @@ class Table:
             return self.x[index], self.y[index]
         found = []
         for part in torch.split(index, _ITEMS):
-            inputs, targets = fetch(self.dataset, part.tolist())
-            x = _input("the dataset's ", inputs, self.x.device, self.x.dtype)
-            found.append((x, _target("the dataset's ", x, targets, self.n_outputs, self.loss)[0]))
+            try:
+                found.append(self._fetched(part))
+            except ValueError:
+                for item in part:
+                    try:
+                        self._fetched(item.view(1))
+                    except ValueError as error:
+                        raise ValueError(f"item {int(item)}: {error}") from None
+                raise
         return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+
+    def _fetched(self, part: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.dataset is not None
+        inputs, targets = fetch(self.dataset, part.tolist())
+        x = _input("the dataset's ", inputs, self.x.device, self.x.dtype)
+        return x, _target("the dataset's ", x, targets, self.n_outputs, self.loss)[0]
 
     def largest(self) -> float:
         """The largest number, without its sign, in the rows of `fingerprint`."""
