@@ -66,6 +66,7 @@ def report(
     with Store(directory, code_version="", create=False) as store:
         surveyed = survey.NAME in store.requests()
         store.code_version = code_version(survey.TRAINER if surveyed else measure.ROOT)
-        if store.show_what_there_is():
-            say(console, "The runs were made by other code than this; the report shows them as they are.")
+        foreign = store.show_what_there_is()
         (survey.render if surveyed else paper.render)(store, directory, console)
+        if foreign:
+            say(console, "The runs were made by other code than this; the report shows them as they are.")
