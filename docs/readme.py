@@ -166,7 +166,7 @@ def checkout() -> str:
     owner = settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["owner"]
     return f"""```
 git clone https://github.com/{owner}/rlploss && cd rlploss
-make demo   # Linear, Nonlinear and Wine of Table 1 at full length: three minutes, after the first installation
+make demo   # Table 1 at full length, as many of its tables as fit into three minutes, after the first installation
 make test   # the tests: five minutes, after the first installation (make test-all: every one)
 ```"""
 
