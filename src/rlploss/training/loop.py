@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ class Loop:
             if self.stopper.waited >= rule.patience:
                 history.stopped = "early stopping"
         event = Event(step, epoch, samples, self.seconds, found, lambda: self.job.model, self.number or 0)
-        with modes_kept(self.job.model):
+        with modes_kept(self.job.model) if self.watch.callbacks else nullcontext():
             answers = [callback(event) for callback in self.watch.callbacks]
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if self.watch.callbacks and self.share.world > 1:  # one process that stops stops all
