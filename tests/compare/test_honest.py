@@ -433,3 +433,11 @@ def test_windows_of_time_are_five():
     X = np.random.default_rng(0).normal(size=(120, 3))
     with pytest.raises(ValueError, match="n_splits is for random splits, got 3; with time there are 5 windows"):
         compare(pd.DataFrame(X, columns=list("abt")), X[:, 0], time="t", n_splits=3)
+
+
+def test_a_column_that_is_the_target_in_other_units_is_told():
+    y = np.random.default_rng(0).normal(size=40)
+    given = table(40, y=y, cents=-100 * y + 3, close=y + 0.01 * np.arange(40))
+    told = [w for w in make_design(given, "y").warnings if "tells the target exactly" in w]
+    assert len(told) == 1
+    assert told[0].startswith("column 'cents'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -118,10 +119,22 @@ def make_design(
     if X.shape[1] == 0:
         wanted = "add columns with numbers, categories or dates"
         raise TableError(f"no column but the target {target!r} can be used; {wanted}")
+    warned += [
+        f"column {column.name!r} tells the target exactly: is it known beforehand? --drop leaves it out"
+        for column, numbers in zip(columns, parts, strict=False)
+        if column.names and not read.classes and _is_target(numbers[:, 0], read.y)
+    ]
     when = None if time is None else _times(frame[time].reset_index(drop=True), convention, known)
     keys = None if group is None else _groups(frame[group][known])
     said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
     return Design(X, read, tuple(columns), len(frame), when, keys, tuple(warned), said)
+
+
+def _is_target(numbers: Array, y: Array) -> bool:
+    """Return whether a column is the target, to rounding, in other units."""
+    there = ~np.isnan(numbers)
+    a, b = numbers[there] - numbers[there].mean(), y[there] - y[there].mean()
+    return len(a) > 2 and abs(float(a @ b)) > (1 - 1e-9) * math.sqrt(float(a @ a) * float(b @ b)) > 0
 
 
 def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) -> Array:
