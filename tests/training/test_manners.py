@@ -94,7 +94,7 @@ def test_a_forward_of_ones_own_or_a_hook_of_all_is_for_torch(hook_of_all_modules
 def test_what_only_looks_like_a_chain_is_for_torch() -> None:
     model = network()
     forward = model[0].forward
-    model[0].forward = lambda x: 2 * forward(x)  # type: ignore[method-assign]
+    model[0].forward = lambda x: 2 * forward(x)
     assert read_chain(model) == "Linear has a forward of its own"
     tied = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
     tied[2].weight.data = tied[0].weight.data

@@ -78,9 +78,9 @@ class Column:
 
     def n_unread(self, values: pd.Series) -> int:
         """Return how many values are there that the column cannot read as it read those of the table."""
-        texts = texts_of(values)
         if not self.names or self.other:
             return 0
+        texts = texts_of(values)
         known = texts.isin(self.levels) if self.levels else ~np.isnan(self.numbers(values)[:, 0])
         meant = texts.notna() & (True if self.levels else ~texts.str.lower().isin(NO_VALUE).astype(bool))
         return int((meant & ~known).sum())
