@@ -1,6 +1,8 @@
-"""Metadata that depends on where the project lives: `owner` in pyproject.toml is the one place that says it.
+"""Metadata that depends on where the project lives: `owner` in pyproject.toml is the one place that
+says it.
 
-The package index shows the README by itself, so links in it that are relative become links to the repository there.
+The package index shows the README by itself, so links in it that are relative become links to the
+repository there.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ class Home(MetadataHookInterface):
         """Add what `dynamic` in pyproject.toml promises."""
         metadata["urls"] = urls(self.config["owner"])
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": absolute(text, metadata["urls"]["Repository"])}
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": absolute(text, metadata["urls"]["Repository"]),
+        }
 
 
 def urls(owner: str) -> dict[str, str]:

@@ -2,9 +2,8 @@
 
 python -m benchmarks.bench_compare [NAME ...]
 
-Each table is compared by the command in a process of its own; the kernel is compiled before. Seconds are those of the
-wall clock, of two cores in use, and of what the command announced.
-"""
+Each table is compared by the command in a process of its own; the kernel is compiled before.
+Seconds are those of the wall clock, of two cores in use, and of what the command announced."""
 
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ TABLES = {  # and the seconds within which the answer is promised
 
 
 def one(name: str) -> dict[str, float]:
-    """Compare one table and return the seconds it took, those of the cores, and those that were announced."""
+    """Compare one table and return the seconds it took, those of the cores, and those that were
+    announced."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         TABLES[name][0]().to_csv(path, index=False)
@@ -69,14 +69,25 @@ def one(name: str) -> dict[str, float]:
 
 
 def measure(quick: bool = False, names: tuple[str, ...] = ()) -> list[Row]:
-    """The time of every table against its limit, and against what was announced; with `quick` the smallest only."""
+    """The time of every table against its limit, and against what was announced; with `quick` the
+    smallest only."""
     rows = []
     for name in names or (["60 × 5"] if quick else TABLES):
         limit, took = TABLES[name][1], one(name)
         wrong = max(took["seconds"] / took["announced"], took["announced"] / took["seconds"])
-        detail = f"{took['seconds']:.1f} s, {took['cores']:.1f} s of the cores, {took['announced']:.0f} s announced"
+        detail = (
+            f"{took['seconds']:.1f} s, {took['cores']:.1f} s of the cores, {took['announced']:.0f}"
+            " s announced"
+        )
         rows.append(at_most(f"compare {name} / {limit:g} s", took["seconds"] / limit, 1, detail))
-        rows.append(at_most(f"compare {name}: announced and actual time, the larger / the smaller", wrong, FACTOR, ""))
+        rows.append(
+            at_most(
+                f"compare {name}: announced and actual time, the larger / the smaller",
+                wrong,
+                FACTOR,
+                "",
+            )
+        )
     return rows
 
 

@@ -1,4 +1,5 @@
-"""The loss itself: a training step with it, against a training step with MSE or with the released formula."""
+"""The loss itself: a training step with it, against a training step with MSE or with the released
+formula."""
 
 from __future__ import annotations
 
@@ -51,11 +52,19 @@ def regression(rounds: int) -> list[Row]:
         base = stepper(RegressionNet(d), Xp, yp, mse)
         kept = stepper(RegressionNet(d), Xp, yp, lambda p, t, x, j, bank=bank: bank.loss(p, t, j))
         anew = stepper(RegressionNet(d), Xp, yp, lambda p, t, x, j, fresh=fresh: fresh(p, t, x))
-        for name, step, limit in (("kept factors", kept, 1.10), ("RLPLoss on a fresh batch", anew, 1.35)):
+        for name, step, limit in (
+            ("kept factors", kept, 1.10),
+            ("RLPLoss on a fresh batch", anew, 1.35),
+        ):
             # a step is short: many short rounds, so that a disturbance spoils few of them
             ratio, a, b = paired(step, base, rounds=5 * rounds, repeat=20)
             rows.append(
-                at_most(f"step with {name}, d = {d}, M = 100 / MSE step", ratio, limit, f"{timed(a)} / {timed(b)}")
+                at_most(
+                    f"step with {name}, d = {d}, M = 100 / MSE step",
+                    ratio,
+                    limit,
+                    f"{timed(a)} / {timed(b)}",
+                )
             )
     g = torch.Generator().manual_seed(0)
     X, y = torch.randn(3000, 8, generator=g), torch.randn(3000, 1, generator=g)
@@ -68,7 +77,12 @@ def regression(rounds: int) -> list[Row]:
 
     ratio, a, b = paired(lambda: ProjectionBank(X, plan), hundred, rounds=rounds)
     rows.append(
-        at_most("building a bank, K = 1000, M = 100, d = 8 / 100 MSE steps", ratio, 1.0, f"{timed(a)} / {timed(b)}")
+        at_most(
+            "building a bank, K = 1000, M = 100, d = 8 / 100 MSE steps",
+            ratio,
+            1.0,
+            f"{timed(a)} / {timed(b)}",
+        )
     )
     return rows
 
@@ -82,7 +96,9 @@ def form(rounds: int, many: int) -> list[Row]:
         bank = ProjectionBank(X, balanced_subsets(1000, 100, K, generator=g))
         bank.loss(y, y)  # the form is made on the first call
         built = f"K = {K} built in {timed(time.perf_counter() - start)}"
-        steps[K] = stepper(RegressionNet(8), X[None], y[None], lambda p, t, x, j, bank=bank: bank.loss(p, t))
+        steps[K] = stepper(
+            RegressionNet(8), X[None], y[None], lambda p, t, x, j, bank=bank: bank.loss(p, t)
+        )
     ratio, a, b = paired(steps[many], steps[100], rounds=rounds, repeat=40)
     name = f"all-rows step with {many:,} subsets / with 100, N = 1000"
     return [at_most(name, ratio, 1.0, f"{timed(a)} / {timed(b)}; {built}")]
@@ -124,7 +140,8 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def costs(quick: bool = False) -> list[Row]:
-    """Cost and memory against M, d, K and C, one at a time from a common centre; not a claim, a table."""
+    """Cost and memory against M, d, K and C, one at a time from a common centre; not a claim, a
+    table."""
     centre = {"M": 100, "d": 8, "K": 1000, "C": 1}
     cases = [centre]
     for name, values in {"M": (25, 400), "d": (2, 32), "K": (250, 4000), "C": (4, 16)}.items():
@@ -149,7 +166,11 @@ def costs(quick: bool = False) -> list[Row]:
             rounds=5 if quick else 15,
             repeat=50,
         )
-        _, epoch, _ = paired(lambda: bank.loss(pred, y).backward(), lambda: None, rounds=3 if quick else 9)  # noqa: B023 - at once
+        _, epoch, _ = paired(
+            lambda: bank.loss(pred, y).backward(),  # noqa: B023 - at once
+            lambda: None,
+            rounds=3 if quick else 9,
+        )
         rows.append(
             {
                 **case,

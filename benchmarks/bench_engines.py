@@ -1,8 +1,9 @@
-"""Where torch takes over from the kernel: seconds of a step by both engines over sizes of networks and batches.
+"""Where torch takes over from the kernel: seconds of a step by both engines over sizes of networks
+and batches.
 
-The rule of engine="auto" (`MOST_PRODUCTS` and `MOST_PARAMETERS` in training/kernel_engine.py) is read off this table.
-Torch has all threads for one network; the kernel has one, and a fleet gives every thread a network of its own.
-"""
+The rule of engine="auto" (`MOST_PRODUCTS` and `MOST_PARAMETERS` in training/kernel_engine.py) is
+read off this table. Torch has all threads for one network; the kernel has one, and a fleet gives
+every thread a network of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def seconds(widths: tuple[int, ...], batch: int, engine: str, rounds: int) -> fl
     steps = int(min(2000, max(20, 1e9 / (3 * batch * parameters))))
     found = []
     for _ in range(rounds):
-        settings = {"budget": Steps(steps), "evaluate_every": Steps(steps), "optimizer": Adam(1e-4), "engine": engine}
+        settings = {
+            "budget": Steps(steps),
+            "evaluate_every": Steps(steps),
+            "optimizer": Adam(1e-4),
+            "engine": engine,
+        }
         found.append(fit(network(widths), X, y, MSE(batch), **settings).last("seconds") / steps)
     return min(found)
 
@@ -59,7 +65,9 @@ def costs(quick: bool = False) -> list[Row]:
         kernel, by_torch = (seconds(widths, batch, engine, 3) for engine in ("kernel", "torch"))
         parameters = sum(p.numel() for p in network(widths).parameters())
         products = 3 * batch * parameters
-        chosen = "kernel" if products <= MOST_PRODUCTS and parameters <= MOST_PARAMETERS else "torch"
+        chosen = (
+            "kernel" if products <= MOST_PRODUCTS and parameters <= MOST_PARAMETERS else "torch"
+        )
         rows.append(
             {
                 "network": "-".join(map(str, widths)),

@@ -31,11 +31,14 @@ def cross_validation(n: int, d: int, limit: float) -> Row:
         RLPRegressorCV(max_doublings=0, random_state=seed).fit(X, y)
         seconds.append(time.perf_counter() - started)
     took = statistics.median(seconds)
-    return at_most(f"RLPRegressorCV, {n:,} rows × {d} columns / {limit:g} s", took / limit, 1, timed(took))
+    return at_most(
+        f"RLPRegressorCV, {n:,} rows × {d} columns / {limit:g} s", took / limit, 1, timed(took)
+    )
 
 
 def first_fit(quick: bool) -> Row:
-    """The error of a first fit on 1,000 rows, out of the box, against MLPRegressor out of the box."""
+    """The error of a first fit on 1,000 rows, out of the box, against MLPRegressor out of the
+    box."""
     ratios, seconds = [], []
     for seed in range(1 if quick else 5):
         X, y = table(3000, seed=seed)
@@ -47,7 +50,9 @@ def first_fit(quick: bool) -> Row:
             theirs = MLPRegressor(random_state=seed).fit(X[:1000], y[:1000])
         errors = [np.mean((m.predict(X[1000:]) - y[1000:]) ** 2) for m in (ours, theirs)]
         ratios.append(float(errors[0] / errors[1]))
-    detail = f"1,000 rows × 10 columns, defaults; RLPRegressor takes {timed(statistics.median(seconds))}"
+    detail = (
+        f"1,000 rows × 10 columns, defaults; RLPRegressor takes {timed(statistics.median(seconds))}"
+    )
     return at_most("test error RLPRegressor / MLPRegressor", statistics.median(ratios), 1, detail)
 
 

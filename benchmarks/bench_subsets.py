@@ -1,7 +1,8 @@
-"""What a plan of subsets costs: against the permutations it is made of, against its size, against Python tuples.
+"""What a plan of subsets costs: against the permutations it is made of, against its size, against
+Python tuples.
 
-Run it alone with `python -m benchmarks.bench_subsets [--quick]`. Every ratio is the median over paired rounds: both
-sides are timed in turn within each round, so that a busy machine slows both.
+Run it alone with `python -m benchmarks.bench_subsets [--quick]`. Every ratio is the median over
+paired rounds: both sides are timed in turn within each round, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from rlploss import balanced_subsets
 ROUNDS = 15
 
 
-def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float, float]:
-    """Return the medians of ours/theirs, of ours and of theirs (seconds) over interleaved rounds, after a warm-up."""
+def paired(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int
+) -> tuple[float, float, float]:
+    """Return the medians of ours/theirs, of ours and of theirs (seconds) over interleaved rounds,
+    after a warm-up."""
     ours()
     theirs()
     times = []
@@ -34,7 +38,13 @@ def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int
 
 
 def row(name: str, ratio: float, limit: float | None, detail: str) -> dict[str, object]:
-    return {"name": name, "ratio": ratio, "limit": limit, "ok": limit is None or ratio <= limit, "detail": detail}
+    return {
+        "name": name,
+        "ratio": ratio,
+        "limit": limit,
+        "ok": limit is None or ratio <= limit,
+        "detail": detail,
+    }
 
 
 def measure(quick: bool = False) -> list[dict[str, object]]:
@@ -57,7 +67,8 @@ def measure(quick: bool = False) -> list[dict[str, object]]:
             "balanced_subsets(1_000_000, 100, 100_000) / the randperm calls it needs",
             ratio,
             2.5,
-            f"{ours:.3f} s against {theirs:.3f} s for {shuffles} x randperm({n:,}); {rounds} rounds",
+            f"{ours:.3f} s against {theirs:.3f} s for {shuffles} x randperm({n:,}); {rounds}"
+            " rounds",
         )
     )
     for rows in (150, 1_000, 30_000, 1_000_000):
@@ -74,13 +85,16 @@ def measure(quick: bool = False) -> list[dict[str, object]]:
                 f"{ours * 1e2:.1f} and {theirs * 1e3:.1f} ns per index; {rounds} rounds",
             )
         )
-    ratio, ours, theirs = paired(big_plan, lambda: {tuple(sorted(line)) for line in plan.tolist()}, rounds)
+    ratio, ours, theirs = paired(
+        big_plan, lambda: {tuple(sorted(line)) for line in plan.tolist()}, rounds
+    )
     results.append(
         row(
             "balanced_subsets(1_000_000, 100, 100_000) / a Python set of its sorted tuples",
             ratio,
             None,
-            f"{ours:.3f} s against {theirs:.3f} s for the set alone; {rounds} rounds; reported, no limit",
+            f"{ours:.3f} s against {theirs:.3f} s for the set alone; {rounds} rounds; reported, no"
+            " limit",
         )
     )
     return results

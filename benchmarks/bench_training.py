@@ -1,8 +1,8 @@
-"""Training: `fit` and `fit_fleet` against the plain released loop, the usual DataLoader loop, and scikit-learn's MLP.
+"""Training: `fit` and `fit_fleet` against the plain released loop, the usual DataLoader loop, and
+scikit-learn's MLP.
 
-The released loop is written here from its formula: one network, one step per subset, two least-squares solutions per
-step. Regression network, 3,000 rows, d = 7, M = batch = 100, Adam.
-"""
+The released loop is written here from its formula: one network, one step per subset, two
+least-squares solutions per step. Regression network, 3,000 rows, d = 7, M = batch = 100, Adam."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.common import Row, at_least, at_most, paired, timed
-from rlploss import MSE, RLP, Adam, Epochs, Problem, RegressionNet, Steps, balanced_subsets, fit, fit_fleet, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    Epochs,
+    Problem,
+    RegressionNet,
+    Steps,
+    balanced_subsets,
+    fit,
+    fit_fleet,
+    seeded,
+)
 
 N, D, M, K = 3000, 7, 100, 1000
 
@@ -80,12 +92,22 @@ RLP_ON_8 = {  # what a step of the kernel costs by how its planes come about; on
 }
 
 
-def trained(objective: object, steps: int, *, data: Problem | None = None, network: object = None) -> float:
+def trained(
+    objective: object, steps: int, *, data: Problem | None = None, network: object = None
+) -> float:
     """Seconds of a whole `fit` of so many steps."""
     data = problem() if data is None else data
     model = build(0) if network is None else network()
     start = time.perf_counter()
-    fit(model, data.X, data.y, objective, budget=Steps(steps), optimizer=ADAM, evaluate_every=Steps(steps))
+    fit(
+        model,
+        data.X,
+        data.y,
+        objective,
+        budget=Steps(steps),
+        optimizer=ADAM,
+        evaluate_every=Steps(steps),
+    )
     return time.perf_counter() - start
 
 
@@ -112,11 +134,23 @@ def one_network(rounds: int) -> list[Row]:
     pairs = [(trained(KEPT, steps) / steps, released_seconds()) for _ in range(max(3, rounds // 4))]
     speed, a, b = ratio(pairs)
     detail = f"{timed(a)} against {timed(b)} a step; all of fit's own costs in"
-    rows = [at_least("fit, one network, RLP step: times faster than the released loop", speed, 80, detail)]
+    rows = [
+        at_least(
+            "fit, one network, RLP step: times faster than the released loop", speed, 80, detail
+        )
+    ]
     data, epochs = problem(), 300
 
     def ours() -> None:
-        fit(build(0), data.X, data.y, MSE(M), budget=Epochs(epochs), optimizer=ADAM, evaluate_every=Epochs(epochs))
+        fit(
+            build(0),
+            data.X,
+            data.y,
+            MSE(M),
+            budget=Epochs(epochs),
+            optimizer=ADAM,
+            evaluate_every=Epochs(epochs),
+        )
 
     usual = loader_epoch()
     value, a, b = paired(ours, usual, rounds=max(5, rounds // 2), warm_up=1)
@@ -139,9 +173,13 @@ def kinds_of_step(rounds: int) -> list[Row]:
     rows = []
     for (name, objective), limit in zip(RLP_ON_8.items(), (1.2, 2.5, 3.0), strict=True):
         seconds(objective)
-        value, a, b = ratio([(seconds(MSE(M)), seconds(objective)) for _ in range(max(5, rounds // 2))])
+        value, a, b = ratio(
+            [(seconds(MSE(M)), seconds(objective)) for _ in range(max(5, rounds // 2))]
+        )
         detail = f"{timed(b)} / {timed(a)}"
-        rows.append(at_most(f"kernel, RLP step ({name}) / MSE step, 8-32-1, M = 100", value, limit, detail))
+        rows.append(
+            at_most(f"kernel, RLP step ({name}) / MSE step, 8-32-1, M = 100", value, limit, detail)
+        )
     return rows
 
 
@@ -164,28 +202,48 @@ def against_scikit_learn(rounds: int) -> list[Row]:
         layers.append(nn.Linear(widths[-1], 1))
 
         def theirs(X=X, y=y, widths=widths, batch=batch, epochs=epochs) -> None:
-            settings = {"batch_size": batch, "max_iter": epochs, "alpha": 0.0, "tol": 0.0, "random_state": 0}
+            settings = {
+                "batch_size": batch,
+                "max_iter": epochs,
+                "alpha": 0.0,
+                "tol": 0.0,
+                "random_state": 0,
+            }
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 MLPRegressor(hidden_layer_sizes=widths[1:], **settings).fit(X.numpy(), y.numpy())
 
         def ours(X=X, y=y, layers=layers, batch=batch, epochs=10 * epochs) -> None:
-            fit(nn.Sequential(*layers), X, y, MSE(batch), budget=Epochs(epochs), evaluate_every=Epochs(epochs))
+            fit(
+                nn.Sequential(*layers),
+                X,
+                y,
+                MSE(batch),
+                budget=Epochs(epochs),
+                evaluate_every=Epochs(epochs),
+            )
 
         with threadpool_limits(1):
             value, a, b = paired(ours, theirs, rounds=max(5, rounds // 2), warm_up=1)
-        name = f"fit, MSE on {'-'.join(map(str, widths))}-1: times faster than MLPRegressor, one core each"
+        name = (
+            f"fit, MSE on {'-'.join(map(str, widths))}-1: times faster than MLPRegressor, one core"
+            " each"
+        )
         detail = f"{timed(a / (10 * steps))} against {timed(b / steps)} a step"
         rows.append(at_least(name, 10 / value, limit, detail))
     return rows
 
 
-def fleet_seconds(n: int, epochs: int, problems: list[Problem], threads: int | None = None) -> float:
+def fleet_seconds(
+    n: int, epochs: int, problems: list[Problem], threads: int | None = None
+) -> float:
     """Seconds per seed-step of a whole fleet, from call to return."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     start = time.perf_counter()
-    fit_fleet(build, problems[:n], KEPT, budget=Epochs(epochs), evaluate_every=Epochs(10), optimizer=ADAM)
+    fit_fleet(
+        build, problems[:n], KEPT, budget=Epochs(epochs), evaluate_every=Epochs(10), optimizer=ADAM
+    )
     seconds = time.perf_counter() - start
     torch.set_num_threads(before)
     return seconds / (n * epochs * K)
@@ -199,7 +257,9 @@ def fleets(rounds: int, epochs: int) -> list[Row]:
         thirty = fleet_seconds(30, epochs, problems)
         pairs.append((thirty, released_seconds()))
         sizes.append((fleet_seconds(300, 10, problems), fleet_seconds(30, 10, problems)))
-        threads.append((fleet_seconds(8, epochs, problems, 2), fleet_seconds(8, epochs, problems, 1)))
+        threads.append(
+            (fleet_seconds(8, epochs, problems, 2), fleet_seconds(8, epochs, problems, 1))
+        )
     speed, a, b = ratio(pairs)
     name = "30 seeds as a fleet: times the released loop's seed-steps per second"
     rows = [at_least(name, speed, 200, f"{1 / a:,.0f} against {1 / b:,.0f} per second")]
@@ -207,7 +267,11 @@ def fleets(rounds: int, epochs: int) -> list[Row]:
     detail = f"{1 / a:,.0f} against {1 / b:,.0f} seed-steps per second"
     rows.append(at_least("300 replicas: throughput relative to 30", speed, 0.9, detail))
     speed, a, b = ratio(threads)
-    rows.append(at_least("eight replicas: two threads against one", speed, 1.6, f"{timed(a)} against {timed(b)}"))
+    rows.append(
+        at_least(
+            "eight replicas: two threads against one", speed, 1.6, f"{timed(a)} against {timed(b)}"
+        )
+    )
     return rows
 
 
@@ -217,11 +281,18 @@ def table_1_run() -> Row:
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "RLPLOSS_CACHE": empty}
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.bench_training", "--table-1"]
-        found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+        found = json.loads(
+            subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+        )
     loop = statistics.mean([before, released_seconds()])
     speed = loop / found["seconds_per_seed_step"]
     detail = f"{found['seconds']:.0f} s instead of {loop * 30 * 200 * K / 3600:.1f} h"
-    return at_least("Table 1, 30 seeds, 200 epochs, compiling included: times the released loop", speed, 190, detail)
+    return at_least(
+        "Table 1, 30 seeds, 200 epochs, compiling included: times the released loop",
+        speed,
+        190,
+        detail,
+    )
 
 
 def measure(quick: bool = False) -> list[Row]:

@@ -18,10 +18,11 @@ def paired(
     repeat: int = 1,
     warm_up: int = 3,
 ) -> tuple[float, float, float]:
-    """Median over rounds of time(candidate)/time(baseline), and the two median times of one call in seconds.
+    """Median over rounds of time(candidate)/time(baseline), and the two median times of one call in
+    seconds.
 
-    Each round times both, in alternating order, `repeat` calls each: what slows the machine slows both.
-    """
+    Each round times both, in alternating order, `repeat` calls each: what slows the machine slows
+    both."""
     for _ in range(warm_up):
         candidate(), baseline()
     ratios, times = [], ([], [])
@@ -45,12 +46,24 @@ def paired(
 
 def at_most(name: str, ratio: float, limit: float, detail: str) -> Row:
     """A claim that candidate/baseline stays below a limit."""
-    return {"name": name, "ratio": ratio, "limit": f"≤ {limit:g}", "ok": ratio <= limit, "detail": detail}
+    return {
+        "name": name,
+        "ratio": ratio,
+        "limit": f"≤ {limit:g}",
+        "ok": ratio <= limit,
+        "detail": detail,
+    }
 
 
 def at_least(name: str, ratio: float, limit: float, detail: str) -> Row:
     """A claim that something is at least so many times faster."""
-    return {"name": name, "ratio": ratio, "limit": f"≥ {limit:g}", "ok": ratio >= limit, "detail": detail}
+    return {
+        "name": name,
+        "ratio": ratio,
+        "limit": f"≥ {limit:g}",
+        "ok": ratio >= limit,
+        "detail": detail,
+    }
 
 
 def timed(seconds: float) -> str:

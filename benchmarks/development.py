@@ -1,11 +1,12 @@
-"""The estimators on the development tables: what their defaults and rules are tuned on, and how they compare there.
+"""The estimators on the development tables: what their defaults and rules are tuned on, and how
+they compare there.
 
     python -m benchmarks.development [--rows 100] [--draws 2] [--quick]
 
-Tables are the development half of the survey's, and those of scikit-learn. Each draw takes up to `rows` rows, two
-thirds at most, for training and up to 1,000 others for testing. Boosting is tuned by grid search with five folds,
-ridge regression by leave-one-out. Writes benchmarks/results/development_ROWS.md and .csv.
-"""
+Tables are the development half of the survey's, and those of scikit-learn. Each draw takes up to
+`rows` rows, two thirds at most, for training and up to 1,000 others for testing. Boosting is tuned
+by grid search with five folds, ridge regression by leave-one-out. Writes
+benchmarks/results/development_ROWS.md and .csv."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ MODELS: dict[str, Callable[[int], Any]] = {
     "RLPRegressor": lambda seed: RLPRegressor(random_state=seed),
     "RLPRegressor, MSE": lambda seed: RLPRegressor(loss="mse", random_state=seed),
     "ridge, tuned": lambda seed: make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 4, 15))),
-    "boosting, tuned": lambda seed: GridSearchCV(GradientBoostingRegressor(random_state=seed, subsample=0.8), GRID),
+    "boosting, tuned": lambda seed: GridSearchCV(
+        GradientBoostingRegressor(random_state=seed, subsample=0.8), GRID
+    ),
     "extra trees": lambda seed: ExtraTreesRegressor(300, random_state=seed),
 }
 PAIRS = [("RLPRegressorCV", name) for name in MODELS if not name.startswith("RLPRegressorCV")]
@@ -66,20 +69,28 @@ def errors(X: np.ndarray, y: np.ndarray, n_rows: int, seed: int) -> dict[str, tu
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rows that lie far outside
             predicted = make(seed).fit(X[train], y[train]).predict(X[test])
-        found[name] = float(np.mean((predicted - y[test]) ** 2) / y.var()), time.perf_counter() - started
+        found[name] = (
+            float(np.mean((predicted - y[test]) ** 2) / y.var()),
+            time.perf_counter() - started,
+        )
     return found
 
 
 def summary(drawn: dict[str, list[dict[str, tuple[float, float]]]]) -> list[Row]:
-    """Geometric means over tables of ratios of errors, each table's mean over draws counted once."""
+    """Geometric means over tables of ratios of errors, each table's mean over draws counted
+    once."""
     rows: list[Row] = []
     for one, other in PAIRS:
-        logs = np.array([np.mean([np.log(d[one][0] / d[other][0]) for d in draws]) for draws in drawn.values()])
+        logs = np.array(
+            [np.mean([np.log(d[one][0] / d[other][0]) for d in draws]) for draws in drawn.values()]
+        )
         half = 1.96 * logs.std(ddof=1) / np.sqrt(len(logs))
         mean, low, high = (float(np.exp(logs.mean() + shift)) for shift in (0, -half, half))
         shown = f"{mean:.3f} [{low:.3f}, {high:.3f}]"
         ahead = f"{int((logs < 0).sum())} of {len(logs)}"
-        rows.append({"error of": one, "over that of": other, "geometric mean": shown, "lower on": ahead})
+        rows.append(
+            {"error of": one, "over that of": other, "geometric mean": shown, "lower on": ahead}
+        )
     return rows
 
 
@@ -92,7 +103,10 @@ def main() -> int:
     options = parser.parse_args()
     chosen = list(tables())[: 2 if options.quick else None]
     drawn = {
-        name: [errors(X, y, options.rows, 100 + seed) for seed in range(1 if options.quick else options.draws)]
+        name: [
+            errors(X, y, options.rows, 100 + seed)
+            for seed in range(1 if options.quick else options.draws)
+        ]
         for name, X, y in chosen
     }
     shown, exact = (
@@ -107,9 +121,10 @@ def main() -> int:
     print("\n".join(" | ".join(map(str, row.values())) for row in shown))
     if not options.quick:
         lead = (
-            f"Geometric means over {len(drawn)} development tables of ratios of test errors, with 95 % intervals over "
-            f"tables; up to {options.rows} training rows, {options.draws} draws. Made by "
-            f"`python -m benchmarks.development --rows {options.rows} --draws {options.draws}`."
+            f"Geometric means over {len(drawn)} development tables of ratios of test errors, with"
+            f" 95 % intervals over tables; up to {options.rows} training rows, {options.draws}"
+            f" draws. Made by `python -m benchmarks.development --rows {options.rows} --draws"
+            f" {options.draws}`."
         )
         title = f"The estimators on the development tables, {options.rows} rows"
         write_results(f"development_{options.rows}", title, lead, shown, exact)

@@ -1,10 +1,11 @@
-"""Memory of `fit` on 10 million rows × 20 float32 features: peak above data and torch, one process per case.
+"""Memory of `fit` on 10 million rows × 20 float32 features: peak above data and torch, one process
+per case.
 
     python -m benchmarks.large_table [--rows 10000000] [--json]
 
-The table lies in a file that is mapped into memory; as a Dataset it is read from the same file, row by row. The peak is
-that of the whole process less the bytes of the table, and less what the process had before: the interpreter and torch,
-220 MiB, or 620 MiB where torch is built with CUDA. So the limit of 800 MiB is 1 GiB for a process without CUDA.
+The table lies in a file that is mapped into memory. The peak is that of the whole process less the
+bytes of the table, and less what the process had before: the interpreter and torch, 220 MiB, or
+620 MiB where torch is built with CUDA. So the limit of 800 MiB is 1 GiB for a process without CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from rlploss import MSE, RLP, RegressionNet, Steps, fit, seeded
 
@@ -35,21 +35,7 @@ CASES: dict[str, RLP | MSE] = {
     "rlp, expected probe": RLP(probe="expected"),
     "rlp with mixup, 100,000 subsets": RLP(n_subsets=100_000, mixup=0.25),
     "mse": MSE(),
-    "rlp from a Dataset": RLP(n_subsets=100_000),
 }
-
-
-class Table(Dataset[tuple[np.ndarray, np.ndarray]]):
-    """A row at a time."""
-
-    def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
-        self.X, self.y = X, y
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.X[i]), np.array(self.y[i])
 
 
 def write(folder: Path, rows: int) -> None:
@@ -74,9 +60,8 @@ def run(folder: Path, name: str, steps: int) -> dict[str, Any]:
     """One case, in this process."""
     X, y = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in "Xy")
     before = peak_bytes()
-    data = (Table(X, y), None) if "Dataset" in name else (X, y)
     started = time.perf_counter()
-    history = fit(seeded(lambda: RegressionNet(D), 0), *data, CASES[name], budget=Steps(steps))
+    history = fit(seeded(lambda: RegressionNet(D), 0), X, y, CASES[name], budget=Steps(steps))
     above = peak_bytes() - before - (X.nbytes + y.nbytes)
     return {
         "case": name,
@@ -93,17 +78,31 @@ def measure(names: list[str], rows: int, steps: int, folder: Path) -> list[dict[
     write(folder, rows)
     found = []
     for name in names:
-        command = [sys.executable, "-m", "benchmarks.large_table", "--case", name, "--folder", str(folder)]
-        done = subprocess.run([*command, "--steps", str(steps)], capture_output=True, text=True, check=True)
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.large_table",
+            "--case",
+            name,
+            "--folder",
+            str(folder),
+        ]
+        done = subprocess.run(
+            [*command, "--steps", str(steps)], capture_output=True, text=True, check=True
+        )
         found.append(json.loads(done.stdout))
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--only", action="append", choices=CASES, help="a case; may be given several times")
+    parser.add_argument(
+        "--only", action="append", choices=CASES, help="a case; may be given several times"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -117,7 +116,10 @@ def main() -> None:
         print(json.dumps(found, indent=2))
         return
     print(f"{options.rows:,} rows × {D} float32 features\n")
-    print("| case | steps | seconds | peak above data and torch | at most 800 MiB |\n|---|---|---|---|---|")
+    print(
+        "| case | steps | seconds | peak above data and torch | at most 800 MiB"
+        " |\n|---|---|---|---|---|"
+    )
     for row in found:
         answer = "yes" if row["ok"] else "NO"
         peak = f"{row['peak above data and torch, MiB']} MiB"

@@ -1,4 +1,5 @@
-"""`make bench`: every performance claim as a ratio measured now, and the tables of benchmarks/README.md.
+"""`make bench`: every performance claim as a ratio measured now, and the tables of
+benchmarks/README.md.
 
 python -m benchmarks.run [--quick] [--json] [--only core,subsets,...] [--keep-readme]
 """
@@ -36,8 +37,16 @@ def table(rows: list[Row]) -> str:
     heads = list(rows[0])
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        cells = (f"{v:.3g}" if isinstance(v, float) else "yes" if v is True else "NO" if v is False else str(v)
-                 for v in row.values())  # fmt: skip
+        cells = (
+            f"{v:.3g}"
+            if isinstance(v, float)
+            else "yes"
+            if v is True
+            else "NO"
+            if v is False
+            else str(v)
+            for v in row.values()
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -54,14 +63,20 @@ def put(text: str, name: str, body: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write; exit code 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes; writes nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds and smaller sizes; writes nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--only", default=",".join(SUITES), help="suites, comma-separated: " + ", ".join(SUITES))
-    parser.add_argument("--keep-readme", action="store_true", help="do not write benchmarks/README.md")
+    parser.add_argument(
+        "--only", default=",".join(SUITES), help="suites, comma-separated: " + ", ".join(SUITES)
+    )
+    parser.add_argument(
+        "--keep-readme", action="store_true", help="do not write benchmarks/README.md"
+    )
     options = parser.parse_args(arguments)
     machine = (
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"{platform.machine()}, vectors of {BITS} bits"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python"
+        f" {platform.python_version()}, {platform.machine()}, vectors of {BITS} bits"
     )
     results: dict[str, list[Row]] = {}
     text = README.read_text() if README.exists() else "# Benchmarks\n"

@@ -1,4 +1,5 @@
-"""Where the studies put their tables: benchmarks/results/NAME.md as shown, NAME.csv with every number."""
+"""Where the studies put their tables: benchmarks/results/NAME.md as shown, NAME.csv with every
+number."""
 
 from __future__ import annotations
 
@@ -15,4 +16,6 @@ def write_results(name: str, title: str, lead: str, shown: list[Row], exact: lis
     """Write both files; all rows of one list have the same keys."""
     body = markdown_text(list(shown[0]), [[str(v) for v in row.values()] for row in shown])
     write_text(RESULTS / f"{name}.md", f"# {title}\n\n{lead}\n\n{body}")
-    write_text(RESULTS / f"{name}.csv", csv_text(list(exact[0]), [list(row.values()) for row in exact]))
+    write_text(
+        RESULTS / f"{name}.csv", csv_text(list(exact[0]), [list(row.values()) for row in exact])
+    )

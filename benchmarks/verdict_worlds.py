@@ -2,10 +2,10 @@
 
     python -m benchmarks.verdict_worlds [--runs 1000]
 
-A claim makes 12 or 54 comparisons (Table 1, a sweep), each from 3, 5 or 30 seeds. Errors are log-normal over seeds;
-what is left between two arms of a seed has a standard deviation of 10 %, or, with heavy tails, is t with 2 degrees of
-freedom and that scale. Writes benchmarks/results/verdict_worlds.md and .csv.
-"""
+A claim makes 12 or 54 comparisons (Table 1, a sweep), each from 3, 5 or 30 seeds. Errors are
+log-normal over seeds; what is left between two arms of a seed has a standard deviation of 10 %, or,
+with heavy tails, is t with 2 degrees of freedom and that scale. Writes
+benchmarks/results/verdict_worlds.md and .csv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from benchmarks.studies import write_results
 from rlploss.lab import stats
 from rlploss.paper import claims as verdicts
 
-WORLDS = {  # by what factor RLP's error is that of the baseline, in the first and second half of the comparisons
+# by what factor RLP's error is that of the baseline, in the first and second half of the
+# comparisons
+WORLDS = {
     "10 times better everywhere": (0.1, 0.1),
     "20 % better everywhere": (0.8, 0.8),
     "1 % better everywhere": (0.99, 0.99),
@@ -38,7 +40,9 @@ RULES = ("claim", "claim at equal steps", "same as published", "spread")
 WORDS = (verdicts.REPRODUCED, verdicts.UNDECIDED, verdicts.NOT_REPRODUCED)
 
 
-def claim(world: str, law: str, n: int, size: int, rng: np.random.Generator) -> list[verdicts.Placed]:
+def claim(
+    world: str, law: str, n: int, size: int, rng: np.random.Generator
+) -> list[verdicts.Placed]:
     """The comparisons of one claim in a world."""
     first, second = WORLDS[world]
     theirs = np.exp(rng.normal(size=(size, n)))
@@ -50,11 +54,14 @@ def claim(world: str, law: str, n: int, size: int, rng: np.random.Generator) -> 
 def words(world: str, law: str, n: int, size: int, runs: int, seed: int = 0) -> Counter[str]:
     """How often each word is said."""
     rng = np.random.default_rng([seed, n, size])
-    return Counter(verdicts.judge(verdicts.state(claim(world, law, n, size, rng)), None) for _ in range(runs))
+    return Counter(
+        verdicts.judge(verdicts.state(claim(world, law, n, size, rng)), None) for _ in range(runs)
+    )
 
 
 def steps_words(world: str, law: str, n: int, size: int, runs: int) -> Counter[str]:
-    """The same for a claim that holds at equal epochs (10 times better) and has this world at equal steps."""
+    """The same for a claim that holds at equal epochs (10 times better) and has this world at equal
+    steps."""
     rng = np.random.default_rng([1, n, size])
     found: Counter[str] = Counter()
     for _ in range(runs):
@@ -65,12 +72,15 @@ def steps_words(world: str, law: str, n: int, size: int, runs: int) -> Counter[s
 
 
 def published_words(shift: float, law: str, n: int, runs: int) -> Counter[str]:
-    """Agreement with a published mean ± sd of 30 seeds from a world that is `shift` scales of the law away."""
+    """Agreement with a published mean ± sd of 30 seeds from a world that is `shift` scales of the
+    law away."""
     rng = np.random.default_rng([2, n])
     found: Counter[str] = Counter()
     for _ in range(runs):
         ours, theirs = LAWS[law](rng, (1, n))[0] + shift, LAWS[law](rng, (1, 30))[0]
-        found[stats.against_published(ours, float(theirs.mean()), float(theirs.std(ddof=1)))[0]] += 1
+        found[
+            stats.against_published(ours, float(theirs.mean()), float(theirs.std(ddof=1)))[0]
+        ] += 1
     return found
 
 
@@ -85,7 +95,9 @@ def rows(runs: int) -> list[Row]:
     """One row for each world, law, number of seeds and comparisons; shares in percent."""
     made: list[Row] = []
 
-    def add(rule: str, world: str, law: str, n: int, size: int, found: Counter[str], wrong: str) -> None:
+    def add(
+        rule: str, world: str, law: str, n: int, size: int, found: Counter[str], wrong: str
+    ) -> None:
         shares = {word: f"{100 * count / runs:.1f}" for word, count in found.most_common()}
         told = ", ".join(f"{word} {share}" for word, share in shares.items())
         bad = f"{100 * found[wrong] / runs:.1f}" if wrong else "–"
@@ -106,15 +118,26 @@ def rows(runs: int) -> list[Row]:
             for size in SIZES:
                 for world in WORLDS:
                     wrong = (
-                        verdicts.NOT_REPRODUCED if world in TRUE - {"1 % better everywhere"} else verdicts.REPRODUCED
+                        verdicts.NOT_REPRODUCED
+                        if world in TRUE - {"1 % better everywhere"}
+                        else verdicts.REPRODUCED
                     )
                     wrong = "" if world == "1 % better everywhere" else wrong
                     add("claim", world, law, n, size, words(world, law, n, size, runs), wrong)
             for world in ("20 % better everywhere", "better nowhere: equal"):
                 wrong = verdicts.GONE if world in TRUE else verdicts.REPRODUCED
-                add("claim at equal steps", world, law, n, 12, steps_words(world, law, n, 12, runs), wrong)
+                add(
+                    "claim at equal steps",
+                    world,
+                    law,
+                    n,
+                    12,
+                    steps_words(world, law, n, 12, runs),
+                    wrong,
+                )
             for shift, wrong in ((0.0, "different"), (0.5, ""), (2.0, "same")):
-                # Heavy tails have no standard deviation to be away by: only equality has a truth there.
+                # Heavy tails have no standard deviation to be away by: only equality has a truth
+                # there.
                 wrong = wrong if law == "normal" or not shift else ""
                 add(
                     "same as published",
@@ -139,16 +162,25 @@ def main() -> None:
     runs = parser.parse_args().runs
     found = rows(runs)
     rates = {
-        rule: max(float(r["wrong, %"]) for r in found if r["rule"] == rule and r["wrong, %"] != "–") for rule in RULES
+        rule: max(float(r["wrong, %"]) for r in found if r["rule"] == rule and r["wrong, %"] != "–")
+        for rule in RULES
     }
     worst = ", ".join(f"{rule} {rate:.1f} %" for rule, rate in rates.items())
-    write_results("verdict_worlds", "Verdicts in made-up worlds", LEAD.format(runs=runs, worst=worst), found, found)
+    write_results(
+        "verdict_worlds",
+        "Verdicts in made-up worlds",
+        LEAD.format(runs=runs, worst=worst),
+        found,
+        found,
+    )
 
 
-LEAD = """`python -m benchmarks.verdict_worlds` simulates {runs} claims in each world and counts the words (of a spread,
-a fifth of that). “Wrong” is the share of the word that contradicts the truth; undecided is never wrong. A world that is
-1 % better is truly better, and no difference worth the name (5 %): neither word is wrong there. The largest share of a
-wrong word over all worlds, by rule: {worst}."""
+LEAD = """\
+`python -m benchmarks.verdict_worlds` simulates {runs} claims in each world and counts the words
+(of a spread, a fifth of that). “Wrong” is the share of the word that contradicts the truth;
+undecided is never wrong. A world that is 1 % better is truly better, and no difference worth
+the name (5 %): neither word is wrong there. The largest share of a wrong word over all worlds,
+by rule: {worst}."""
 
 if __name__ == "__main__":
     main()

@@ -2,9 +2,9 @@
 
 python -m benchmarks.walk [loss] [fit] [reproduce] [compare]
 
-Each call runs in a process of its own, after every module has been imported, so that only what the call itself enters
-counts. Functions that numba has compiled are not seen by a profiler; those that this call made it load are counted too.
-"""
+Each call runs in a process of its own, after every module has been imported, so that only what the
+call itself enters counts. Functions that numba has compiled are not seen by a profiler; those that
+this call made it load are counted too."""
 
 from __future__ import annotations
 
@@ -51,7 +51,16 @@ def fit(_: Path) -> Call:
 
 def reproduce(folder: Path) -> Call:
     """One table of the paper at the smallest scale."""
-    options = ["--datasets", "linear", "--scale", "smoke", "--workers", "inline", "--out", str(folder / "out")]
+    options = [
+        "--datasets",
+        "linear",
+        "--scale",
+        "smoke",
+        "--workers",
+        "inline",
+        "--out",
+        str(folder / "out"),
+    ]
     return lambda: command("reproduce", "table1", *options)
 
 
@@ -60,7 +69,16 @@ def compare(folder: Path) -> Call:
     rows = [f"{i % 7},{i * i % 11},{'ab'[i % 2]},{i % 7 + i * i % 11}" for i in range(60)]
     table = folder / "table.csv"
     table.write_text("\n".join(["u,v,w,y", *rows]))
-    options = ["--splits", "2", "--steps", "10", "--workers", "inline", "--out", str(folder / "out")]
+    options = [
+        "--splits",
+        "2",
+        "--steps",
+        "10",
+        "--workers",
+        "inline",
+        "--out",
+        str(folder / "out"),
+    ]
     return lambda: command("compare", str(table), "--target", "y", *options)
 
 
@@ -75,11 +93,14 @@ def command(*arguments: str) -> None:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = cli.run(arguments)
     if code:
-        raise SystemExit(f"rlploss {' '.join(arguments)} ended with code {code}:\n{said.getvalue()}")
+        raise SystemExit(
+            f"rlploss {' '.join(arguments)} ended with code {code}:\n{said.getvalue()}"
+        )
 
 
 def walk(name: str) -> dict[str, list[str]]:
-    """Run one call and return the functions entered of each module, both in the order of first entry."""
+    """Run one call and return the functions entered of each module, both in the order of first
+    entry."""
     modules = []
     for found in pkgutil.walk_packages([str(SOURCE)], "rlploss.", onerror=lambda name: None):
         with contextlib.suppress(ImportError):  # of an extra that is not installed
@@ -96,7 +117,9 @@ def walk(name: str) -> dict[str, list[str]]:
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        ours = code.co_filename.startswith(str(SOURCE)) and code.co_filename.endswith(".py")  # not a template
+        ours = code.co_filename.startswith(str(SOURCE)) and code.co_filename.endswith(
+            ".py"
+        )  # not a template
         if event == "call" and ours and not code.co_name.startswith("<"):
             enter(module_name(code.co_filename), code.co_qualname)
 
@@ -124,8 +147,17 @@ def module_name(path: str) -> str:
 
 def compiled(modules: list[Any]) -> list[tuple[str, Any]]:
     """Functions that numba has compiled or loaded so far, each with its module."""
-    found = [value for module in modules for value in vars(module).values() if getattr(value, "signatures", None)]
-    return [(module_name(f.py_func.__code__.co_filename), f.py_func) for f in found if hasattr(f, "py_func")]
+    found = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if getattr(value, "signatures", None)
+    ]
+    return [
+        (module_name(f.py_func.__code__.co_filename), f.py_func)
+        for f in found
+        if hasattr(f, "py_func")
+    ]
 
 
 def main(arguments: list[str]) -> int:
@@ -135,7 +167,9 @@ def main(arguments: list[str]) -> int:
         return 0
     found = {}
     for name in arguments or WALKS:
-        done = subprocess.run([sys.executable, "-m", "benchmarks.walk", "--one", name], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.walk", "--one", name], capture_output=True, text=True
+        )
         if done.returncode:
             sys.exit(f"the walk {name} failed:\n{done.stderr}")
         found[name] = json.loads(done.stdout.splitlines()[-1])
@@ -144,8 +178,13 @@ def main(arguments: list[str]) -> int:
         print("".join(f"  {module} ({len(functions)})\n" for module, functions in modules.items()))
     print("| one | modules | at most | functions |\n|---|---|---|---|")
     for name, modules in found.items():
-        print(f"| {name} | {len(modules)} | {LIMITS[name] or ''} | {sum(map(len, modules.values()))} |")
-    return int(any(len(modules) > (LIMITS[name] or len(modules)) for name, modules in found.items()))
+        print(
+            f"| {name} | {len(modules)} | {LIMITS[name] or ''} |"
+            f" {sum(map(len, modules.values()))} |"
+        )
+    return int(
+        any(len(modules) > (LIMITS[name] or len(modules)) for name, modules in found.items())
+    )
 
 
 if __name__ == "__main__":

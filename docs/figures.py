@@ -1,4 +1,5 @@
-"""The figures of the site and of the README, light and dark: from numbers computed here, or from docs/results.
+"""The figures of the site and of the README, light and dark: from numbers computed here, or from
+docs/results.
 
 python docs/figures.py [DIRECTORY]
 """
@@ -7,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,10 +24,21 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from rlploss import MSE, RLP, Adam, Problem, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit_fleet, seeded
-from rlploss.compare.survey_report import ratios_drawing
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    Problem,
+    ProjectionBank,
+    RegressionNet,
+    Steps,
+    balanced_subsets,
+    fit_fleet,
+    seeded,
+)
 from rlploss.lab import figures as lab
 from rlploss.paper.studies import ARMS
+from rlploss.survey.report import ratios_drawing
 
 HERE = Path(__file__).parent
 INK = {"light": "#222222", "dark": "#dddddd"}
@@ -35,12 +46,23 @@ LABEL, PREDICTION, THIRD = "#1f77b4", "#e07b39", "#6a9f58"
 
 
 @contextmanager
-def figure(path: Path, columns: int = 1, size: tuple[float, float] = (6.4, 3.4)) -> Iterator[list[Axes]]:
-    """Axes without a background, in the ink of the file's theme; the same numbers give the same bytes."""
+def figure(
+    path: Path, columns: int = 1, size: tuple[float, float] = (6.4, 3.4)
+) -> Iterator[list[Axes]]:
+    """Axes without a background, in the ink of the file's theme; the same numbers give the same
+    bytes.
+    """
     ink = INK[path.stem.rpartition("-")[2]]
     names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style = {**dict.fromkeys(names, ink), "svg.hashsalt": "rlploss", "svg.fonttype": "none", "font.size": 10,
-             "axes.spines.top": False, "axes.spines.right": False, "font.family": "sans-serif"}  # fmt: skip
+    style = {
+        **dict.fromkeys(names, ink),
+        "svg.hashsalt": "rlploss",
+        "svg.fonttype": "none",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.family": "sans-serif",
+    }
     with plt.rc_context(style):
         shown, axes = plt.subplots(1, columns, figsize=size, squeeze=False, layout="constrained")
         yield list(axes[0])
@@ -73,7 +95,13 @@ def planes(path: Path) -> None:
         for _ in range(25):
             rows = g.choice(60, 8, replace=False)
             for v, color in ((label, LABEL), (prediction, PREDICTION)):
-                many.plot(ends, np.polyval(np.polyfit(x[rows], v[rows], 1), ends), color=color, lw=0.6, alpha=0.6)
+                many.plot(
+                    ends,
+                    np.polyval(np.polyfit(x[rows], v[rows], 1), ends),
+                    color=color,
+                    lw=0.6,
+                    alpha=0.6,
+                )
         many.set_title("many subsets: their mean is RLP")
         many.set_ylim(one.get_ylim())
 
@@ -84,9 +112,12 @@ def residual(path: Path) -> None:
     r = 0.6 * x + 0.35 * np.cos(2.5 * np.pi * x)
     seen = np.polyval(np.polyfit(x, r, 1), x)
     with figure(path, 3, (8.6, 2.6)) as axes:
-        for a, values, title in zip(axes, (r, seen, r - seen),
-                                    ("the residual", "its projection: RLP sees this", "the rest: RLP is blind to it"),
-                                    strict=True):  # fmt: skip
+        for a, values, title in zip(
+            axes,
+            (r, seen, r - seen),
+            ("the residual", "its projection: RLP sees this", "the rest: RLP is blind to it"),
+            strict=True,
+        ):
             a.axhline(0, lw=0.6, color=LABEL)
             a.vlines(x, 0, values, color=PREDICTION, lw=1.5)
             a.set(ylim=(-1.05, 1.05), xticks=[], yticks=[])
@@ -94,7 +125,9 @@ def residual(path: Path) -> None:
 
 
 def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
-    """How many times faster than under MSE each direction of the residual is learned, and what theory says."""
+    """How many times faster than under MSE each direction of the residual is learned, and what
+    theory says.
+    """
     g = torch.Generator().manual_seed(0)
     X, p = torch.randn(n, d, generator=g, dtype=torch.float64), d + 1
     basis = torch.linalg.qr(torch.cat([X, torch.ones(n, 1, dtype=X.dtype)], 1))[0]
@@ -107,11 +140,23 @@ def spectrum(path: Path, n: int = 200, d: int = 5) -> None:
             axes.plot(np.arange(1, n + 1), values, color=color, label=f"M = {size}")
             axes.plot([p, n], [p * (n - size) / (size * (n - p))] * 2, "--", lw=1, color=color)
             large = torch.diag(leverage) / size + (1 - 1 / size) * hat
-            axes.plot(np.arange(1, n + 1), torch.linalg.eigvalsh(large).flip(0).numpy(), ":", lw=1.2, color=color)
+            axes.plot(
+                np.arange(1, n + 1),
+                torch.linalg.eigvalsh(large).flip(0).numpy(),
+                ":",
+                lw=1.2,
+                color=color,
+            )
         axes.axhline(1, lw=0.6, color=LABEL)
-        axes.set(yscale="log", xlabel=f"direction of the residual (the first {p} are linear)", ylim=(0.003, 3),
-                 ylabel="speed relative to MSE")  # fmt: skip
-        axes.legend(frameon=False, fontsize=8, title="dashed: mean level, dotted: large M", title_fontsize=8)
+        axes.set(
+            yscale="log",
+            xlabel=f"direction of the residual (the first {p} are linear)",
+            ylim=(0.003, 3),
+            ylabel="speed relative to MSE",
+        )
+        axes.legend(
+            frameon=False, fontsize=8, title="dashed: mean level, dotted: large M", title_fontsize=8
+        )
 
 
 SIZES = (7, 12, 20, 35, 50, 70, 85, 100)  # of 100 rows
@@ -120,7 +165,9 @@ DECAY = 0.1  # of the weights, in the dial's figure
 
 @cache
 def dial_ratios(seeds: int = 8) -> dict[str, tuple[list[float], float]]:
-    """Test error divided by that of MSE, at equal steps: of RLP by subset size, and of MSE with weight decay."""
+    """Test error divided by that of MSE, at equal steps: of RLP by subset size, and of MSE with
+    weight decay.
+    """
     n = SIZES[-1]
     truths: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
         "linear, noisy": (lambda x: x[:, :3].sum(1), 1.0),
@@ -129,8 +176,13 @@ def dial_ratios(seeds: int = 8) -> dict[str, tuple[list[float], float]]:
     }
 
     def errors(objective: MSE | RLP, decay: float = 0.0) -> np.ndarray:
-        done = fit_fleet(lambda seed: seeded(lambda: RegressionNet(5), seed), problems, objective, budget=Steps(2000),
-                         optimizer=Adam(3e-3, weight_decay=decay))  # fmt: skip
+        done = fit_fleet(
+            lambda seed: seeded(lambda: RegressionNet(5), seed),
+            problems,
+            objective,
+            budget=Steps(2000),
+            optimizer=Adam(3e-3, weight_decay=decay),
+        )
         return np.array([history.last("mse") for history in done])
 
     found: dict[str, tuple[list[float], float]] = {}
@@ -143,7 +195,10 @@ def dial_ratios(seeds: int = 8) -> dict[str, tuple[list[float], float]]:
             noisy = y[:n] + noise * torch.randn(n, 1, generator=g)
             problems.append(Problem(X[:n], noisy, validation=(X[n:], y[n:]), seed=seed))
         mse = errors(MSE(batch_size="all"))
-        objectives = [RLP(subset_size=m, n_subsets=1 if m == n else 500, subsets_per_step="all") for m in SIZES]
+        objectives = [
+            RLP(subset_size=m, n_subsets=1 if m == n else 500, subsets_per_step="all")
+            for m in SIZES
+        ]
         *rlp, decayed = [
             float(np.exp(np.mean(np.log(found_errors / mse))))
             for found_errors in (*map(errors, objectives), errors(MSE(batch_size="all"), DECAY))
@@ -155,15 +210,26 @@ def dial_ratios(seeds: int = 8) -> dict[str, tuple[list[float], float]]:
 def dial(path: Path) -> None:
     """Test error against the subset size."""
     with figure(path) as (axes,):
-        for (name, (ratio, decayed)), color in zip(dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True):
+        for (name, (ratio, decayed)), color in zip(
+            dial_ratios().items(), (LABEL, THIRD, PREDICTION), strict=True
+        ):
             axes.plot(SIZES, ratio, "o-", ms=4, color=color, label=name)
             axes.axhline(decayed, lw=1, ls="--", color=color)
         axes.axhline(1, lw=0.6, color=LABEL)
         axes.set(
-            yscale="log", xlabel=f"subset size M, of {SIZES[-1]} rows", ylabel="test error, divided by that of MSE"
+            yscale="log",
+            xlabel=f"subset size M, of {SIZES[-1]} rows",
+            ylabel="test error, divided by that of MSE",
         )
-        axes.legend(frameon=False, fontsize=8, title=f"dashed: MSE with weight decay {DECAY}", title_fontsize=8,
-                    loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # fmt: skip
+        axes.legend(
+            frameon=False,
+            fontsize=8,
+            title=f"dashed: MSE with weight decay {DECAY}",
+            title_fontsize=8,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1),
+            ncols=3,
+        )
 
 
 TONES = {  # the colour of each word that is a verdict; the others are grey
@@ -176,15 +242,23 @@ TONES = {  # the colour of each word that is a verdict; the others are grey
 
 
 def verdict_map(path: Path) -> None:
-    """A tile per claim of the paper, with the number, the sign and the colour of its verdict, from docs/results."""
+    """A tile per claim of the paper, with the number, the sign and the colour of its verdict, from
+    docs/results.
+    """
     found, across = readme.verdicts(), 5
     down = math.ceil(len(found) / across)
     with figure(path, 1, (8.6, 0.5 * down + 0.8)) as (axes,):
         for i, (name, (_, verdict)) in enumerate(found.items()):
             x, y, sign = i % across, -(i // across), readme.SIGNS.get(verdict, "–")
-            axes.add_patch(Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, "#b4b4b4"), lw=0))
+            axes.add_patch(
+                Rectangle(
+                    (x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, "#b4b4b4"), lw=0
+                )
+            )
             axes.text(x + 0.05, y + 0.5, f"{i + 1}", va="center", fontsize=7.5, color="#111111")
-            axes.text(x + 0.52, y + 0.5, name, ha="center", va="center", fontsize=7, color="#111111")
+            axes.text(
+                x + 0.52, y + 0.5, name, ha="center", va="center", fontsize=7, color="#111111"
+            )
             axes.text(x + 0.95, y + 0.5, sign, ha="right", va="center", fontsize=8, color="#111111")
         used = dict.fromkeys(verdict for _, verdict in found.values())
         keys = [Rectangle((0, 0), 1, 1, color=TONES.get(word, "#b4b4b4")) for word in used]
@@ -201,8 +275,11 @@ def verdict_map(path: Path) -> None:
         axes.axis("off")
 
 
-# What the lab draws, from the tables of docs/results: its own figures are light only, and wider than a page.
-PAPER = {"ink": lab.INK, "muted": lab.MUTED, "grid": lab.GRID} | {name: on for name, (on, _, _) in lab.STYLES.items()}
+# What the lab draws, from the tables of docs/results: its own figures are light only, and wider
+# than a page.
+PAPER = {"ink": lab.INK, "muted": lab.MUTED, "grid": lab.GRID} | {
+    name: on for name, (on, _, _) in lab.STYLES.items()
+}
 NIGHT = {"ink": "#e8eaee", "muted": "#a7adb8", "grid": "#343943"} | {
     name: on for name, (_, on, _) in lab.STYLES.items()
 }
@@ -210,9 +287,8 @@ NIGHT = {"ink": "#e8eaee", "muted": "#a7adb8", "grid": "#343943"} | {
 
 def stored(path: Path, panels: list[lab.Panel | lab.Drawing]) -> None:
     """Two panels in a row, without a background, in the colours of the file's theme."""
-    with tempfile.TemporaryDirectory() as room:
-        svg, _ = lab.save(lab.Figure(path.stem, "", "", tuple(panels), columns=2), Path(room))
-        text = svg.read_text(encoding="utf-8").replace("fill: #ffffff", "fill: none")
+    text = lab.svg(lab.Figure(path.stem, "", "", tuple(panels), columns=2))
+    text = text.replace("fill: #ffffff", "fill: none")
     if path.stem.endswith("-dark"):
         for name, colour in PAPER.items():
             text = text.replace(colour, NIGHT[name])
@@ -221,7 +297,10 @@ def stored(path: Path, panels: list[lab.Panel | lab.Drawing]) -> None:
 
 def survey(path: Path) -> None:
     """RLP beside MSE+L2 on every table of the survey: a panel for each draw."""
-    tables, means = (readme.read(readme.RESULTS / "survey" / "tables" / f"{name}.csv") for name in ("tables", "pairs"))
+    tables, means = (
+        readme.read(readme.RESULTS / "survey" / "tables" / f"{name}.csv")
+        for name in ("tables", "pairs")
+    )
 
     def shown(name: str, row: dict[str, str]) -> tuple[str, float, float, float, str]:
         return name, float(row["ratio"]), float(row["low"]), float(row["high"]), row["word"]
@@ -230,9 +309,15 @@ def survey(path: Path) -> None:
     for mean in means:
         if (mean["ours"], mean["theirs"]) == ("rlp", "mse+l2"):
             key = mean["rows"], mean["outside"]
-            found = [row for row in tables if (row["draw_rows"], row["outside"], row["half"]) == (*key, mean["half"])]
+            found = [
+                row
+                for row in tables
+                if (row["draw_rows"], row["outside"], row["half"]) == (*key, mean["half"])
+            ]
             rows = sorted((shown(row["table"], row) for row in found), key=lambda row: row[1])
-            drawn.setdefault(key, []).extend([shown(f"{mean['half']}, {len(found)} tables", mean), *rows])
+            drawn.setdefault(key, []).extend(
+                [shown(f"{mean['half']}, {len(found)} tables", mean), *rows]
+            )
     panels = list[lab.Panel | lab.Drawing]()
     for (n, outside), rows in drawn.items():
         where = ", test rows outside" if outside == "True" else ""
@@ -241,11 +326,16 @@ def survey(path: Path) -> None:
 
 
 def curves(path: Path) -> None:
-    """A figure of the paper, a row for each dataset: equal epochs and equal steps. What was not run has no panel."""
+    """A figure of the paper, a row for each dataset: equal epochs and equal steps. What was not run
+    has no panel.
+    """
     name, styles = path.stem.rpartition("-")[0], {arm.label: arm.style for arm in ARMS.values()}
     sweep = {"noise": "β", "shift": "γ"}.get(name, "")
-    marks = [row for row in readme.read(readme.PAPER / "table1.csv")
-             if row["protocol"] == "released" and row["trained_with"] in ("mse", "rlp")]  # fmt: skip
+    marks = [
+        row
+        for row in readme.read(readme.PAPER / "table1.csv")
+        if row["protocol"] == "released" and row["trained_with"] in ("mse", "rlp")
+    ]
     lines: dict[str, dict[str, list[list[float]]]] = {}
     for row in readme.read(readme.RESULTS / "paper" / "figures" / f"fig-{name}-main.csv"):
         numbers = [float(row[key]) for key in ("x", "mean", "low", "high")]
@@ -254,20 +344,35 @@ def curves(path: Path) -> None:
     def panel(title: str) -> lab.Panel:
         task, _, budget = title.rpartition(", equal ")
         marked = task.partition(" (")[0] if budget == "epochs" and not sweep else ""
-        values = [(ARMS[row["trained_with"]], row) for row in marks if readme.NAMES.get(row["dataset"]) == marked]
-        levels = [(f"{arm.label}, published", float(row["published_mean"]), arm.style) for arm, row in values]
+        values = [
+            (ARMS[row["trained_with"]], row)
+            for row in marks
+            if readme.NAMES.get(row["dataset"]) == marked
+        ]
+        levels = [
+            (f"{arm.label}, published", float(row["published_mean"]), arm.style)
+            for arm, row in values
+        ]
         return lab.Panel(
             title,
             sweep or {"steps": "optimiser steps"}.get(budget, budget),
             "test MSE",
-            tuple(lab.Line(arm, styles[arm], *np.array(rows).T) for arm, rows in lines[title].items()),
+            tuple(
+                lab.Line(arm, styles[arm], *np.array(rows).T) for arm, rows in lines[title].items()
+            ),
             x_log=budget == "steps" and not sweep,
             y_log=True,
             levels=tuple(levels),
         )
 
     pairs = Counter(title.rpartition(", ")[0] for title in lines)
-    stored(path, [panel(title) for title in sorted(lines, key=lambda title: -pairs[title.rpartition(", ")[0]])])
+    stored(
+        path,
+        [
+            panel(title)
+            for title in sorted(lines, key=lambda title: -pairs[title.rpartition(", ")[0]])
+        ],
+    )
 
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {

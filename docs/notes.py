@@ -15,12 +15,17 @@ def departures(home: str) -> str:
     for path in sorted((ROOT / "src").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         for number, said in notes(path.read_text(encoding="utf-8").splitlines()):
-            rows.append(f"| [{path.name}]({home}/blob/main/{place}#L{number}) | {said.replace('|', '&#124;')} |")
+            rows.append(
+                f"| [{path.name}]({home}/blob/main/{place}#L{number}) |"
+                f" {said.replace('|', '&#124;')} |"
+            )
     return "\n".join(rows)
 
 
 def notes(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The number of each line with a note, and the note up to the end of its sentence, comment or docstring."""
+    """The number of each line with a note, and the note up to the end of its sentence, comment or
+    docstring.
+    """
     for number, line in enumerate(lines, 1):
         before, found, after = line.partition(MARK)
         said = [after.lstrip(": ").removesuffix('"""')] if found else []

@@ -1,9 +1,12 @@
-"""Table 1 at full length in three minutes: the published numbers, ours at equal epochs, ours at equal steps.
+"""Table 1 at full length in three minutes: the published numbers, ours at equal epochs, ours at
+equal steps.
 
-Run it with `make demo`. Linear and Nonlinear have 200 epochs and 30 seeds, as in the paper; Wine and California follow
-as far as the time allows. It writes out/demo/report.html; a second run trains only what is missing. For all columns:
+Run it with `make demo`. Linear and Nonlinear have 200 epochs and 30 seeds, as in the paper; Wine
+and California follow as far as the time allows. It writes out/demo/report.html; a second run trains
+only what is missing. For all columns:
 
-    rlploss reproduce table1 fig-curves --scale paper --datasets california,wine,linear,nonlinear --out out/demo
+    rlploss reproduce table1 fig-curves --scale paper --datasets california,wine,linear,nonlinear
+    --out out/demo
 """
 
 import io
@@ -15,8 +18,9 @@ from pathlib import Path
 from rich.console import Console
 
 from rlploss._progress import duration
+from rlploss.lab.executors import parse_workers
 from rlploss.lab.run import execute, plan
-from rlploss.lab.workers import parse_workers
+from rlploss.lab.store import Store, code_version
 from rlploss.paper import measure, published, reproduce
 from rlploss.paper.request import Request
 from rlploss.paper.results import Grid, title_of
@@ -34,10 +38,13 @@ def main(out: Path = Path("out/demo"), request: Request = REQUEST) -> None:
     """Train what fits into the time, write the report, print one screen."""
     started, workers = time.monotonic(), parse_workers("local")
     asked: tuple[str, ...] = ()
-    with reproduce.open_store(out) as store:
+    with Store(out, code_version=code_version(*measure.DECIDING)) as store:
+        store.refuse_others("reproduce")
         for group in GROUPS:
             cells = cells_of(["table1"], replace(request, datasets=group))
-            cells = [c for c in cells if c.task.name in group and c.arm.protocol in ("released", "steps")]
+            cells = [
+                c for c in cells if c.task.name in group and c.arm.protocol in ("released", "steps")
+            ]
             todo = plan(cells, store, cost=expected_seconds, workers=workers)
             if asked and time.monotonic() - started + todo.expected_seconds > SECONDS:
                 continue
@@ -70,8 +77,10 @@ def screen(grid: Grid, asked: tuple[str, ...], seconds: float) -> str:
     left = [title_of(name) for group in GROUPS for name in group if name not in asked]
     n = len(grid.cells[asked[0], "released", "rlp"].seeds)
     sentences = [
-        f"{agreement.count('same')} of {len(agreement)} means are the published ones, "
-        f"{agreement.count('different')} not (Welch's test).",
+        (
+            f"{agreement.count('same')} of {len(agreement)} means are the published ones, "
+            f"{agreement.count('different')} not (Welch's test)."
+        ),
         f"Equal epochs: RLP's error is lower on {_listed(epochs, 'better')}.",
         "But an epoch has 1,000 optimiser steps for RLP and 30 to 104 for MSE.",
         f"Equal steps: lower on {_listed(steps, 'better')}, higher on {_listed(steps, 'worse')}.",
@@ -82,7 +91,9 @@ def screen(grid: Grid, asked: tuple[str, ...], seconds: float) -> str:
 
 
 def _row(*texts: str) -> str:
-    cells = [text.replace("\u00a0", " ").ljust(width) for text, width in zip(texts, COLUMNS, strict=True)]
+    cells = [
+        text.replace("\u00a0", " ").ljust(width) for text, width in zip(texts, COLUMNS, strict=True)
+    ]
     return "".join(cells).rstrip()
 
 

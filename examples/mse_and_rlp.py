@@ -1,7 +1,9 @@
-"""Train with MSE and with RLP on the Nonlinear data, and print the test error of both against optimiser steps.
+"""Train with MSE and with RLP on the Nonlinear data, and print the test error of both against
+optimiser steps.
 
-The paper compares at equal epochs: one pass over K subsets for RLP, one pass over the rows for MSE. With
-K = 1000 subsets, and 3000 rows in batches of 100, that is 1000 steps against 30. Here both take the same steps.
+The paper compares at equal epochs: one pass over K subsets for RLP, one pass over the rows for MSE.
+With K = 1000 subsets, and 3000 rows in batches of 100, that is 1000 steps against 30. Here both
+take the same steps.
 """
 
 import numpy as np
@@ -18,7 +20,9 @@ def main() -> None:
     data = load("nonlinear")
     problems = []
     for seed in range(SEEDS):
-        X, y, X_test, y_test = size_split(data, generator=np.random.default_rng(seed)).tensors(dtype=torch.float32)
+        X, y, X_test, y_test = size_split(data, generator=np.random.default_rng(seed)).tensors(
+            dtype=torch.float32
+        )
         problems.append(Problem(X, y, validation=(X_test, y_test), seed=seed))
 
     def build(seed: int) -> torch.nn.Module:
@@ -28,7 +32,12 @@ def main() -> None:
     curves = {}
     for objective in (MSE(batch_size=100), RLP.released(subset_size=100)):
         histories = fit_fleet(
-            build, problems, objective, budget=Steps(STEPS), optimizer=Adam(1e-4), evaluate_every=Steps(EVERY)
+            build,
+            problems,
+            objective,
+            budget=Steps(STEPS),
+            optimizer=Adam(1e-4),
+            evaluate_every=Steps(EVERY),
         )
         curves[objective.loss] = np.stack([h["mse"] for h in histories])
         steps, epochs = histories[0]["step"], histories[0]["epoch"]

@@ -1,4 +1,5 @@
-"""RLP in a loop of Hugging Face Accelerate: the sampler deals out subsets, and the features of a batch reach the loss.
+"""RLP in a loop of Hugging Face Accelerate: the sampler deals out subsets, and the features of a
+batch reach the loss.
 
 python examples/with_accelerate.py
 """
@@ -18,8 +19,11 @@ def train(epochs: int = 5) -> list[float]:
     X = torch.randn(600, 4, generator=g)
     y = X[:, :1].sin() + X[:, 1:2]
     accelerator = Accelerator()
-    # one subset per batch; in several processes give the sampler rank= and world_size= and prepare only the rest
-    batches = BalancedBatchSampler(len(X), 50, 60, rank=accelerator.process_index, world_size=accelerator.num_processes)
+    # one subset per batch; in several processes give the sampler rank= and world_size= and prepare
+    # only the rest
+    batches = BalancedBatchSampler(
+        len(X), 50, 60, rank=accelerator.process_index, world_size=accelerator.num_processes
+    )
     loader = DataLoader(TensorDataset(X, y), batch_sampler=batches)
     model = seeded(lambda: RegressionNet(4), 0)
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=1e-2))

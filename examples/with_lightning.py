@@ -1,4 +1,5 @@
-"""RLP in Lightning: the sampler is ours, so Lightning must not replace it (`use_distributed_sampler=False`).
+"""RLP in Lightning: the sampler is ours, so Lightning must not replace it
+(`use_distributed_sampler=False`).
 
 python examples/with_lightning.py
 """

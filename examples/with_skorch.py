@@ -17,7 +17,9 @@ from rlploss import RegressionNet, RLPLoss
 class RLPNet(NeuralNetRegressor):
     """A skorch regressor whose criterion takes (pred, target, features)."""
 
-    def get_loss(self, y_pred: Tensor, y_true: Tensor, X: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    def get_loss(
+        self, y_pred: Tensor, y_true: Tensor, X: Any = None, *args: Any, **kwargs: Any
+    ) -> Tensor:
         """Each batch is one subset; a last one with too few rows for a plane is scored by MSE."""
         if len(y_pred) <= X.shape[1] + 1:
             return nn.functional.mse_loss(y_pred, y_true)

@@ -1,4 +1,5 @@
-"""A headless Chromium driven over a pipe (the DevTools protocol), with nothing to install but the browser."""
+"""A headless Chromium driven over a pipe (the DevTools protocol), with nothing to install but the
+browser."""
 
 from __future__ import annotations
 
@@ -111,7 +112,9 @@ class Page:
 
     def evaluate(self, expression: str) -> object:
         """The value of a JavaScript expression."""
-        found = self._browser.call("Runtime.evaluate", self._session, expression=expression, returnByValue=True)
+        found = self._browser.call(
+            "Runtime.evaluate", self._session, expression=expression, returnByValue=True
+        )
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
@@ -121,20 +124,31 @@ class Page:
         return [e["params"] for e in self._browser.events if e.get("method") == method]
 
     def requests(self) -> list[str]:
-        """Every address that the page has asked for; what it carries itself (data:) is not asked for."""
+        """Every address that the page has asked for; what it carries itself (data:) is not asked
+        for."""
         urls = [e["request"]["url"] for e in self._mine("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith("data:")]
 
     def errors(self) -> list[str]:
         """Console errors, uncaught exceptions, blocked resources."""
-        logged = [e["entry"]["text"] for e in self._mine("Log.entryAdded") if e["entry"]["level"] == "error"]
+        logged = [
+            e["entry"]["text"]
+            for e in self._mine("Log.entryAdded")
+            if e["entry"]["level"] == "error"
+        ]
         thrown = [str(e["exceptionDetails"]) for e in self._mine("Runtime.exceptionThrown")]
-        told = [str(e["args"]) for e in self._mine("Runtime.consoleAPICalled") if e["type"] in ("error", "warning")]
+        told = [
+            str(e["args"])
+            for e in self._mine("Runtime.consoleAPICalled")
+            if e["type"] in ("error", "warning")
+        ]
         return logged + thrown + told
 
     def screenshot(self, path: Path) -> None:
         """The whole page as a PNG."""
         import base64
 
-        found = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True)
+        found = self._browser.call(
+            "Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True
+        )
         path.write_bytes(base64.b64decode(found["data"]))

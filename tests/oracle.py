@@ -1,9 +1,10 @@
-"""The slow, obviously correct twin: every probe subset by subset, in float64, from a pseudo-inverse.
+"""The slow, obviously correct twin: every probe subset by subset, in float64, from a
+pseudo-inverse.
 
-`pseudo_inverse` follows the rank rule of the library's contract: columns centred (with an intercept) and scaled to unit
-norm, singular values at or below max(M, p)·eps of the largest are zero; where x is rank-deficient the solution of
-minimum norm in the caller's coordinates. `exact_pseudo_inverse` is the same map in rational arithmetic.
-"""
+`pseudo_inverse` follows the rank rule of the library's contract: columns centred (with an
+intercept) and scaled to unit norm, singular values at or below max(M, p)·eps of the largest are
+zero; where x is rank-deficient the solution of minimum norm in the caller's coordinates.
+`exact_pseudo_inverse` is the same map in rational arithmetic."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def pseudo_inverse(x, intercept=False, ridge=0.0):
     unit, norm, tolerance = scaled_columns(x, intercept)
     mean = x.mean(0)
     if ridge > 0:
-        # the ones column is not penalised: centre, solve the stacked least-squares problem, put the mean back
+        # the ones column is not penalised: centre, solve the stacked least-squares problem, put the
+        # mean back
         body = unit * norm
         stacked = np.vstack([body, np.sqrt(ridge) * np.eye(d)])
         scale = np.sqrt((stacked**2).sum(0))
@@ -70,13 +72,16 @@ def pseudo_inverse(x, intercept=False, ridge=0.0):
         return np.vstack([slope, np.ones((1, M)) / M - mean @ slope])
     coordinates = s[:, None] * vt * norm  # x = u · coordinates
     if intercept:
-        coordinates = np.vstack([np.column_stack([coordinates, np.zeros(len(s))]), np.sqrt(M) * np.r_[mean, 1.0]])
+        coordinates = np.vstack(
+            [np.column_stack([coordinates, np.zeros(len(s))]), np.sqrt(M) * np.r_[mean, 1.0]]
+        )
         u = np.column_stack([u, np.ones(M) / np.sqrt(M)])
     return np.linalg.pinv(coordinates, rcond=1e-300) @ u.T  # the rank has been decided above
 
 
 def exact_pseudo_inverse(x, intercept=False, ridge=0):
-    """P in exact rational arithmetic, for x of any rank: x = C·F with C independent columns, F in echelon form."""
+    """P in exact rational arithmetic, for x of any rank: x = C·F with C independent columns, F in
+    echelon form."""
     rows = [[Fraction(float(v)) for v in row] + [Fraction(1)] * intercept for row in x]
     p = len(rows[0])
     if ridge:
@@ -123,7 +128,9 @@ def loss_and_grad(pred, target, features, subsets, probe, *, intercept=False, ri
         x = features[rows]
         inverse = None if inverse_of is None else inverse_of(x, intercept, ridge)
         Z = np.asarray(Z, dtype=np.float64)
-        value, g = value_and_grad(x, r[rows], probe, intercept=intercept, ridge=ridge, z=z, Z=Z, inverse=inverse)
+        value, g = value_and_grad(
+            x, r[rows], probe, intercept=intercept, ridge=ridge, z=z, Z=Z, inverse=inverse
+        )
         values.append(value)
         np.add.at(grad, rows, g)
     return np.mean(values), (grad / len(values)).reshape(shape), np.array(values)
@@ -146,11 +153,16 @@ def _transpose(a):
 
 def _times(a, b):
     columns = _transpose(b)
-    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in columns] for row in a]
+    return [
+        [sum(x * y for x, y in zip(row, column, strict=True)) for column in columns] for row in a
+    ]
 
 
 def _add_diagonal(a, value, n):
-    return [[v + (value if i == j and i < n else 0) for j, v in enumerate(row)] for i, row in enumerate(a)]
+    return [
+        [v + (value if i == j and i < n else 0) for j, v in enumerate(row)]
+        for i, row in enumerate(a)
+    ]
 
 
 def _echelon(a):

@@ -8,11 +8,11 @@ SEED = int(os.environ.get("RLPLOSS_TEST_SEED", "0"))
 
 
 def paired_readings(draw=0, n=80):
-    """Columns, target and truth: four quantities, each read twice; the truth is the sum of the differences.
+    """Columns, target and truth: four quantities, each read twice; the truth is the sum of the
+    differences.
 
-    Label noise is as large as the truth. A network trained with MSE fits noise along the four quantities before it has
-    found the small differences.
-    """
+    Label noise is as large as the truth. A network trained with MSE fits noise along the four
+    quantities before it has found the small differences."""
     rng = np.random.default_rng([SEED, draw])
     quantity, difference = rng.normal(size=(n, 4)), 0.4 * rng.normal(size=(n, 4))
     truth = difference.sum(1)

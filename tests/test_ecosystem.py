@@ -1,4 +1,5 @@
-"""RLP beside the tools of PyTorch, as docs/loops.md has it; tests/loss compiles it, test_distributed has DDP."""
+"""RLP beside the tools of PyTorch, as docs/loops.md has it; tests/loss compiles it,
+test_distributed has DDP."""
 
 import os
 import subprocess
@@ -33,7 +34,9 @@ def test_autocast_leaves_the_loss_in_float32():
         assert pred.dtype == torch.bfloat16
         loss = RLPLoss()(pred, Y.to(pred), X)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, RLPLoss()(pred.float(), Y.to(pred).float(), X), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        loss, RLPLoss()(pred.float(), Y.to(pred).float(), X), rtol=1e-6, atol=0
+    )
     torch.testing.assert_close(loss, exact, rtol=0.05, atol=0)
     slope = grads(net, loss)
     assert slope.isfinite().all()
@@ -91,7 +94,8 @@ def test_a_sharded_module_trains_like_a_plain_one(tmp_path):
     words = [sys.executable, "-c", FSDP, str(tmp_path / "meet")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     ranks = [
-        subprocess.Popen([*words, str(rank)], env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes) for rank in (0, 1)
+        subprocess.Popen([*words, str(rank)], env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
+        for rank in (0, 1)
     ]
     try:
         said = [rank.communicate(timeout=120) for rank in ranks]
@@ -106,7 +110,10 @@ def test_a_sharded_module_trains_like_a_plain_one(tmp_path):
 def test_planes_in_the_features_of_a_frozen_encoder():
     options = ["--data", "digits", "--labelled", "150", "--seeds", "2", "--steps", "300"]
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "frozen_encoder.py"), *options], capture_output=True, text=True, timeout=240
+        [sys.executable, str(EXAMPLES / "frozen_encoder.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if "test accuracy" in line]

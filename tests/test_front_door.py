@@ -7,9 +7,9 @@ import pytest
 
 import rlploss
 
-ROOMS = {"compare", "datasets", "distributed", "estimators", "theory"}
+ROOMS = {"compare", "datasets", "estimators", "theory"}
 EXTRAS = [
-    "PIL", "dask", "jinja2", "matplotlib", "numba", "pandas", "platformdirs", "pyarrow", "rich", "scipy", "sklearn",
+    "PIL", "dask", "jinja2", "matplotlib", "numba", "openpyxl", "pandas", "platformdirs", "pooch", "pyarrow", "rich", "scipy", "sklearn",
     "threadpoolctl", "typer",
 ]  # fmt: skip
 
@@ -33,7 +33,9 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 def python(code, *arguments, missing=()):
     """Run code in a Python in which these packages are not installed."""
     source = (WITHOUT.replace("{missing!r}", repr(set(missing))) if missing else "") + code
-    return subprocess.run([sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=120
+    )
 
 
 def test_dir_lists_public_names_only():
@@ -81,8 +83,12 @@ def test_type_checkers_see_the_names(tmp_path):
         "version: str = rlploss.__version__\n"
         "wrong: str = rlploss.fit\nobjective: str = RLP()\nrlploss.nothing\n"
     )
-    out, _, _ = mypy.run(["--strict", "--no-error-summary", "--cache-dir", str(tmp_path), str(tmp_path / "user.py")])
-    lines = [line.split(": ")[0].rpartition(":")[2] for line in out.splitlines() if "user.py" in line]
+    out, _, _ = mypy.run(
+        ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path), str(tmp_path / "user.py")]
+    )
+    lines = [
+        line.split(": ")[0].rpartition(":")[2] for line in out.splitlines() if "user.py" in line
+    ]
     assert [line for line in lines if line.isdigit()] == ["8", "9", "10"], out
 
 
@@ -114,12 +120,27 @@ TO_SKLEARN = "needs sklearn, which is not installed: pip install 'rlploss[sklear
     [
         pytest.param("import rlploss.estimators", EXTRAS, TO_SKLEARN, id="import estimators"),
         pytest.param("import rlploss; rlploss.estimators", EXTRAS, TO_SKLEARN, id="estimators"),
-        pytest.param("import rlploss; rlploss.compare", EXTRAS, "pip install 'rlploss[lab]'", id="compare"),
-        pytest.param("import rlploss; rlploss.compare", ["pandas"], "needs pandas, which is not", id="without pandas"),
-        pytest.param("import rlploss; rlploss.datasets.load('diabetes')", EXTRAS, TO_SKLEARN, id="diabetes"),
-        pytest.param("import rlploss; rlploss.datasets.load('digits')", EXTRAS, TO_SKLEARN, id="digits"),
-        pytest.param("import rlploss; rlploss.datasets.load('moons')", EXTRAS, TO_SKLEARN, id="moons"),
-        pytest.param(DIAL, ["matplotlib"], "needs matplotlib, which is not installed: pip", id="plot"),
+        pytest.param(
+            "import rlploss; rlploss.compare", EXTRAS, "pip install 'rlploss[lab]'", id="compare"
+        ),
+        pytest.param(
+            "import rlploss; rlploss.compare",
+            ["pandas"],
+            "needs pandas, which is not",
+            id="without pandas",
+        ),
+        pytest.param(
+            "import rlploss; rlploss.datasets.load('diabetes')", EXTRAS, TO_SKLEARN, id="diabetes"
+        ),
+        pytest.param(
+            "import rlploss; rlploss.datasets.load('digits')", EXTRAS, TO_SKLEARN, id="digits"
+        ),
+        pytest.param(
+            "import rlploss; rlploss.datasets.load('moons')", EXTRAS, TO_SKLEARN, id="moons"
+        ),
+        pytest.param(
+            DIAL, ["matplotlib"], "needs matplotlib, which is not installed: pip", id="plot"
+        ),
     ],
 )
 def test_a_missing_package_is_told_with_its_remedy(code, missing, sentence):
@@ -128,8 +149,12 @@ def test_a_missing_package_is_told_with_its_remedy(code, missing, sentence):
     assert sentence in done.stderr.splitlines()[-1], done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["data", "list"], ["compare", "t.csv", "--target", "y"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["data", "list"], ["compare", "t.csv", "--target", "y"]]
+)
 def test_the_command_without_its_packages_is_one_sentence(arguments):
     done = python("from rlploss.cli import main; main()", *arguments, missing=EXTRAS)
-    sentence = "rlploss: the command needs typer, which is not installed: pip install 'rlploss[lab]'\n"
+    sentence = (
+        "rlploss: the command needs typer, which is not installed: pip install 'rlploss[lab]'\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)

@@ -33,7 +33,15 @@ def test_autoencoder_is_the_papers() -> None:
 
 
 def test_lenet_is_the_papers() -> None:
-    expected = ["conv 1-6 (5, 5)", "tanh", "average pool 2", "conv 6-16 (5, 5)", "tanh", "average pool 2", "flatten"]
+    expected = [
+        "conv 1-6 (5, 5)",
+        "tanh",
+        "average pool 2",
+        "conv 6-16 (5, 5)",
+        "tanh",
+        "average pool 2",
+        "flatten",
+    ]
     expected += ["linear 400-120", "tanh", "linear 120-84", "tanh", "linear 84-10"]
     assert described(LeNet5()) == expected
     assert described(LeNet5(output="sigmoid")) == [*expected, "sigmoid"]
@@ -68,7 +76,10 @@ def test_seeded_depends_on_the_seed_and_not_on_global_state() -> None:
     ("build", "message"),
     [
         (lambda: RegressionNet(0), "n_features must be at least 1, got 0"),
-        (lambda: LeNet5(output="sigmod"), "output must be one of .* got 'sigmod'; did you mean \"sigmoid\""),
+        (
+            lambda: LeNet5(output="sigmod"),
+            "output must be one of .* got 'sigmod'; did you mean \"sigmoid\"",
+        ),
         (lambda: seeded(lambda: RegressionNet(2), -1), "seed must be at least 0, got -1"),
     ],
 )

@@ -15,26 +15,37 @@ import rlploss
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "rlploss"
 
-# Arrows go one way: a room, or a file beside the rooms, may import itself, the helpers, and what is named beside it.
-TOOL = {"loss", "distributed", "training", "models"}
-LAB = TOOL | {"datasets", "lab", "tracking"}
+# Arrows go one way: a room, or a file beside the rooms, may import itself, the helpers, and what is
+# named beside it.
+TOOL = {"loss", "training", "models"}
+LAB = TOOL | {"datasets", "lab"}
 MAY_IMPORT = {
     "loss": set(),
     "models": set(),
     "theory": {"loss"},
-    "distributed": {"loss"},
-    "training": {"loss", "distributed"},
-    "tracking": {"training", "distributed"},
+    "training": {"loss"},
     "estimators": TOOL,
     "datasets": set(),
     "lab": LAB,
     "paper": LAB | {"theory"},
     "compare": LAB | {"estimators"},
-    "cli": LAB | {"paper", "compare", "estimators"},
+    "survey": LAB | {"estimators", "compare"},
+    "cli": LAB | {"paper", "compare", "survey", "estimators"},
 }
 # Inside these two a file may import only what stands before it.
 FILES = {
-    "loss": ("subsets", "factors", "planes", "quadratic", "mixup", "functional", "module", "bank", "sampler"),
+    "loss": (
+        "subsets",
+        "factors",
+        "planes",
+        "quadratic",
+        "mixup",
+        "functional",
+        "two_speed",
+        "module",
+        "bank",
+        "sampler",
+    ),
     "training": (
         "rows",
         "objectives",
@@ -53,25 +64,65 @@ FILES = {
         "fit",
     ),
 }
-HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_values", "_version"}
+HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_torch", "_values", "_version"}
 OUTSIDE = {"torch", "numpy", "filelock"}  # packages that are always there; torch brings filelock
 KERNEL = {"numba", "llvmlite"}  # numba brings llvmlite
-HEAVY = {"sklearn", "scipy", "pandas", "matplotlib", "jinja2", "typer", "rich", "platformdirs", "joblib", "dask"}
+HEAVY = {
+    "sklearn",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "jinja2",
+    "typer",
+    "rich",
+    "platformdirs",
+    "pooch",
+    "requests",
+    "openpyxl",
+    "joblib",
+    "dask",
+}
 
 LINES_PER_FILE = 400
-# Of Python, at most: what is there now. The design asks for 2,600 (training), 6,800 (tool) and 16,500.
-LINES = {
-    "loss": 2_089,
-    "training": 3_502,
-    "tool": 8_444,  # loss, training, estimators, and everything beside the rooms
-    "everything": 18_995,
+# Files that were longer before lines were at most 100 columns wide: none may be added.
+LONG = {
+    "compare/answer.py",
+    "compare/comparison.py",
+    "compare/read.py",
+    "compare/report.py",
+    "compare/train.py",
+    "estimators/cv.py",
+    "lab/store.py",
+    "loss/bank.py",
+    "loss/factors.py",
+    "paper/sections.py",
+    "paper/studies.py",
+    "training/objectives.py",
+}  # fmt: skip
+# At most so many statements (docstrings left out). A limit is lowered when it becomes true, and
+# never raised; the goals are: loss 1,200, training 2,050, estimators and compare 2,000 together,
+# survey 400, datasets 600, lab 950, paper 1,200, cli 400, everything 9,500.
+STATEMENTS = {
+    "loss": 1_200,
+    "training": 2_167,
+    "estimators": 745,
+    "compare": 2_053,
+    "survey": 379,
+    "datasets": 668,
+    "lab": 1_334,
+    "paper": 1_199,
+    "cli": 431,
+    "everything": 11_104,
 }
 
 
 def modules():
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), ast.parse(path.read_text())
+        yield (
+            ".".join(parts[:-1] if parts[-1] == "__init__" else parts),
+            ast.parse(path.read_text()),
+        )
 
 
 def room_of(module):
@@ -104,7 +155,8 @@ def imported(tree, *, top_level=False):
 
 
 def between_rooms():
-    """(module, what it imports of rlploss) for all rooms; the front door itself may import everything."""
+    """(module, what it imports of rlploss) for all rooms; the front door itself may import
+    everything."""
     for module, tree in modules():
         if module not in ("rlploss", "rlploss._api"):
             for name in imported(tree):
@@ -125,7 +177,9 @@ def test_arrows_between_rooms_go_one_way():
 @pytest.mark.parametrize("room", FILES)
 def test_arrows_inside_a_room_go_one_way(room):
     order = FILES[room]
-    assert {path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"} == set(order), "state the order"
+    assert {path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"} == set(order), (
+        "state the order"
+    )
     wrong = []
     for module, name in between_rooms():
         if room_of(module) == room_of(name) == room and module != f"rlploss.{room}":
@@ -143,7 +197,8 @@ def test_a_rooms_private_names_stay_in_it():
     wrong = [
         f"{module} imports {name}"
         for module, name in between_rooms()
-        if room_of(module) != room_of(name) and any(is_private(part) for part in name.split(".")[2:])
+        if room_of(module) != room_of(name)
+        and any(is_private(part) for part in name.split(".")[2:])
     ]
     for module, tree in modules():
         modules_here = {}  # names that stand for a module of another room in this one
@@ -154,7 +209,11 @@ def test_a_rooms_private_names_stay_in_it():
                     if is_module(full) and room_of(full) != room_of(module):
                         modules_here[alias.asname or alias.name] = full
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and is_private(node.attr):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and is_private(node.attr)
+            ):
                 full = modules_here.get(node.value.id)
                 wrong += [f"{module} uses {full}.{node.attr}"] if full else []
     assert not wrong, wrong
@@ -164,33 +223,46 @@ def test_the_core_needs_torch_and_numpy_only():
     wrong = []
     for module, tree in modules():
         room = room_of(module)
-        if room in {"estimators", "datasets", "lab", "paper", "compare", "cli"}:
+        if room in {"estimators", "datasets", "lab", "paper", "compare", "survey", "cli"}:
             continue
-        allowed = {"rlploss", *OUTSIDE, *sys.stdlib_module_names, *(KERNEL if room == "training" else ())}
+        allowed = {
+            "rlploss",
+            *OUTSIDE,
+            *sys.stdlib_module_names,
+            *(KERNEL if room == "training" else ()),
+        }
         wrong += [f"{module} imports {name}" for name in imported(tree, top_level=True)
                   if name.split(".")[0] not in allowed]  # fmt: skip
     assert not wrong, wrong
 
 
-def n_lines(*paths):
-    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
-    return sum(len(file.read_text().splitlines()) for file in files)
+def n_statements(path):
+    total = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        total += isinstance(node, ast.stmt)
+        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        total -= documented and bool(ast.get_docstring(node))
+    return total
 
 
 def test_no_file_is_too_long():
-    long = {str(path.relative_to(PACKAGE)): n_lines(path) for path in PACKAGE.rglob("*.py")}
-    assert not {name: lines for name, lines in long.items() if lines > LINES_PER_FILE}
+    lines = {
+        path.relative_to(PACKAGE).as_posix(): len(path.read_text().splitlines())
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {name for name, n in lines.items() if n > LINES_PER_FILE} <= LONG
 
 
-@pytest.mark.parametrize("room", LINES)
+@pytest.mark.parametrize("room", STATEMENTS)
 def test_rooms_stay_small(room):
-    tool = [PACKAGE / "loss", PACKAGE / "training", PACKAGE / "estimators", *PACKAGE.glob("*.py")]
-    paths = {"tool": tool, "everything": [PACKAGE]}.get(room, [PACKAGE / room])
-    assert n_lines(*paths) <= LINES[room]
+    folder = PACKAGE if room == "everything" else PACKAGE / room
+    assert sum(map(n_statements, folder.rglob("*.py"))) <= STATEMENTS[room]
 
 
 def test_public_names_resolve():
-    assert rlploss.__all__ == sorted(set(rlploss.__all__), key=lambda name: (not name.isupper(), name))
+    assert rlploss.__all__ == sorted(
+        set(rlploss.__all__), key=lambda name: (not name.isupper(), name)
+    )
     for name in rlploss.__all__:
         assert getattr(rlploss, name).__doc__, f"{name} has no docstring"
     assert (PACKAGE / "py.typed").exists()
@@ -201,7 +273,9 @@ def documents():
     yield pytest.param(ROOT / "README.md", id="README.md")
     for path in sorted((ROOT / "docs").rglob("*.md")):
         if "```python\n" in path.read_text():
-            yield pytest.param(path, id=path.relative_to(ROOT / "docs").as_posix(), marks=pytest.mark.slow)
+            yield pytest.param(
+                path, id=path.relative_to(ROOT / "docs").as_posix(), marks=pytest.mark.slow
+            )
 
 
 RUNNER = """
@@ -241,12 +315,18 @@ def test_docstring_examples():
 
 
 @pytest.mark.parametrize(
-    "room", [rlploss, rlploss.compare, rlploss.datasets, rlploss.estimators], ids=lambda m: m.__name__
+    "room",
+    [rlploss, rlploss.compare, rlploss.datasets, rlploss.estimators],
+    ids=lambda m: m.__name__,
 )
 def test_every_public_name_has_an_example(room):
     """But for exceptions and warnings, which one meets."""
     public = {name: getattr(room, name) for name in room.__all__}
-    without = [name for name, value in public.items() if ">>> " not in value.__doc__ and not is_exception(value)]
+    without = [
+        name
+        for name, value in public.items()
+        if ">>> " not in value.__doc__ and not is_exception(value)
+    ]
     assert not without, without
 
 
@@ -265,7 +345,9 @@ def test_every_difference_from_the_paper_is_on_the_page_that_lists_them():
     marked = {
         path.relative_to(ROOT).as_posix()
         for path in tracked()
-        if path.suffix == ".py" and path.is_relative_to(PACKAGE) and "NOTE[DIFF]" in path.read_text()
+        if path.suffix == ".py"
+        and path.is_relative_to(PACKAGE)
+        and "NOTE[DIFF]" in path.read_text()
     }
     page = (ROOT / "docs" / "differences.md").read_text()
     assert marked, "no difference is marked at all"
@@ -308,7 +390,10 @@ def test_readme_keeps_its_promise():
 def anchors(path):
     """The anchors of a document's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", text, re.M)
+    }
 
 
 def test_links_in_documents_lead_somewhere():
@@ -321,21 +406,33 @@ def test_links_in_documents_lead_somewhere():
             ):  # site: is a file that the build writes
                 there = path.parent / target if target else path
                 assert there.exists(), f"{path.name} links to {target}"
-                if anchor and there.suffix == ".md" and "{include} _parts/commands.md" not in there.read_text():
+                if (
+                    anchor
+                    and there.suffix == ".md"
+                    and "{include} _parts/commands.md" not in there.read_text()
+                ):
                     assert anchor in anchors(there), f"{path.name} links to {target}#{anchor}"
 
 
 def test_figures_of_documents_are_drawn_by_a_command_and_have_a_dark_twin():
     drawn = ast.parse((ROOT / "docs" / "figures.py").read_text())
-    table = next(node.value for node in drawn.body if getattr(getattr(node, "target", None), "id", "") == "DRAWINGS")
+    table = next(
+        node.value
+        for node in drawn.body
+        if getattr(getattr(node, "target", None), "id", "") == "DRAWINGS"
+    )
     names = {key.value for key in table.keys}
     for path in sorted((ROOT / "docs").glob("*.md")):
         found = re.findall(
-            r"\{image\} figures/(\S+)-(light|dark)\.svg\n:class: only-(\w+).*\n:alt: (.+)", path.read_text()
+            r"\{image\} figures/(\S+)-(light|dark)\.svg\n:class: only-(\w+).*\n:alt: (.+)",
+            path.read_text(),
         )
         assert all(theme == shown for _, theme, shown, _ in found), path.name
         assert {name for name, *_ in found} <= names, path.name
-        light, dark = ([(n, alt) for n, theme, _, alt in found if theme == which] for which in ("light", "dark"))
+        light, dark = (
+            [(n, alt) for n, theme, _, alt in found if theme == which]
+            for which in ("light", "dark")
+        )
         assert light == dark, path.name
     for name in re.findall(r'(?:src|srcset)="([^"]+)"', (ROOT / "README.md").read_text()):
         assert (ROOT / name).exists(), name
@@ -346,7 +443,17 @@ def test_the_numbers_of_the_readme_are_those_of_the_results():
     text = (ROOT / "README.md").read_text()
     assert all(f"<!-- begin: {name} -->\n" in text for name in readme.BLOCKS)
     assert readme.render(text) == text, "run `python docs/readme.py`"
-    assert readme.render(text.replace("| Wine |", "| Vine |")) == text, "what stands between the markers is made anew"
+    assert readme.render(text.replace("| Wine |", "| Vine |")) == text, (
+        "what stands between the markers is made anew"
+    )
     assert [line.split(" | ")[0] for line in readme.table1().splitlines()[2:]] == [
-        f"| {name}" for name in ("California", "Wine", "Linear", "Nonlinear", "MNIST (10 seeds)", "CIFAR-10 (10 seeds)")
+        f"| {name}"
+        for name in (
+            "California",
+            "Wine",
+            "Linear",
+            "Nonlinear",
+            "MNIST (10 seeds)",
+            "CIFAR-10 (10 seeds)",
+        )
     ]

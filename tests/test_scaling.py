@@ -51,7 +51,10 @@ def test_scaled_targets_lead_back():
     from rlploss._scaling import Scaling
 
     rng = np.random.default_rng(SEED)
-    X, Y = rng.normal(size=(40, 3)) * 7 + 2, np.column_stack([rng.normal(size=40) * 1e6, np.full(40, 0.1)])
+    X, Y = (
+        rng.normal(size=(40, 3)) * 7 + 2,
+        np.column_stack([rng.normal(size=40) * 1e6, np.full(40, 0.1)]),
+    )
     scaling = Scaling.of(X, Y)
     assert_close(scaling.targets(Y) * scaling.y_scale + scaling.y_mean, Y)
     assert_close(scaling.inputs(X).std(axis=0), np.ones(3))

@@ -46,7 +46,8 @@ def test_noise_floor_scales_with_the_noise_and_is_zero_without():
 def test_noise_floor_is_infinite_at_the_papers_smallest_subset():
     assert theory.noise_floor(3, 4) == math.inf
     assert theory.noise_floor(3, 5) == 3.0
-    # Means of ever more draws do not settle: the largest single draw keeps a visible share of the sum.
+    # Means of ever more draws do not settle: the largest single draw keeps a visible share of the
+    # sum.
     small = theory.measure_noise_floor(3, 4, n_subsets=50_000, generator=generator(1))
     finite = theory.measure_noise_floor(3, 12, n_subsets=50_000, generator=generator(1))
     assert small.error / small.mean > 10 * finite.error / finite.mean
@@ -57,13 +58,25 @@ def test_the_regression_function_minimises_and_the_excess_is_quadratic():
         return lambda x: scale * (x[:, 0] + x[:, 1] ** 2)
 
     one, two = (
-        theory.measure_valley(bend(scale), 2, 12, at=(1.0,), generator=generator(3)).rises[1.0] for scale in (1.0, 2.0)
+        theory.measure_valley(bend(scale), 2, 12, at=(1.0,), generator=generator(3)).rises[1.0]
+        for scale in (1.0, 2.0)
     )
     assert one.mean > 10 * one.error
     assert two.mean == pytest.approx(4.0 * one.mean)
     none = theory.measure_valley(lambda x: 0.0 * x[:, 0], 2, 12, generator=generator(3))
     assert none.rises[1.0].mean == 0.0
     assert math.isnan(none.lowest.mean)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_linear_deviation_without_noise_costs_what_its_planes_say(seed):
+    """δ = 2x₀ is its own plane in every subset: a probe z sees (2t·z₀)², 4t² in the mean."""
+    rises = theory.measure_valley(
+        lambda x: 2.0 * x[:, 0], 3, 8, at=(0.5, 1.0, -1.0), generator=generator(seed)
+    ).rises
+    for t, exact in ((0.5, 1.0), (1.0, 4.0), (-1.0, 4.0)):
+        assert within(rises[t], exact)
+        assert rises[t].error == pytest.approx(exact * math.sqrt(2.0 / 20_000), rel=0.1)
 
 
 def test_with_noisy_labels_the_valley_is_lowest_at_the_regression_function_and_nowhere_else():
@@ -77,7 +90,8 @@ def test_with_noisy_labels_the_valley_is_lowest_at_the_regression_function_and_n
     assert within(valley.lowest, 0.0)
     assert valley.lowest.error < 0.05
     assert all(rise.mean > 4 * rise.error for rise in valley.rises.values())
-    # The scale of the noise may depend on anything, δ itself too; a minimum elsewhere would be found.
+    # The scale of the noise may depend on anything, δ itself too; a minimum elsewhere would be
+    # found.
     tied = theory.measure_valley(bend, 2, 12, noise=bend, generator=generator(4))
     assert within(tied.lowest, 0.0)
 
@@ -88,7 +102,9 @@ def test_a_deviation_at_the_origin_costs_nothing():
 
     blind = theory.measure_valley(at_zero, 2, 12, zero_share=0.2, generator=generator())
     assert blind.rises[1.0].mean == pytest.approx(0.0, abs=1e-20)
-    noisy = theory.measure_valley(at_zero, 2, 12, zero_share=0.2, noise=lambda x: x[:, 0], generator=generator())
+    noisy = theory.measure_valley(
+        at_zero, 2, 12, zero_share=0.2, noise=lambda x: x[:, 0], generator=generator()
+    )
     assert math.isnan(noisy.lowest.mean)
 
 
@@ -104,7 +120,8 @@ def test_condition_three_fails_for_symmetric_features():
 
 def test_condition_three_holds_for_very_skewed_features_and_so_does_the_conclusion_for_small_steps():
     condition = theory.measure_condition_three("skewed", 1, 2, generator=generator(7))
-    # Both values small: E[uv/(u² + v²)²] over the uniforms, by quadrature; one of them large: next to nothing.
+    # Both values small: E[uv/(u² + v²)²] over the uniforms, by quadrature; one of them large: next
+    # to nothing.
     p, u = theory.RARE, torch.linspace(0.5, 1.5, 2001, dtype=torch.float64) / math.sqrt(13 / 12)
     u, v = torch.meshgrid(u, u, indexing="ij")
     exact = (1 - p) ** 2 * (1 - p) / p * float((u * v / (u * u + v * v) ** 2).mean())
@@ -136,7 +153,11 @@ def test_step_sizes_are_what_the_parabolas_say():
     good = steps.largest_good_step
     assert left(rlp, 0.99 * good) < left(1.0, 0.99 * good)
     assert left(rlp, 1.01 * good) > left(1.0, 1.01 * good)
-    assert left(rlp, 0.999 * steps.largest_convergent_step) < 1.0 < left(rlp, 1.001 * steps.largest_convergent_step)
+    assert (
+        left(rlp, 0.999 * steps.largest_convergent_step)
+        < 1.0
+        < left(rlp, 1.001 * steps.largest_convergent_step)
+    )
 
 
 def test_the_empirical_loss_converges_where_the_definition_is_finite():
@@ -150,7 +171,9 @@ def test_coverage_of_algorithm_one_as_printed():
     printed = balanced_subsets(103, 100, 3, method="paper", generator=generator())
     # 3 rows are left over after every shuffle: with few subsets some stay out altogether.
     worst = max(
-        theory.coverage(balanced_subsets(199, 100, 2, method="paper", generator=generator(s)), 199)["missing"]
+        theory.coverage(balanced_subsets(199, 100, 2, method="paper", generator=generator(s)), 199)[
+            "missing"
+        ]
         for s in range(5)
     )
     assert worst > 0
@@ -168,6 +191,8 @@ def test_shared_planes_mean_equal_functions_on_the_rows_away_from_the_origin():
     assert theory.plane_nullity(x, 7) == 0
     x[0] = 0.0
     assert theory.plane_nullity(x, 3) == 1  # the value at the origin is free
-    assert theory.plane_nullity(x, 8) == 6  # one subset only: everything but the plane itself is free
+    assert (
+        theory.plane_nullity(x, 8) == 6
+    )  # one subset only: everything but the plane itself is free
     with pytest.raises(ValueError, match="at most 20000, got"):
         theory.plane_nullity(torch.randn(40, 2, generator=generator()), 20)

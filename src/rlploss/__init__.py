@@ -1,7 +1,7 @@
 """Random Linear Projections (RLP) loss for PyTorch.
 
-The public names stand in `_api`. They and the modules below are loaded when they are first asked for: `import rlploss`
-takes no time, and the command answers `--help` without torch.
+The public names stand in `_api`. They and the modules below are loaded when they are first asked
+for: `import rlploss` takes no time, and the command answers `--help` without torch.
 """
 
 from importlib import import_module
@@ -13,7 +13,6 @@ from rlploss._version import __version__ as __version__
 if TYPE_CHECKING:
     from rlploss import compare as compare
     from rlploss import datasets as datasets
-    from rlploss import distributed as distributed
     from rlploss import estimators as estimators
     from rlploss import theory as theory
     from rlploss._api import *  # noqa: F403 - the same names, for type checkers
@@ -33,5 +32,5 @@ else:  # hidden from type checkers, which would take every name for a public one
         raise AttributeError(f"module 'rlploss' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        modules = ["compare", "datasets", "distributed", "estimators", "theory"]
+        modules = ["compare", "datasets", "estimators", "theory"]
         return sorted([*import_module("rlploss._api").__all__, *modules, "__version__"])

@@ -40,7 +40,9 @@ def count(name: str, value: object, minimum: int = 1, maximum: int | None = None
     return int(value)
 
 
-def number(name: str, value: object, minimum: float = -math.inf, maximum: float = math.inf) -> float:
+def number(
+    name: str, value: object, minimum: float = -math.inf, maximum: float = math.inf
+) -> float:
     """Return `value` as a finite float within [minimum, maximum]."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
@@ -76,13 +78,17 @@ def warn(kind: type[Warning], text: str) -> None:
     if torch.compiler.is_compiling():
         return
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("rlploss", "torch.")):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        ("rlploss", "torch.")
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, kind, stacklevel=level)
 
 
 def pair(pred: Tensor, target: Tensor) -> None:
-    """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N, C)."""
+    """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N,
+    C).
+    """
     for name, value in (("pred", pred), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
@@ -93,11 +99,18 @@ def pair(pred: Tensor, target: Tensor) -> None:
         got = f"{tuple(pred.shape)} and {tuple(target.shape)}"
         raise ValueError(f"pred and target must have the same shape, got {got}{hint}")
     if pred.ndim not in (1, 2):
-        raise ValueError(f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it first")
+        raise ValueError(
+            f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it"
+            " first"
+        )
     if pred.ndim == 2 and pred.shape[1] == 0:
-        raise ValueError(f"pred must have at least one output column, got shape {tuple(pred.shape)}")
+        raise ValueError(
+            f"pred must have at least one output column, got shape {tuple(pred.shape)}"
+        )
     if not pred.is_floating_point() or target.is_complex():
-        raise TypeError(f"pred and target must be real floating tensors, got {pred.dtype} and {target.dtype}")
+        raise TypeError(
+            f"pred and target must be real floating tensors, got {pred.dtype} and {target.dtype}"
+        )
 
 
 def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
@@ -110,29 +123,62 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
         raise ValueError("features must have shape (N, d), got a scalar")
     flat = features if features.ndim == 2 else features.unsqueeze(-1).flatten(1)
     if flat.shape[0] == 0 or flat.shape[1] == 0:
-        raise ValueError(f"features must have at least one row and one column, got shape {tuple(features.shape)}")
+        raise ValueError(
+            f"features must have at least one row and one column, got shape {tuple(features.shape)}"
+        )
     if n_rows is not None and flat.shape[0] != n_rows:
-        wrong = f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}"
+        wrong = (
+            f"features and pred must have the same number of rows, got {flat.shape[0]} and {n_rows}"
+        )
         raise ValueError(f"{wrong}; the argument order is (pred, target, features)")
     return flat
 
 
+def row_weights(name: str, weight: Tensor, n_rows: int, *, values: bool = True) -> Tensor:
+    """Return weights of rows [N] in float64, none below 0 and one above; `values=False` skips a
+    look at the numbers.
+    """
+    if not isinstance(weight, Tensor) or weight.shape != (n_rows,):
+        got: object = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        raise ValueError(f"{name} must have shape ({n_rows},), one per row, got {got}")
+    weight = weight.detach().to(torch.float64)
+    if not values:
+        return weight
+    finite(**{name: weight})
+    low, high = float(weight.min()), float(weight.max())
+    if low < 0 or high == 0:
+        got = f"values from {low:g} to {high:g}"
+        raise ValueError(f"{name} must hold numbers of at least 0, one of them above 0, got {got}")
+    return weight
+
+
 def n_different(n_rows: int, subset_size: int) -> int:
-    """Return min(C(N, M), 2⁶³): how many subsets there are, without the cost of numbers that no plan can reach."""
+    """Return min(C(N, M), 2⁶³): how many subsets there are, without the cost of numbers that no
+    plan can reach.
+    """
     few = min(subset_size, n_rows - subset_size)
     return min(math.comb(n_rows, few), _COUNTLESS) if few < 63 else _COUNTLESS  # C(N, M) ≥ 2^few
 
 
 def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[int, int, int]:
     """Return N, M, K of a plan of different subsets, if there are that many."""
-    n, m, k = count("n_rows", n_rows), count("subset_size", subset_size), count("n_subsets", n_subsets)
+    n, m, k = (
+        count("n_rows", n_rows),
+        count("subset_size", subset_size),
+        count("n_subsets", n_subsets),
+    )
     if m > n:
-        raise ValueError(f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows")
+        raise ValueError(
+            f"subset_size must be at most n_rows = {n}, got {m}; take smaller subsets or more rows"
+        )
     if n >= 1 << 31:
         raise ValueError(f"n_rows must be below 2**31, got {n}; draw from a part of the rows")
     total = n_different(n, m)
     if total < min(k, _COUNTLESS):
-        wrong = f"n_subsets must be at most {total}, the number of different subsets of {m} out of {n} rows, got {k}"
+        wrong = (
+            f"n_subsets must be at most {total}, the number of different subsets of {m} out of {n}"
+            f" rows, got {k}"
+        )
         raise ValueError(f"{wrong}; ask for at most {total}")
     if k * m >= 1 << 48:
         wrong = f"n_subsets * subset_size must be below 2**48 to fit in memory, got {k} * {m}"
@@ -150,13 +196,25 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
     return value
 
 
-def subset_plan(subsets: Tensor, n_rows: int, draw_from: str = "train", *, values: bool = True) -> None:
-    """A plan [K, M] of row numbers, which leaves rows to draw from; `values=False` skips a look at the numbers."""
+def subset_plan(
+    subsets: Tensor, n_rows: int, draw_from: str = "train", *, values: bool = True
+) -> None:
+    """A plan [K, M] of row numbers, which leaves rows to draw from; `values=False` skips a look at
+    the numbers.
+    """
     if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
-        got = f"{tuple(subsets.shape)} {subsets.dtype}" if isinstance(subsets, Tensor) else type(subsets).__name__
-        raise ValueError(f"subsets must be an int64 tensor of shape (K, M), got {got}; see balanced_subsets")
+        got = (
+            f"{tuple(subsets.shape)} {subsets.dtype}"
+            if isinstance(subsets, Tensor)
+            else type(subsets).__name__
+        )
+        raise ValueError(
+            f"subsets must be an int64 tensor of shape (K, M), got {got}; see balanced_subsets"
+        )
     if subsets.shape[0] == 0 or subsets.shape[1] == 0:
-        raise ValueError(f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}")
+        raise ValueError(
+            f"subsets must hold at least one subset of one row, got shape {tuple(subsets.shape)}"
+        )
     outside(draw_from, subsets.shape[1], n_rows)
     if not values:
         return
@@ -168,7 +226,10 @@ def subset_plan(subsets: Tensor, n_rows: int, draw_from: str = "train", *, value
         ordered = subsets.sort(dim=1).values
         again = ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]]
         if again.numel():
-            wrong = f'draw_from="outside" needs subsets that name every row once, got row {int(again[0])} twice in one'
+            wrong = (
+                'draw_from="outside" needs subsets that name every row once, got row'
+                f" {int(again[0])} twice in one"
+            )
             raise ValueError(f'{wrong}; take the row out, or use draw_from="train"')
 
 
@@ -187,18 +248,26 @@ def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: 
     n_points = (n_subsets or 1) if probe == "draw" else points.shape[0]
     if points.shape != (n_points, n_features):
         shape = f"({n_points if probe == 'draw' else 'n'}, {n_features})"
-        raise ValueError(f"probe_points must have shape {shape} to go with the features, got {tuple(points.shape)}")
+        raise ValueError(
+            f"probe_points must have shape {shape} to go with the features, got"
+            f" {tuple(points.shape)}"
+        )
 
 
 def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
     """draw_from="outside" needs at least one row that is not in the subset."""
     if draw_from == "outside" and subset_size >= n_rows:
-        wrong = f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of {n_rows} rows'
+        wrong = (
+            f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of'
+            f" {n_rows} rows"
+        )
         raise ValueError(f'{wrong}; use smaller subsets, or draw_from="train"')
 
 
 def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor:
-    """Return the numbers of subsets as int64 [k], of one or of several; `values=False` skips a look at them."""
+    """Return the numbers of subsets as int64 [k], of one or of several; `values=False` skips a look
+    at them.
+    """
     try:
         numbers = torch.as_tensor(which)
     except (TypeError, ValueError, RuntimeError):
@@ -214,7 +283,9 @@ def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor
 
 
 def finite(**tensors: Tensor | None) -> None:
-    """Refuse NaN and inf, naming the tensor and the first place. One cheap pass when all is well."""
+    """Refuse NaN and inf, naming the tensor and the first place. One cheap pass when all is
+    well.
+    """
     for name, value in tensors.items():
         if value is None or not value.is_floating_point() or math.isfinite(value.detach().sum()):
             continue
@@ -222,5 +293,8 @@ def finite(**tensors: Tensor | None) -> None:
         if bool(bad.any()):  # a sum can overflow where every number is finite
             where = tuple(int(i) for i in bad.nonzero()[0])
             number = float(value.detach()[where])
-            wrong = f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such values in all)"
+            wrong = (
+                f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such"
+                " values in all)"
+            )
             raise ValueError(f"{wrong}; clean the data or lower the learning rate")

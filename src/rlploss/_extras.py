@@ -1,4 +1,4 @@
-"""One guard for packages that only some rooms need."""
+"""Check for optional packages, and say how to install the missing ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.util
 
 
 class MissingExtra(ImportError):
-    """A package of an extra is not installed; the message says how to install it."""
+    """Raised when a package of an extra is not installed; the message says how to install it."""
 
 
 def missing(*modules: str) -> list[str]:
-    """Which of these packages are not installed.
+    """Return those of the packages that are not installed.
 
     >>> missing("math", "no_such_package")
     ['no_such_package']
@@ -19,16 +19,18 @@ def missing(*modules: str) -> list[str]:
 
 
 def need(extra: str, what: str, *modules: str) -> None:
-    """Refuse with the remedy where a package that `what` needs is missing. Call it before the first import of one.
+    """Raise MissingExtra if a package that `what` needs is missing. Call it before importing one.
 
     >>> need("lab", "this example", "math")
     """
     for module in missing(*modules):
-        raise MissingExtra(f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'")
+        raise MissingExtra(
+            f"{what} needs {module}, which is not installed: pip install 'rlploss[{extra}]'"
+        )
 
 
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # an import hook that refuses it
+    except ImportError:  # an import hook refuses it
         return False

@@ -1,10 +1,11 @@
-"""Files that are there whole or not at all, and locks that die with their holder. The same for every room."""
+"""Files that are there whole or not at all, and locks that die with their holder. The same for
+every room.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,21 +15,21 @@ from filelock import FileLock, Timeout
 
 PART = ".part"  # ends the names of files that are being written
 
-# torch's default generator is one for all threads: who seeds it holds this until it is as it was.
-GENERATOR = threading.RLock()
-if hasattr(os, "register_at_fork"):  # not on Windows; in a child the threads that held it are gone
-    os.register_at_fork(after_in_child=GENERATOR._at_fork_reinit)  # type: ignore[attr-defined]  # as logging does
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when the block ends well: a reader sees the old one or the new one.
+    """Open a file that takes the place of `path` when the block ends well: a reader sees the old
+    one or the new one.
 
     What processes that were killed in the middle have left beside it is removed.
     """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no plain file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=PART)
+    handle, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=PART
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -36,9 +37,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # for the sentence that names it
         raise
     if os.name == "posix":  # make the new name itself durable
         folder = os.open(path.parent, os.O_RDONLY)
@@ -60,7 +63,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
-    """Take the lock of this name, waiting so long at most; None if another process holds it. `release()` gives it back.
+    """Take the lock of this name, waiting so long at most; None if another process holds it.
+    `release()` gives it back.
 
     The system releases it when its holder dies; the file stays.
     """
@@ -70,13 +74,27 @@ def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
     return held if held.is_locked else None
 
 
+def refuse_links_out(directory: Path) -> None:
+    """Refuse a directory in which a link leads out of it: what is written there must stay there."""
+    home = os.path.realpath(directory)
+    for path in Path(home).rglob("*"):
+        target = os.path.realpath(path)
+        if os.path.commonpath([home, target]) != home:
+            raise ValueError(
+                f"{path} is a link out of the directory, to {target}; remove it, since results are"
+                " written to this directory only"
+            )
+
+
 def _sweep(path: Path) -> None:
     """Remove what processes that were killed while they wrote this file have left."""
     start = f".{path.name}."
     # Elsewhere a process cannot be asked whether it lives.
     for name in os.listdir(path.parent) if os.name == "posix" else ():
         if name.startswith(start) and name.endswith(PART):
-            with suppress(PermissionError, OverflowError, ValueError):  # it lives, or this is no process's
+            with suppress(
+                PermissionError, OverflowError, ValueError
+            ):  # it lives, or this is no process's
                 try:
                     os.kill(int(name[len(start) :].partition("-")[0]), 0)
                 except ProcessLookupError:

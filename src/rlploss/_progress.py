@@ -1,4 +1,6 @@
-"""Progress with time left: one line that is rewritten on a terminal, plain lines now and then when piped."""
+"""Progress with time left: one line that is rewritten on a terminal, plain lines now and then when
+piped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 class Progress:
     """How far a run is. `remaining` is the time left in seconds as the pace so far predicts.
 
-    >>> tell = lambda state: print(f"{state.step} of {state.total_steps}")  # for fit(..., progress=tell)
+    >>> # for fit(..., progress=tell)
+    >>> tell = lambda state: print(f"{state.step} of {state.total_steps}")
     """
 
     step: int
@@ -34,10 +37,13 @@ ProgressFunction = Callable[[Progress], None]
 class ProgressLine:
     """Shows how much of `total` is done, and the time left; `label` says what it is.
 
-    On a terminal the line is rewritten a few times a second, elsewhere a line is written every `every` seconds.
+    On a terminal the line is rewritten a few times a second, elsewhere a line is written every
+    `every` seconds.
     """
 
-    def __init__(self, total: float, *, stream: IO[str] | None = None, every: float = 10.0, done: float = 0.0) -> None:
+    def __init__(
+        self, total: float, *, stream: IO[str] | None = None, every: float = 10.0, done: float = 0.0
+    ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
         self._every = 0.25 if self._terminal else every
@@ -58,7 +64,13 @@ class ProgressLine:
             return
         self.due, left = clock + self._every, self.remaining(done, clock)
         share = f"{done / self._total:4.0%}" if self._total else "    "
-        ending = ", done" if done >= self._total else f", {duration(left)} left" if math.isfinite(left) else ""
+        ending = (
+            ", done"
+            if done >= self._total
+            else f", {duration(left)} left"
+            if math.isfinite(left)
+            else ""
+        )
         text = f"{share} {label}{ending}"
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
@@ -80,14 +92,22 @@ class ProgressLine:
 
 
 class Reporter:
-    """Tells how many of all steps are done: to a function, as a line on standard error, or (False) nobody."""
+    """Tells how many of all steps are done: to a function, as a line on standard error, or (False)
+    nobody.
+    """
 
     def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
         self._function = progress if callable(progress) else None
         self._line = ProgressLine(total, stream=sys.stderr if progress is True else io.StringIO())
         self._total, self._done = total, 0
         # When the next report is wanted.
-        self.due = self._line.due if progress is True else self._line.started if self._function else math.inf
+        self.due = (
+            self._line.due
+            if progress is True
+            else self._line.started
+            if self._function
+            else math.inf
+        )
 
     def add(self, steps: int, *, resumed: bool = False) -> None:
         """So many steps more are done; steps of an earlier sitting took no time here."""
@@ -127,5 +147,7 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Print text as it stands: brackets are no markup, numbers get no colours, and no line is broken."""
+    """Print text as it stands: brackets are no markup, numbers get no colours, and no line is
+    broken.
+    """
     console.print(text, markup=False, highlight=False, soft_wrap=True)

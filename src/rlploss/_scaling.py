@@ -1,4 +1,4 @@
-"""Standardised columns and targets: one rule for columns that do not vary."""
+"""Standardise columns and targets, with one rule for columns that do not vary."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 def is_constant(mean: Any, spread: Any) -> Any:
-    """Whether columns do not vary: their spread is no more than the rounding of their mean. Arrays or tensors."""
+    """Return whether columns, arrays or tensors, vary no more than their mean is rounded."""
     return spread <= _ROUNDING * abs(mean)
 
 
 def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Array]:
-    """Return mean [d] and standard deviation [d] of columns [n, d] in float64; a column that does not vary has scale 1.
+    """Return mean [d] and standard deviation [d] of columns [n, d] in float64; a column that does
+    not vary has scale 1.
 
     `weight` [n] weighs the rows.
 
     >>> mean_and_scale(np.array([[1.0, 0.1], [3.0, 0.1]]))
     (array([2. , 0.1]), array([1., 1.]))
     """
-    found = np.asarray(columns, dtype=np.float64)
+    values = np.asarray(columns, dtype=np.float64)
     # Squares of 1e200 would overflow. Division by a power of two rounds nothing.
-    top = np.exp2(np.frexp(np.maximum(found.max(axis=0), -found.min(axis=0)))[1] - 1)
-    centred = found / top
+    top = np.exp2(np.frexp(np.maximum(values.max(axis=0), -values.min(axis=0)))[1] - 1)
+    centred = values / top
     mean = np.average(centred, axis=0, weights=weight)
     centred -= mean
     correction = np.average(centred, axis=0, weights=weight)  # the rounding of a sum over many rows
@@ -41,7 +42,7 @@ def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Ar
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What is subtracted and divided by; a column that does not vary is only centred."""
+    """Means and scales of inputs and targets; a column that does not vary is only centred."""
 
     x_mean: Array  # [d]
     x_scale: Array  # [d]
@@ -50,19 +51,22 @@ class Scaling:
 
     @classmethod
     def of(cls, X: Array, Y: Array | None = None, weight: Array | None = None) -> Scaling:
-        """Scaling to mean 0 and standard deviation 1 of X [n, d] and Y [n, C]; None: Y stays as it is."""
+        """Return the scaling of X [n, d] and Y [n, C] to mean 0 and standard deviation 1.
+
+        With Y None, targets stay as they are.
+        """
         y = (np.zeros(1), np.ones(1)) if Y is None else mean_and_scale(Y, weight)
         return cls(*mean_and_scale(X, weight), *y)
 
     @classmethod
     def none(cls, n_features: int) -> Scaling:
-        """Scaling that leaves X [n, d] and Y [n, C] as they are."""
+        """Return a scaling that leaves X [n, d] and Y [n, C] as they are."""
         return cls(np.zeros(n_features), np.ones(n_features), np.zeros(1), np.ones(1))
 
     def inputs(self, X: Array) -> Array:
-        """Scaled columns [n, d]."""
+        """Return scaled columns [n, d]."""
         return (X - self.x_mean) / self.x_scale
 
     def targets(self, Y: Array) -> Array:
-        """Scaled targets [n, C]."""
+        """Return scaled targets [n, C]."""
         return (Y - self.y_mean) / self.y_scale

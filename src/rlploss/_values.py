@@ -1,4 +1,6 @@
-"""Settings as values: small, frozen, checked when made, printed as code, turned into JSON and back."""
+"""Settings as values: small frozen objects that check themselves, print as the code that makes
+them, and turn into JSON and back.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +31,34 @@ class Value:
     """A frozen dataclass that prints as the code that makes it, and turns into JSON and back."""
 
     def __init_subclass__(cls) -> None:
-        """Note the class under its name, for the way back from JSON."""
+        """Register the class under its name, so that `from_json` finds it."""
         super().__init_subclass__()
         _KINDS[cls.__name__] = cls
 
     def __repr__(self) -> str:
-        """The code that makes this value: arguments without a name first, defaults left out."""
+        """Return the code that makes this value: positional arguments first, defaults left out."""
         parts: list[str] = []
         for place, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]  # all are dataclasses
             value = getattr(self, field.name)
             if field.default is dataclasses.MISSING or value != field.default:
-                text = function_name(value) if isinstance(value, type | FunctionType | partial) else repr(value)
+                text = (
+                    function_name(value)
+                    if isinstance(value, type | FunctionType | partial)
+                    else repr(value)
+                )
                 parts.append(f"{field.name}={text}" if place or field.kw_only else text)
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data, with the class under "kind"; a function becomes a description of it."""
+        """Return all fields as plain data, the class as "kind", and functions as descriptions."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]  # as above
-        return {"kind": type(self).__name__} | {field.name: plain(getattr(self, field.name)) for field in fields}
+        return {"kind": type(self).__name__} | {
+            field.name: plain(getattr(self, field.name)) for field in fields
+        }
 
 
 def plain(value: Any) -> Any:
-    """A value, or a tuple of them, as `to_json` gives it; a function by its description, others as they are."""
+    """Return a value, or a tuple of values, as JSON data; anything else is returned as it is."""
     if isinstance(value, Value):
         return value.to_json()
     if isinstance(value, tuple):
@@ -59,9 +67,10 @@ def plain(value: Any) -> Any:
 
 
 def from_json(data: Any, *, functions: bool = True) -> Any:
-    """The value that `to_json` described, or the values of a list; a function must still be there, and unchanged.
+    """Return the value that `to_json` described; a function must still exist, unchanged.
 
-    Loading a function runs the module it is in: `functions=False` refuses them, for data that somebody else wrote.
+    Loading a function runs the module that defines it. `functions=False` refuses functions; use it
+    for data that somebody else wrote.
     """
     if isinstance(data, list):
         return tuple(from_json(item, functions=functions) for item in data)
@@ -69,11 +78,24 @@ def from_json(data: Any, *, functions: bool = True) -> Any:
         return data
     if "where" in data:
         if not functions:
-            raise ValueError(f"{data.get('function')} is not loaded: functions are refused here; make the value anew")
+            raise ValueError(
+                f"{data.get('function')} is not loaded: functions are refused here; make the value"
+                " anew"
+            )
         return function_from_json(data)
-    known = {name: kind for name, kind in _KINDS.items() if "__dataclass_fields__" in vars(kind) and name[0] != "_"}
+    known = {
+        name: kind
+        for name, kind in _KINDS.items()
+        if "__dataclass_fields__" in vars(kind) and name[0] != "_"
+    }
     kind = known[one_of("kind", data.get("kind"), known)]
-    return kind(**{name: from_json(item, functions=functions) for name, item in data.items() if name != "kind"})
+    return kind(
+        **{
+            name: from_json(item, functions=functions)
+            for name, item in data.items()
+            if name != "kind"
+        }
+    )
 
 
 def positive(name: str, value: object) -> float:
@@ -88,28 +110,35 @@ def positive(name: str, value: object) -> float:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """How a function, or an object that can be called, is shown."""
+    """Return the name under which a callable is shown."""
     if isinstance(function, partial):
         return f"partial of {function_name(function.func)}"
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def loaded_by_path(function: Callable[..., Any]) -> bool:
-    """Whether a function is in a file that `load_file` has loaded, which no import would find."""
+    """Return whether `load_file` loaded the function; such a function cannot be imported."""
     return str(getattr(function, "__module__", "")).startswith(_LOADED)
 
 
 def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
-    """Where a function is, its name and a digest of its source; "where" is None if it cannot be found again.
+    """Return the name of a function, where it is defined, and a digest of its source.
 
-    An object that can be called is named as its class with (), where a class without arguments makes the same again.
+    "where" is None if the function could not be found again. A callable object is described as
+    `Class()` if calling its class without arguments makes an equal object.
     """
     name = function_name(function)
     shown: Any = function
-    if not _has_source(function) and not isinstance(function, partial) and _is_made_by(type(function), function):
+    if (
+        not _has_source(function)
+        and not isinstance(function, partial)
+        and _is_made_by(type(function), function)
+    ):
         shown, name = type(function), f"{name}()"
     where: str | None = None
-    if (_has_source(shown) or inspect.isbuiltin(shown)) and "<" not in name:  # <lambda>, or f.<locals>.g
+    if (
+        _has_source(shown) or inspect.isbuiltin(shown)
+    ) and "<" not in name:  # <lambda>, or f.<locals>.g
         where = shown.__module__
         spec = getattr(sys.modules.get(where), "__spec__", None)
         lost = spec is None or spec.origin is None or loaded_by_path(shown)
@@ -123,7 +152,7 @@ def _has_source(function: object) -> bool:
 
 
 def _is_made_by(kind: type, function: Callable[..., Any]) -> bool:
-    """Whether the class without arguments makes an object like this one."""
+    """Return whether calling the class without arguments makes an equal object."""
     try:
         return _digest(kind()) == _digest(function)
     except Exception:  # a class of anyone's own
@@ -131,23 +160,33 @@ def _is_made_by(kind: type, function: Callable[..., Any]) -> bool:
 
 
 def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
-    """The function that `function_to_json` described."""
+    """Return the function that `function_to_json` described."""
     name, where = data["function"], data["where"]
     if where is None:
-        raise ValueError(f"{name} cannot be loaded: only functions at the top of a module or file can; name it there")
-    function: Any = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        raise ValueError(
+            f"{name} cannot be loaded: only functions at the top of a module or file can; name it"
+            " there"
+        )
+    function: Any = (
+        load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    )
     for part in name.removesuffix("()").split("."):
         function = getattr(function, part, None)
     if not callable(function):
-        raise ValueError(f"{name} must be a function in {where}, got none; put it back, or make the value anew")
+        raise ValueError(
+            f"{name} must be a function in {where}, got none; put it back, or make the value anew"
+        )
     function = function() if name.endswith("()") else function
     if _digest(function) != data["source"]:
-        raise ValueError(f"{name} in {where} must be as it was when the value was made, but its source has changed")
+        raise ValueError(
+            f"{name} in {where} must be as it was when the value was made, but its source has"
+            " changed"
+        )
     return function  # type: ignore[no-any-return]  # callable, as checked
 
 
 def load_file(path: Path) -> Any:
-    """The module in a Python file, loaded once under a name made of its path."""
+    """Return the module in a Python file. It is loaded once, under a name made from its path."""
     name = _LOADED + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -164,16 +203,22 @@ def load_file(path: Path) -> Any:
 
 
 def _digest(function: Callable[..., Any]) -> str:
-    """A digest of the source, or of the printed form where there is no source."""
+    """Return a digest of the source, or of the printed form if there is no source."""
     shown: Any = function.func if isinstance(function, partial) else function
     described = _has_source(shown)
     try:
         text = textwrap.dedent(inspect.getsource(shown if described else type(shown)))
     except (OSError, TypeError):
         text = ""
-    if inspect.isfunction(shown):  # what it holds of the function around it, and its defaults
-        cells = [cell.cell_contents for cell in shown.__closure__ or () if cell != CellType()]  # not empty
-        simple = [value for value in (*cells, *(shown.__defaults__ or ())) if isinstance(value, int | float | str)]
+    if inspect.isfunction(shown):  # values it closes over, and its defaults
+        cells = [
+            cell.cell_contents for cell in shown.__closure__ or () if cell != CellType()
+        ]  # not empty
+        simple = [
+            value
+            for value in (*cells, *(shown.__defaults__ or ()))
+            if isinstance(value, int | float | str)
+        ]
         text += repr(simple) if simple else ""
     if not described or isinstance(function, partial):
         held = getattr(function, "__dict__", {}).items()

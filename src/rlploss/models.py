@@ -1,4 +1,6 @@
-"""The four networks of section D.1 of the paper, a multilayer perceptron of any size, and what joins networks."""
+"""Networks: the four of section D.1 of the paper, a multilayer perceptron, and sums and means of
+networks.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, one_of
-from rlploss._files import GENERATOR
+from rlploss._torch import borrow_generators
 
 Network = TypeVar("Network", bound=nn.Module)
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 
 
 def _head(output: str) -> dict[str, nn.Module]:
-    """What follows the last linear layer: nothing, the paper's sigmoid, or the released soft-max."""
+    """Return the layer after the last linear one: none, the paper's sigmoid, or a soft-max."""
     one_of("output", output, ("logits", "sigmoid", "softmax"))
     if output == "sigmoid":
         return {"sig1": nn.Sigmoid()}
@@ -36,7 +38,11 @@ class RegressionNet(nn.Sequential):
 
     def __init__(self, n_features: int, n_outputs: int = 1, *, hidden: int = 32) -> None:
         first = nn.Linear(count("n_features", n_features), count("hidden", hidden))
-        super().__init__(OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(hidden, count("n_outputs", n_outputs))))
+        super().__init__(
+            OrderedDict(
+                fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(hidden, count("n_outputs", n_outputs))
+            )
+        )
 
 
 class Autoencoder(nn.Sequential):
@@ -50,15 +56,20 @@ class Autoencoder(nn.Sequential):
 
     def __init__(self, n_features: int, *, latent: int = 32) -> None:
         first = nn.Linear(count("n_features", n_features), count("latent", latent))
-        super().__init__(OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(latent, n_features), sig1=nn.Sigmoid()))
+        super().__init__(
+            OrderedDict(
+                fc1=first, relu1=nn.ReLU(), fc2=nn.Linear(latent, n_features), sig1=nn.Sigmoid()
+            )
+        )
 
 
 class LeNet5(nn.Sequential):
-    """LeNet-5 for ten classes: two 5×5 convolutions and three linear layers, tanh throughout, average pooling by 2.
+    """LeNet-5 for ten classes: two 5×5 convolutions and three linear layers, tanh throughout,
+    average pooling by 2.
 
-    Input [B, 1, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, 10]. `output` is what follows
-    the last layer: `"logits"` for cross entropy, `"sigmoid"` in the paper's network for RLP, `"softmax"` in the
-    released code for both losses.
+    Input [B, 1, 32, 32] (28×28 digits are zero-padded by 2 on each side), output [B, 10]. `output`
+    is what follows the last layer: `"logits"` for cross entropy, `"sigmoid"` in the paper's network
+    for RLP, `"softmax"` in the released code for both losses.
 
     >>> LeNet5()(torch.zeros(5, 1, 32, 32)).shape
     torch.Size([5, 10])
@@ -86,16 +97,23 @@ class LeNet5(nn.Sequential):
 class MoonsNet(nn.Sequential):
     """The Moons classifier: 2 → 50 → ReLU → 50 → ReLU → 2.
 
-    Input and output [B, 2]. `output` is what follows the last layer: `"logits"` for cross entropy, `"sigmoid"` in
-    the paper's network for RLP and in the released code for both losses, `"softmax"` for a distribution.
+    Input and output [B, 2]. `output` is what follows the last layer: `"logits"` for cross entropy,
+    `"sigmoid"` in the paper's network for RLP and in the released code for both losses, `"softmax"`
+    for a distribution.
 
     >>> MoonsNet(output="softmax")(torch.zeros(5, 2)).shape
     torch.Size([5, 2])
     """
 
     def __init__(self, *, hidden: int = 50, output: str = "logits") -> None:
-        first, second, last = nn.Linear(2, count("hidden", hidden)), nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
-        layers = OrderedDict(fc1=first, relu1=nn.ReLU(), fc2=second, relu2=nn.ReLU(), fc3=last, **_head(output))
+        first, second, last = (
+            nn.Linear(2, count("hidden", hidden)),
+            nn.Linear(hidden, hidden),
+            nn.Linear(hidden, 2),
+        )
+        layers = OrderedDict(
+            fc1=first, relu1=nn.ReLU(), fc2=second, relu2=nn.ReLU(), fc3=last, **_head(output)
+        )
         super().__init__(layers)
 
 
@@ -122,7 +140,7 @@ class WeightedMean(nn.Module):
         self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
 
     def each(self, x: Tensor) -> Tensor:
-        """The predictions of every network [k, B, C]."""
+        """Return the predictions of every network [k, B, C]."""
         return torch.stack([network(x) for network in self.networks])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,27 +148,40 @@ class WeightedMean(nn.Module):
 
 
 def seeded(factory: Callable[[], Network], seed: int) -> Network:
-    """Build a module whose initial weights depend on `seed` only; the global generator stays as it was.
+    """Build a module whose initial weights depend on `seed` only; global generators do not change.
 
     >>> a, b = (seeded(lambda: RegressionNet(3), 7) for _ in range(2))
     >>> torch.equal(a.fc1.weight, b.fc1.weight)
     True
     """
     seed = count("seed", seed, minimum=0)
-    with GENERATOR, torch.random.fork_rng(devices=[]):  # torch initialises on the CPU by default
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices too
+    with borrow_generators():  # torch initialises on the CPU by default
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed would seed the other devices too
         return factory()
 
 
 def build_network(
-    n_features: int, hidden_layer_sizes: Sequence[int], n_outputs: int, *, activation: str, softmax: bool, seed: int
+    n_features: int,
+    hidden_layer_sizes: Sequence[int],
+    n_outputs: int,
+    *,
+    activation: str,
+    softmax: bool,
+    seed: int,
 ) -> nn.Sequential:
-    """A multilayer perceptron whose weights depend on `seed` only; `softmax` makes its outputs probabilities."""
+    """Build a multilayer perceptron whose weights depend on `seed` only.
+
+    `softmax` turns its outputs into probabilities.
+    """
     kind = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     sizes = [n_features, *(count("hidden_layer_sizes", size) for size in hidden_layer_sizes)]
 
     def factory() -> nn.Sequential:
         hidden = [layer for sides in pairwise(sizes) for layer in (nn.Linear(*sides), kind())]
-        return nn.Sequential(*hidden, nn.Linear(sizes[-1], n_outputs), *([nn.Softmax(dim=-1)] if softmax else []))
+        return nn.Sequential(
+            *hidden, nn.Linear(sizes[-1], n_outputs), *([nn.Softmax(dim=-1)] if softmax else [])
+        )
 
     return seeded(factory, seed)

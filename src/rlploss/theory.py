@@ -1,8 +1,8 @@
 """The paper's propositions as functions that measure.
 
-Every estimate is taken on freshly drawn features, from an explicit generator, and comes with its standard error.
-Features come from named distributions with mean 0 and variance 1 (condition (i) of Proposition 2), so that the exact
-values are known where they exist.
+Every estimate is taken on freshly drawn features, from an explicit generator, and comes with its
+standard error. Features come from named distributions with mean 0 and variance 1 (condition (i) of
+Proposition 2), so that the exact values are known where they exist.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ def _estimate(values: Tensor) -> Estimate:
     return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
 
 
-def draw_features(distribution: str, n_rows: int, n_features: int, *, generator: torch.Generator) -> Tensor:
+def draw_features(
+    distribution: str, n_rows: int, n_features: int, *, generator: torch.Generator
+) -> Tensor:
     """Return independent features [n_rows, d] with mean 0 and variance 1.
 
-    "gaussian" and "uniform" are symmetric; "skewed" is continuous, mostly small and positive, seldom large and
-    negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with probability p = `RARE`, U uniform between 0.5
-    and 1.5 and scaled to E[U²] = 1.
+    "gaussian" and "uniform" are symmetric; "skewed" is continuous, mostly small and positive,
+    seldom large and negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with
+    probability p = `RARE`, U uniform between 0.5 and 1.5 and scaled to E[U²] = 1.
     """
     _checks.one_of("distribution", distribution, DISTRIBUTIONS)
     shape = (_checks.count("n_rows", n_rows), _checks.count("n_features", n_features))
@@ -58,18 +60,25 @@ def draw_features(distribution: str, n_rows: int, n_features: int, *, generator:
 def _planes_apart(x: Tensor, residual: Tensor, **probe: Any) -> Tensor:
     """[K]: the loss of Definition 2.2, without an intercept as the paper has it, of each subset."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", _checks.HeavyTailWarning)  # heavy tails are what is measured here
+        warnings.simplefilter(
+            "ignore", _checks.HeavyTailWarning
+        )  # heavy tails are what is measured here
         nothing = torch.zeros_like(residual)
-        return rlp_loss(residual, nothing, x, probe="draw", intercept=False, reduction="none", **probe)
+        return rlp_loss(
+            residual, nothing, x, probe="draw", intercept=False, reduction="none", **probe
+        )
 
 
 def _population_values(x: Tensor, residual: Tensor, points: Tensor) -> Tensor:
     """[K]: the same for each of K points on its own block of rows."""
-    return _planes_apart(x, residual, subsets=torch.arange(len(x)).reshape(len(points), -1), probe_points=points)
+    return _planes_apart(
+        x, residual, subsets=torch.arange(len(x)).reshape(len(points), -1), probe_points=points
+    )
 
 
 def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
-    """Return RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d / (M − d − 1).
+    """Return RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d
+    / (M − d − 1).
 
     Infinite for M ≤ d + 1, where the mean of (XᵀX)⁻¹ does not exist.
 
@@ -82,9 +91,16 @@ def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
 
 
 def measure_noise_floor(
-    n_features: int, subset_size: int, *, noise: float = 1.0, n_subsets: int = 20_000, generator: torch.Generator
+    n_features: int,
+    subset_size: int,
+    *,
+    noise: float = 1.0,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
 ) -> Estimate:
-    """Return RLP at the true regression function, by drawing Gaussian subsets, probes and label noise."""
+    """Return RLP at the true regression function, by drawing Gaussian subsets, probes and label
+    noise.
+    """
     x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
     z = draw_features("gaussian", n_subsets, n_features, generator=generator)
     residual = noise * torch.randn(len(x), generator=generator, dtype=torch.float64)
@@ -92,7 +108,9 @@ def measure_noise_floor(
 
 
 class Valley(NamedTuple):
-    """RLP along h = E[Y|X] + t·δ: how much it rises above t = 0 at each t, and the t where its parabola is lowest."""
+    """RLP along h = E[Y|X] + t·δ: how much it rises above t = 0 at each t, and the t where its
+    parabola is lowest.
+    """
 
     rises: dict[float, Estimate]
     lowest: Estimate
@@ -109,11 +127,13 @@ def measure_valley(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Valley:
-    """Return L(h* + tδ) − L(h*), h* = E[Y|X] and δ = `deviation`, on the same subsets, probes and labels for every t.
+    """Return L(h* + tδ) − L(h*), h* = E[Y|X] and δ = `deviation`, on the same subsets, probes and
+    labels for every t.
 
-    Features are Gaussian. Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law; None is no noise.
-    `zero_share` of the rows are set to 0 (an atom at the origin), where planes without an intercept see nothing:
-    δ = 1{x = 0} then costs nothing, the minimiser is not unique, and `lowest` is NaN.
+    Features are Gaussian. Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law;
+    None is no noise. `zero_share` of the rows are set to 0 (an atom at the origin), where planes
+    without an intercept see nothing: δ = 1{x = 0} then costs nothing, the minimiser is not unique,
+    and `lowest` is NaN.
     """
     x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
     x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
@@ -131,9 +151,11 @@ def measure_valley(
 
 
 class ConditionThree(NamedTuple):
-    """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A = x⁺.
+    """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A
+    = x⁺.
 
-    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the least over k.
+    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the
+    least over k.
     """
 
     same: Estimate
@@ -143,13 +165,20 @@ class ConditionThree(NamedTuple):
 
 
 def measure_condition_three(
-    distribution: str, n_features: int, subset_size: int, *, n_subsets: int = 20_000, generator: torch.Generator
+    distribution: str,
+    n_features: int,
+    subset_size: int,
+    *,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
 ) -> ConditionThree:
     """Return estimates of E[a_jk a_lk] from fresh subsets."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     A = torch.linalg.pinv(x.reshape(n_subsets, subset_size, n_features))  # [n, d, M]
     squares = A.square().mean(dim=2)  # [n, d]: j = l, averaged over exchangeable rows
-    products = (A.sum(dim=2).square() - A.square().sum(dim=2)) / (subset_size * max(1, subset_size - 1))
+    products = (A.sum(dim=2).square() - A.square().sum(dim=2)) / (
+        subset_size * max(1, subset_size - 1)
+    )
     same, different = (min(map(_estimate, values.unbind(dim=1))) for values in (squares, products))
     threshold = 1.0 / n_features**2
     holds = all(mean - 4.0 * error >= threshold for mean, error in (same, different))
@@ -159,34 +188,50 @@ def measure_condition_three(
 class StepComparison(NamedTuple):
     """One gradient step of size ε on RLP against one on MSE, in the family h_θ = h* + (θ* − θ).
 
-    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², with c = 1 for MSE, and a
-    step leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for ε ≤ 1/(c + 1) if its c is at
-    least 1, and for no small ε otherwise.
+    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², with c =
+    1 for MSE, and a step leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for
+    ε ≤ 1/(c + 1) if its c is at least 1, and for no small ε otherwise.
     """
 
     curvature: Estimate  # c of RLP
-    nearer_for_small_steps: bool  # the conclusion of Proposition 2 as ε → 0, by more than four standard errors
+    nearer_for_small_steps: (
+        bool  # the conclusion of Proposition 2 as ε → 0, by more than four standard errors
+    )
     largest_good_step: float  # up to which RLP's step is the nearer one, 0 if it never is
     largest_convergent_step: float  # below which gradient descent converges on both losses
 
 
 def compare_steps(
-    distribution: str, n_features: int, subset_size: int, *, n_subsets: int = 20_000, generator: torch.Generator
+    distribution: str,
+    n_features: int,
+    subset_size: int,
+    *,
+    n_subsets: int = 20_000,
+    generator: torch.Generator,
 ) -> StepComparison:
     """Return the comparison for RLP's c = E[(zᵀx⁺1)²], measured on fresh subsets and probes."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     c, error = curvature = _estimate(_population_values(x, torch.ones_like(x[:, 0]), z))
-    return StepComparison(curvature, c - 1.0 > 4.0 * error, 1.0 / (c + 1.0) if c >= 1.0 else 0.0, 1.0 / max(c, 1.0))
+    return StepComparison(
+        curvature, c - 1.0 > 4.0 * error, 1.0 / (c + 1.0) if c >= 1.0 else 0.0, 1.0 / max(c, 1.0)
+    )
 
 
 def empirical_error(
-    n_rows: int, n_features: int, subset_size: int, *, n_samples: int = 30, generator: torch.Generator
+    n_rows: int,
+    n_features: int,
+    subset_size: int,
+    *,
+    n_samples: int = 30,
+    generator: torch.Generator,
 ) -> float:
-    """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows` rows, at h = E[Y|X].
+    """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows`
+    rows, at h = E[Y|X].
 
-    The empirical loss averages 4 random subsets per row, each with a probe drawn from the rows outside it. Where the
-    definition is infinite (M ≤ d + 1) there is nothing to converge to, and the result is NaN.
+    The empirical loss averages 4 random subsets per row, each with a probe drawn from the rows
+    outside it. Where the definition is infinite (M ≤ d + 1) there is nothing to converge to, and
+    the result is NaN.
     """
     truth = noise_floor(n_features, subset_size)
     if not math.isfinite(truth):
@@ -196,27 +241,40 @@ def empirical_error(
         x = draw_features("gaussian", n_rows, n_features, generator=generator)
         residual = torch.randn(n_rows, generator=generator, dtype=torch.float64)
         plan = balanced_subsets(n_rows, subset_size, 4 * n_rows, generator=generator)
-        value = _planes_apart(x, residual, subsets=plan, draw_from="outside", generator=generator).mean()
+        value = _planes_apart(
+            x, residual, subsets=plan, draw_from="outside", generator=generator
+        ).mean()
         squares += (float(value) / truth - 1.0) ** 2
     return math.sqrt(squares / n_samples)
 
 
 def coverage(subsets: Tensor, n_rows: int) -> dict[str, int]:
-    """Count rows that are in no subset, subsets that occur again, and the least and most appearances of a row."""
+    """Count rows that are in no subset, subsets that occur again, and the least and most
+    appearances of a row.
+    """
     counts = torch.bincount(subsets.flatten(), minlength=n_rows)
     equal = len(subsets) - len(torch.unique(subsets.sort(dim=1).values, dim=0))
-    return {"missing": int((counts == 0).sum()), "equal": equal, "least": int(counts.min()), "most": int(counts.max())}
+    return {
+        "missing": int((counts == 0).sum()),
+        "equal": equal,
+        "least": int(counts.min()),
+        "most": int(counts.max()),
+    }
 
 
 def plane_nullity(features: Tensor, subset_size: int) -> int:
-    """Return the dimension of the residuals on `features` [N, d] that change no plane of any of the C(N, M) subsets.
+    """Return the dimension of the residuals on `features` [N, d] that change no plane of any of the
+    C(N, M) subsets.
 
-    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N must be small.
+    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N
+    must be small.
     """
     x = _checks.feature_matrix(features).to(torch.float64)
     n_rows, n_features = x.shape
     if (n_subsets := math.comb(n_rows, subset_size)) > 20_000:
-        raise ValueError(f"plane_nullity lists all subsets, at most 20000, got {n_subsets}; use fewer rows")
+        raise ValueError(
+            f"plane_nullity lists all subsets, at most 20000, got {n_subsets}; use fewer rows"
+        )
     plan = torch.tensor(list(itertools.combinations(range(n_rows), subset_size)))
     pinv = torch.linalg.pinv(x[plan])  # [K, d, M]
     rows = torch.zeros(len(plan), n_features, n_rows, dtype=x.dtype)

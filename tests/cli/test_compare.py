@@ -65,7 +65,9 @@ def test_the_same_directory_resumes(capsys):
     assert run(command) == 0
     assert "3 arms × 2 splits, 3 trained already." in capsys.readouterr().err
     page = Path("out/report.html").read_bytes()
-    assert run(["report", "out"]) == 2  # that is for directories of `reproduce`, and must not overwrite this one
+    assert (
+        run(["report", "out"]) == 2
+    )  # that is for directories of `reproduce`, and must not overwrite this one
     assert "if `rlploss compare` made it, run the same command again" in capsys.readouterr().err
     assert Path("out/report.html").read_bytes() == page
 
@@ -75,9 +77,15 @@ def test_inspect(capsys):
     assert run(["inspect", "houses.csv", "--target", "price"]) == 0
     said = capsys.readouterr().out
     for words in (
-        "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task overrides.",
+        (
+            "houses.csv: 40 rows; target 'price': recognised as regression (numbers); --task"
+            " overrides."
+        ),
         "| city | category | 1 for 'Rome', 0 for 'Oslo' |",
-        "The dial: subsets of 8 rows or fewer (columns and intercept) are MSE, all rows are linear regression",
+        (
+            "The dial: subsets of 8 rows or fewer (columns and intercept) are MSE, all rows are"
+            " linear regression"
+        ),
         "tried are MSE and 13, 17, 20 rows, where settings are chosen on 20.",
     ):
         assert words in said
@@ -87,21 +95,40 @@ def test_inspect(capsys):
 
 def test_columns_that_are_dropped_are_not_taken(capsys):
     houses()
-    assert run(["compare", "houses.csv", "--target", "price", "--drop", "sold,house", *QUICK[:-2], "--quick"]) == 0
+    assert (
+        run(
+            [
+                "compare",
+                "houses.csv",
+                "--target",
+                "price",
+                "--drop",
+                "sold,house",
+                *QUICK[:-2],
+                "--quick",
+            ]
+        )
+        == 0
+    )
     assert "2 columns taken as they stand." in capsys.readouterr().err
 
 
 def test_inspect_of_a_wide_table(capsys):
-    pd.DataFrame(np.random.default_rng(0).normal(size=(10, 30)), columns=[f"c{i}" for i in range(30)]).to_csv(
-        "wide.csv", index=False
-    )
+    pd.DataFrame(
+        np.random.default_rng(0).normal(size=(10, 30)), columns=[f"c{i}" for i in range(30)]
+    ).to_csv("wide.csv", index=False)
     assert run(["inspect", "wide.csv", "--target", "c0"]) == 0
-    told = "The dial: 29 columns and 8 rows to choose settings on leave RLP no subset with more rows than columns"
+    told = (
+        "The dial: 29 columns and 8 rows to choose settings on leave RLP no subset with more rows"
+        " than columns"
+    )
     assert told in capsys.readouterr().out
 
 
 def test_inspect_knows_that_windows_of_time_begin_with_few_rows(capsys):
-    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 26)), columns=[f"c{i}" for i in range(26)])
+    table = pd.DataFrame(
+        np.random.default_rng(0).normal(size=(60, 26)), columns=[f"c{i}" for i in range(26)]
+    )
     table.assign(day=pd.date_range("2020-01-01", periods=60)).to_csv("days.csv", index=False)
     assert run(["inspect", "days.csv", "--target", "c0", "--drop", "day"]) == 0
     assert "tried are MSE and" in capsys.readouterr().out
@@ -115,7 +142,10 @@ def test_inspect_knows_that_windows_of_time_begin_with_few_rows(capsys):
         (["nothing.csv", "--target", "price"], "there is no file nothing.csv"),
         (["houses.csv", "--target", "prices"], "did you mean 'price'?"),
         (["houses.csv", "--target", "price", "--task", "ranking"], "task must be one of"),
-        (["houses.csv", "--target", "price", "--drop", "garden"], "there is no column 'garden' for --drop"),
+        (
+            ["houses.csv", "--target", "price", "--drop", "garden"],
+            "there is no column 'garden' for --drop",
+        ),
         (["houses.csv", "--target", "constant"], "the target 'constant' is constant"),
         (["houses.csv", "--target", "nothing"], "the target 'nothing' has no values"),
         (["houses.csv", "--target", "price", "--encoding", "ascii"], "is not ascii text"),
@@ -125,15 +155,33 @@ def test_inspect_knows_that_windows_of_time_begin_with_few_rows(capsys):
             ["houses.csv", "--target", "price", "--workers", "many"],
             'workers must be "inline", "local:N" or "dask:tcp://HOST:PORT"',
         ),
-        (["houses.csv", "--target", "price", "--out", "theirs"], "theirs is not empty and was not made by rlploss"),
+        (
+            ["houses.csv", "--target", "price", "--out", "theirs"],
+            "theirs is not empty and was not made by rlploss",
+        ),
         (["houses.csv", "--target", "price", "--out", "houses.csv"], "is a file, not a directory"),
         (["houses.csv", "--target", "house"], "classes, more than 20"),
         (["houses.csv"], "--target"),
-        (["houses.csv", "--target", "price", "--splits", "0"], "rlploss: --splits must be at least 2, got 0"),
-        (["houses.csv", "--target", "price", "--seed=-1"], "rlploss: --seed must be at least 0, got -1"),
-        (["houses.csv", "--target", "price", "--time-limit", "0"], "rlploss: --time-limit must be finite and at least"),
-        (["houses.csv", "--target", "price", "--max-rows", "3"], "rlploss: --max-rows must be at least 24, got 3"),
-        (["houses.csv", "--target", "price", "--steps", "0"], "rlploss: --steps must be at least 1, got 0"),
+        (
+            ["houses.csv", "--target", "price", "--splits", "0"],
+            "rlploss: --splits must be at least 2, got 0",
+        ),
+        (
+            ["houses.csv", "--target", "price", "--seed=-1"],
+            "rlploss: --seed must be at least 0, got -1",
+        ),
+        (
+            ["houses.csv", "--target", "price", "--time-limit", "0"],
+            "rlploss: --time-limit must be finite and at least",
+        ),
+        (
+            ["houses.csv", "--target", "price", "--max-rows", "3"],
+            "rlploss: --max-rows must be at least 24, got 3",
+        ),
+        (
+            ["houses.csv", "--target", "price", "--steps", "0"],
+            "rlploss: --steps must be at least 1, got 0",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys, tmp_path):

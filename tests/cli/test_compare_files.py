@@ -1,4 +1,5 @@
-"""`rlploss compare` on files as they come: every kind that can be read, every kind that is refused."""
+"""`rlploss compare` on files as they come: every kind that can be read, every kind that is
+refused."""
 
 import json
 from pathlib import Path
@@ -10,7 +11,18 @@ import pytest
 from rlploss.cli import run
 from rlploss.compare import load
 
-QUICK = ["--splits", "2", "--steps", "20", "--arms", "rlp,ridge", "--workers", "inline", "--out", "out"]
+QUICK = [
+    "--splits",
+    "2",
+    "--steps",
+    "20",
+    "--arms",
+    "rlp,ridge",
+    "--workers",
+    "inline",
+    "--out",
+    "out",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +31,8 @@ def _here(tmp_path, monkeypatch):
 
 
 def frame(n=40):
-    """What people have: an identifier, a constant, dates, categories, gaps, prices with separators."""
+    """What people have: an identifier, a constant, dates, categories, gaps, prices with
+    separators."""
     rng = np.random.default_rng(0)
     size = rng.uniform(50, 200, n).round(1)
     return pd.DataFrame(
@@ -46,7 +59,9 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize(("path", "delimiter"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t"), ("t.txt", "|")])
+@pytest.mark.parametrize(
+    ("path", "delimiter"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t"), ("t.txt", "|")]
+)
 def test_the_same_table_in_every_format(path, delimiter, capsys):
     frame().to_csv(path, index=False, sep=delimiter)
     assert run(["inspect", path, "--target", "price"]) == 0
@@ -101,10 +116,16 @@ BAD = {
     "twice.csv": (b"a,a,price\n1,2,3\n", "column names must be different, but 'a' occurs twice"),
     "latin.csv": ("città,price\n1,2\n".encode("latin-1"), "latin.csv is not utf-8 text (byte 0xe0"),
     "lists.csv": (HEAD + b'"[1, 2]",3\n"[0, 1]",5\n' * 20, "column 'a' holds lists such as [1, 2]"),
-    "class.csv": (HEAD + b"1,cheap\n2,cheap\n" * 20, "the target 'price' is one class only, always cheap"),
+    "class.csv": (
+        HEAD + b"1,cheap\n2,cheap\n" * 20,
+        "the target 'price' is one class only, always cheap",
+    ),
     "flat.csv": (HEAD + b"1,7\n2,7\n" * 20, "the target 'price' is constant, always 7"),
     "gone.csv": (HEAD + b"1,\n2,NA\n" * 20, "the target 'price' has no values"),
-    "other.csv": (b"a,prise\n1,2\n3,4\n", "there is no column 'price' for --target; did you mean 'prise'?"),
+    "other.csv": (
+        b"a,prise\n1,2\n3,4\n",
+        "there is no column 'price' for --target; did you mean 'prise'?",
+    ),
     "few.csv": (HEAD + b"".join(b"%d,%d.5\n" % (i, i * i) for i in range(9)), "at least 24 rows"),
     "rare.csv": (HEAD + b"1,x\n2,y\n" * 20 + b"3,z\n", "but class 'z' has 1"),
 }

@@ -31,7 +31,9 @@ def put_wine(cache: Path) -> list[Path]:
     return paths
 
 
-def test_list_shows_every_dataset_within_80_columns(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
+def test_list_shows_every_dataset_within_80_columns(
+    capsys: pytest.CaptureFixture[str], cache: Path
+) -> None:
     put_wine(cache)
     assert cli.run(["data", "list"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
@@ -43,7 +45,9 @@ def test_list_shows_every_dataset_within_80_columns(capsys: pytest.CaptureFixtur
             name = line.split()[0]
         rows[name] = " ".join([rows.get(name, ""), *line.split()]).strip()
     assert tuple(rows) == names()
-    assert rows["wine"].startswith("wine 6497 11 regression 0.3 MB yes UCI Machine Learning Repository")
+    assert rows["wine"].startswith(
+        "wine 6497 11 regression 0.3 MB yes UCI Machine Learning Repository"
+    )
     assert rows["california"].startswith("california 20640 8 regression 2.1 MB no 1990 U.S. census")
     assert rows["linear"].startswith("linear 6000 5 regression - not needed generated, seed 0")
     assert rows["mnist"].endswith("from its mirrors; also for reconstruction")
@@ -52,11 +56,16 @@ def test_list_shows_every_dataset_within_80_columns(capsys: pytest.CaptureFixtur
 
 def test_get_of_what_needs_no_files(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
     assert cli.run(["data", "get", "linear", "moons", "linear"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["linear: needs no files", "moons: needs no files"]
+    assert capsys.readouterr().out.splitlines() == [
+        "linear: needs no files",
+        "moons: needs no files",
+    ]
     assert not cache.exists()
 
 
-def test_get_says_what_it_has(capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_says_what_it_has(
+    capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched = []
     monkeypatch.setattr(registry, "fetch", lambda name, **options: fetched.append(name))
     assert cli.run(["data", "get", "wine", "california"]) == 0
@@ -67,7 +76,9 @@ def test_get_says_what_it_has(capsys: pytest.CaptureFixture[str], cache: Path, m
     ]
 
 
-def test_get_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_goes_on_after_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fetch(name: str, **options: object) -> None:
         if name == "wine":
             raise DatasetUnavailable("wine: no source could deliver it")
@@ -79,7 +90,9 @@ def test_get_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], monkeyp
     assert output.err == "rlploss: wine: no source could deliver it\n"
 
 
-def test_verify(capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify(
+    capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.run(["data", "verify"]) == 0  # nothing there, nothing wrong
     assert all(line.endswith(": not there") for line in capsys.readouterr().out.splitlines())
     assert cli.run(["data", "verify", "wine"]) == 1  # asked for by name, and not there
@@ -104,7 +117,10 @@ def test_verify_hashes_shared_files_once(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data", "get", "linear", "win"], "dataset name must be one of .* got 'win'; did you mean \"wine\"?"),
+        (
+            ["data", "get", "linear", "win"],
+            "dataset name must be one of .* got 'win'; did you mean \"wine\"?",
+        ),
         (["data", "verify", "cifar"], "got 'cifar'; did you mean \"cifar10\"?"),
         (["data", "get"], "Missing argument 'NAME'"),
         (["data", "fetch"], "No such command 'fetch'"),
@@ -148,7 +164,7 @@ def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
         ["--version"],
         ["--help"],
         [],
-        *([name, "--help"] for name in ("data", "reproduce", "report", "compare", "bench")),
+        *([name, "--help"] for name in ("data", "reproduce", "report", "compare")),
     ],
     ids=" ".join,
 )
@@ -158,7 +174,9 @@ def test_help_and_version_come_at_once(arguments: list[str]) -> None:
         "import sys; from rlploss import cli; cli.run(sys.argv[1:]); "
         "print([name for name in ('torch', 'numpy', 'pandas', 'sklearn') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -176,23 +194,28 @@ def test_a_fault_of_ours_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch
         cli.run(["data", "get", "wine"])
 
 
-def test_ctrl_c_is_clean(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_clean(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(name: str, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(registry, "fetch", stopped)
     assert cli.run(["data", "get", "wine"]) == 130
-    assert capsys.readouterr().err.strip() == "rlploss: stopped; this goes on: rlploss data get wine"
+    assert (
+        capsys.readouterr().err.strip() == "rlploss: stopped; this goes on: rlploss data get wine"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_in_the_middle_of_a_fetch(cache: Path, tmp_path: Path) -> None:
-    """A client that takes for ever, a real signal: no traceback, no half-written file, the client gone."""
+    """A client that takes for ever, a real signal: no traceback, no half-written file, the client
+    gone."""
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
     npm.write_text(
-        f"#!{sys.executable}\nimport os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-        "os.setsid()\ntime.sleep(600)\n"
+        f"#!{sys.executable}\nimport os, time\nopen({str(tmp_path / 'pid')!r},"
+        " 'w').write(str(os.getpid()))\nos.setsid()\ntime.sleep(600)\n"
     )
     npm.chmod(0o755)
     code = textwrap.dedent("""

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rlploss import cli
-from rlploss.compare import survey
 from rlploss.datasets import names
 from rlploss.paper.studies import ARMS, CATALOG
+from rlploss.survey import tables as survey
 
 COMMANDS = [name.split() for name in cli.EXAMPLES]
 
@@ -48,7 +48,9 @@ def test_the_first_example_of_a_table_runs_in_the_repository(monkeypatch, capsys
     assert capsys.readouterr().out.startswith("diabetes.csv: 442 rows; target 'progression'")
 
 
-@pytest.mark.parametrize(("name", "words"), [(n, w) for n, several in cli.EXAMPLES.items() for w in several])
+@pytest.mark.parametrize(
+    ("name", "words"), [(n, w) for n, several in cli.EXAMPLES.items() for w in several]
+)
 def test_examples_have_only_options_that_exist(name, words, capsys):
     cli.run([*name.split(), "--help"])
     known = capsys.readouterr().out
@@ -73,15 +75,21 @@ def test_the_list_of_data_fits_into_80_columns(capsys):
 
 
 def completed(*words):
-    """What a shell offers for the last of the words, asked as bash does, and the seconds that it waits."""
+    """What a shell offers for the last of the words, asked as bash does, and the seconds that it
+    waits."""
     asked = {
         "_RLPLOSS_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(["rlploss", *words]),
         "COMP_CWORD": str(len(words)),
     }
-    code = "import sys; from rlploss.cli import main\ntry: main()\nfinally: print({'torch', 'pandas'} & {*sys.modules})"
+    code = (
+        "import sys; from rlploss.cli import main\ntry: main()\nfinally: print({'torch', 'pandas'}"
+        " & {*sys.modules})"
+    )
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
+    )
     *found, heavy = done.stdout.splitlines()
     assert heavy == "set()"
     return found, time.perf_counter() - began
@@ -103,7 +111,6 @@ def completed(*words):
         (["inspect", "--encoding", "l"], ["latin-1"]),
         (["survey", "--half", ""], list(survey.HALVES)),
         (["survey", "--workers", "in"], ["inline"]),
-        (["survey", "--track", "m"], ["mlflow:"]),
     ],
     ids=" ".join,
 )
@@ -112,7 +119,10 @@ def test_shells_complete_commands_and_values(words, expected):
 
 
 def test_shells_complete_the_tables_of_the_survey():
-    assert {*completed("survey", "--tables", "")[0]} == {*survey.table_names(), *survey.table_names("classification")}
+    assert {*completed("survey", "--tables", "")[0]} == {
+        *survey.table_names(),
+        *survey.table_names("classification"),
+    }
 
 
 def test_completion_does_not_keep_a_shell_waiting():

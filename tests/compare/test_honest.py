@@ -1,4 +1,5 @@
-"""compare is never wrong in silence: numbers, statistics, attribution, time and groups, more columns than rows."""
+"""compare is never wrong in silence: numbers, statistics, attribution, time and groups, more
+columns than rows."""
 
 import itertools
 
@@ -42,7 +43,10 @@ def test_one_convention_for_all_columns():
     assert sorted(set(km)) == [900, 12_000, 95_418]
     assert design.said == "Numbers are read with decimal commas (7,8 is 7.8)."
     (told,) = design.warnings
-    assert "column 'km' can be read in two ways: 12.000 is taken as 12,000, as in other columns" in told
+    assert (
+        "column 'km' can be read in two ways: 12.000 is taken as 12,000, as in other columns"
+        in told
+    )
     assert "--decimal . takes it as 12" in told
 
 
@@ -55,7 +59,9 @@ def test_the_decimal_sign_can_be_given():
 
 
 def test_plain_tables_are_read_without_a_word():
-    design = make_design(table(a=[f"{i}.5" for i in range(30)], b=["1.250", "2.375", "10.125"] * 10), "y")
+    design = make_design(
+        table(a=[f"{i}.5" for i in range(30)], b=["1.250", "2.375", "10.125"] * 10), "y"
+    )
     assert (design.warnings, design.said) == ((), "")
     assert design.X[0].tolist() == [0.5, 1.25]
 
@@ -64,7 +70,8 @@ def test_what_nothing_in_the_table_decides_is_warned_about():
     design = make_design(table(b=["1,250", "2,375", "10,125"] * 10), "y")
     assert design.X[0, 0] == 1250
     assert (
-        "column 'b' can be read in two ways: 1,250 is taken as 1,250, though nothing in the table" in design.warnings[0]
+        "column 'b' can be read in two ways: 1,250 is taken as 1,250, though nothing in the table"
+        in design.warnings[0]
     )
 
 
@@ -79,12 +86,21 @@ def test_a_column_that_is_certainly_otherwise_keeps_its_own_style():
     ("options", "message"),
     [
         ({"decimal": ";"}, "--decimal must be . or , got ';'"),
-        ({"thousands": "x"}, "--thousands must be a comma, a point, a quote, space or none, got 'x'"),
+        (
+            {"thousands": "x"},
+            "--thousands must be a comma, a point, a quote, space or none, got 'x'",
+        ),
         ({"decimal": ",", "thousands": ","}, "must be different signs, got ',' twice"),
         ({"time": "when"}, "there is no column 'when' for --time"),
         ({"time": "a", "group": "a"}, "--time and --group ask for different splits"),
         ({"group": "a"}, "--group needs at least 8 groups, got 2 in 'a'; name another column"),
-        ({"time": "b"}, "--time needs dates or numbers without gaps, but in 'b' 'x' is none; correct it or leave"),
+        (
+            {"time": "b"},
+            (
+                "--time needs dates or numbers without gaps, but in 'b' 'x' is none; correct it or"
+                " leave"
+            ),
+        ),
         ({"time": "y"}, "the target 'y' cannot be the column of --time too; name another column"),
         ({"drop": ["y"]}, "the target 'y' cannot be dropped too; leave it out of --drop"),
     ],
@@ -118,13 +134,16 @@ def test_one_row_of_142_is_no_certainty():
     low, high = c.low, c.high
     assert low < -1 / 142 < high
     assert high - low >= 2 / 142
-    same = paired(classes(theirs), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
+    same = paired(
+        classes(theirs), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569
+    )
     assert same.high - same.low >= 2 / 142
     assert not same.significant
 
 
 def test_the_floor_is_that_of_the_rows():
-    """Splits that agree by chance do not make the rows tell more: the error is that of a mean over different rows."""
+    """Splits that agree by chance do not make the rows tell more: the error is that of a mean over
+    different rows."""
     rng = np.random.default_rng(SEED)
     a, b = (rng.chisquare(1, size=(4, 50)) for _ in range(2))
     a, b = a / a.mean(1, keepdims=True) * 0.81, b / b.mean(1, keepdims=True)
@@ -136,7 +155,9 @@ def test_the_floor_is_that_of_the_rows():
     far = paired(Reached(np.array([1.0, 2, 3]), list(a)), Reached(np.array([2.0, 2, 2]), list(b)), lower_is_better=True,
                  overlap=1 / 3, n_rows=200)  # fmt: skip
     logs = np.log([0.5, 1, 1.5])
-    assert error(far) == pytest.approx(logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3))  # Nadeau and Bengio's stays
+    assert error(far) == pytest.approx(
+        logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3)
+    )  # Nadeau and Bengio's stays
 
 
 def test_false_alarms_are_rare():
@@ -156,7 +177,10 @@ def test_ties_in_accuracy_go_to_the_lower_log_loss():
     right = [np.r_[np.zeros(3), np.ones(97)]] * 3
     reached = {a.name: classes(right) for a in chosen}
     for best in ("logistic", "rlp", "mse"):
-        ties = {name: Reached(r.values, r.rows, 0.1 if name == best else 0.5) for name, r in reached.items()}
+        ties = {
+            name: Reached(r.values, r.rows, 0.1 if name == best else 0.5)
+            for name, r in reached.items()
+        }
         assert answer(chosen, ties, lower_is_better=False, overlap=1 / 3).best.name == best
 
 
@@ -179,14 +203,23 @@ def bent():
     """Strongly nonlinear and noiseless: the dial stays at MSE."""
     rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, size=(300, 2))
-    return compare(X, np.sin(3 * X[:, 0]) * X[:, 1], arms=["rlp+l2", "mean"], n_splits=4, steps=400, random_state=SEED)
+    return compare(
+        X,
+        np.sin(3 * X[:, 0]) * X[:, 1],
+        arms=["rlp+l2", "mean"],
+        n_splits=4,
+        steps=400,
+        random_state=SEED,
+    )
 
 
 def test_at_the_mse_end_the_winner_has_the_name_of_mse(bent):
     stays, of = bent.dial_stays("rlp+l2")
     assert stays == of == 4
     assert bent.answer().best.name == "rlp+l2"
-    assert bent.lines()[0].startswith("Use MSE+L2 (RLP's dial stood at its MSE end in 4 of 4 splits)")
+    assert bent.lines()[0].startswith(
+        "Use MSE+L2 (RLP's dial stood at its MSE end in 4 of 4 splits)"
+    )
 
 
 def test_squared_error_on_probabilities_is_an_arm_of_its_own():
@@ -204,7 +237,12 @@ def days(n=120):
     walk = rng.normal(size=n).cumsum()
     when = pd.date_range("2020-01-01", periods=n).strftime("%Y-%m-%d")
     return pd.DataFrame(
-        {"when": when, "patient_id": np.repeat(np.arange(n // 4), 4), "a": rng.normal(size=n), "y": walk}
+        {
+            "when": when,
+            "patient_id": np.repeat(np.arange(n // 4), 4),
+            "a": rng.normal(size=n),
+            "y": walk,
+        }
     )
 
 
@@ -215,7 +253,10 @@ def test_sorted_dates_and_repeated_keys_are_warned_about():
     assert "'patient_id' looks like a key that repeats (30 values in 120 rows)" in repeated
     assert "--group patient_id keeps them together" in repeated
     assert make_design(days(), "y", time="when").warnings == ()
-    assert make_design(days().sample(frac=1, random_state=0).drop(columns="patient_id"), "y").warnings == ()
+    assert (
+        make_design(days().sample(frac=1, random_state=0).drop(columns="patient_id"), "y").warnings
+        == ()
+    )
 
 
 def test_windows_train_on_the_past_and_test_on_the_future():
@@ -261,7 +302,10 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     monkeypatch.setattr("rlploss.compare.answer.answer", spied)
     X, y = frame.drop(columns="y"), frame["y"]
     found = compare(X, y, time="when", arms=["ridge", "mean"])
-    c, differences = found.answer().lead, np.log(found.values("ridge")) - np.log(found.values("mean"))
+    c, differences = (
+        found.answer().lead,
+        np.log(found.values("ridge")) - np.log(found.values("mean")),
+    )
     assert len(found.values("ridge")) == c.n == 5
     assert set(overlaps) == {0.0}  # windows do not overlap
     assert error(c) >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
@@ -269,29 +313,39 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
     assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
     forty = frame[:40]
-    with pytest.raises(TableError, match="--time needs at least 50 rows, got 40; add rows or leave --time out"):
+    with pytest.raises(
+        TableError, match="--time needs at least 50 rows, got 40; add rows or leave --time out"
+    ):
         compare(forty.drop(columns="y"), forty["y"], time="when", arms=["ridge", "mean"])
     with pytest.raises(
-        TableError, match="--time must leave two classes to train on in every split, got one class only; name"
+        TableError,
+        match="--time must leave two classes to train on in every split, got one class only; name",
     ):
         compare(X, ["early"] * 80 + ["late"] * 40, time="when", arms=["logistic", "prior"])
     few = frame.assign(when=np.repeat([0, 1, 2], 40))
-    with pytest.raises(TableError, match="--time must leave 15 training rows and 5 test rows in every split"):
+    with pytest.raises(
+        TableError, match="--time must leave 15 training rows and 5 test rows in every split"
+    ):
         compare(few.drop(columns="y"), y, time="when", arms=["ridge", "mean"])
 
 
 def test_rows_without_a_group_are_refused():
     frame = days().assign(patient_id=[None, *[f"p{i // 4}" for i in range(119)]])
-    with pytest.raises(TableError, match="--group needs a value in every row, but 1 row has none in 'patient_id';"):
+    with pytest.raises(
+        TableError, match="--group needs a value in every row, but 1 row has none in 'patient_id';"
+    ):
         make_design(frame, "y", group="patient_id")
 
 
 def test_one_group_with_most_of_the_rows_is_refused():
-    frame = days().assign(patient_id=np.minimum(np.arange(120) // 4, 8))  # eight of 4 rows, one of 88
+    frame = days().assign(
+        patient_id=np.minimum(np.arange(120) // 4, 8)
+    )  # eight of 4 rows, one of 88
     one = Trainer.of(make_design(frame, "y", group="patient_id"))
     seed = next(seed for seed in range(99) if len(one.split(seed)[0]) == 88)
     with pytest.raises(
-        TableError, match="--group must leave two groups to train on in every split, got one that has most"
+        TableError,
+        match="--group must leave two groups to train on in every split, got one that has most",
     ):
         check_rows(one, [seed])
     assert dial_said(one)  # which `inspect` tells, whatever the groups are
@@ -306,13 +360,19 @@ def test_where_rlp_is_mse_it_is_not_trained():
     one = Trainer(X, X[:, 0], "regression")
     left, (why,) = of_use(arms.REGRESSION, one, asked=True)
     assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
-    assert why.startswith("RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows")
-    # 30 rows in a fold: 29 columns with the intercept leave one subset, of all rows, 30 columns none
+    assert why.startswith(
+        "RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows"
+    )
+    # 30 rows in a fold: 29 columns with the intercept leave one subset, of all rows, 30 columns
+    # none
     for d, kept in ((28, True), (29, False)):
         narrow = Trainer(X[:, :d], X[:, 0], "regression")
         assert any(a.is_rlp for a in of_use(arms.REGRESSION, narrow, asked=True)[0]) is kept
         assert ("tried are MSE and" in dial_said(narrow)) is kept
-    assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (arms.REGRESSION, [])
+    assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (
+        arms.REGRESSION,
+        [],
+    )
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")
     assert [a.name for a in found.contenders] == ["mse", "mean"]
@@ -338,7 +398,9 @@ def test_every_heat_doubles_the_steps_up_to_the_last(steps):
     assert (np.diff(seen) > 0).all()
     ends = [heat[-1] for heat in plan]
     assert all(after <= 2 * before for before, after in itertools.pairwise(ends))
-    assert len(set(np.diff([0, *plan[0]])[:-1])) <= 1  # even steps, which is what a fleet can be asked for
+    assert (
+        len(set(np.diff([0, *plan[0]])[:-1])) <= 1
+    )  # even steps, which is what a fleet can be asked for
 
 
 def test_a_setting_goes_on_while_its_best_lies_in_the_last_fifth():
@@ -347,7 +409,9 @@ def test_a_setting_goes_on_while_its_best_lies_in_the_last_fifth():
     level = [5, 4, 3, 2, 1, 1, 1, 1, 1, 0.998]  # less than 0.3 % better than at half the steps
     split = [runner(errors) for errors in (early, late, level)]
     assert worth_another(split, steps, 4000) == [split[1]]
-    assert worth_another([runner([np.nan] * 10), split[1]], steps, 4000) == [split[1]]  # one that diverged is over
+    assert worth_another([runner([np.nan] * 10), split[1]], steps, 4000) == [
+        split[1]
+    ]  # one that diverged is over
 
 
 def test_a_setting_that_cannot_come_to_the_best_ends():
@@ -355,7 +419,9 @@ def test_a_setting_that_cannot_come_to_the_best_ends():
     steps = np.arange(1, 11) * 100
     best = runner(np.linspace(2, 1, 10))
     for latest, goes_on in ((0.9, False), (1.1, True)):
-        errors = np.r_[[3.0 + latest] * 5, np.linspace(3 + latest, 3.0, 5)]  # it needs 2 = 2 · 1 to come to the best
+        errors = np.r_[
+            [3.0 + latest] * 5, np.linspace(3 + latest, 3.0, 5)
+        ]  # it needs 2 = 2 · 1 to come to the best
         split = [best, runner(errors)]
         assert (split[1] in worth_another(split, steps, 4000)) is goes_on
 
@@ -367,7 +433,9 @@ def test_one_that_has_ended_keeps_its_last_error():
 
 def test_settings_that_come_to_the_same_are_trained_once():
     rng = np.random.default_rng(SEED)
-    X = rng.normal(size=(30, 12))  # folds have 14 or 15 rows: 0.85 of them are no more than the 13 columns
+    X = rng.normal(
+        size=(30, 12)
+    )  # folds have 14 or 15 rows: 0.85 of them are no more than the 13 columns
     one = Trainer(X, X[:, 0], "regression")
     rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
     cell = one.cell(rlp, (0,), 10)
@@ -386,7 +454,9 @@ def test_the_dial_that_is_told_is_the_dial_that_is_tried():
     tried = sorted({setting.subset_size(len(fold), 5) or 0 for setting in rlp.settings})
     assert len(tried) == 4
     assert tried[-1] == arms.MOST_ROWS_IN_A_SUBSET
-    assert f"tried are MSE and {', '.join(f'{size:,}' for size in tried[1:])} rows" in dial_said(one)
+    assert f"tried are MSE and {', '.join(f'{size:,}' for size in tried[1:])} rows" in dial_said(
+        one
+    )
 
 
 def test_networks_that_have_not_converged_are_named(bent):
@@ -431,7 +501,9 @@ def test_the_global_random_states_stay_as_they_were():
 
 def test_windows_of_time_are_five():
     X = np.random.default_rng(0).normal(size=(120, 3))
-    with pytest.raises(ValueError, match="n_splits is for random splits, got 3; with time there are 5 windows"):
+    with pytest.raises(
+        ValueError, match="n_splits is for random splits, got 3; with time there are 5 windows"
+    ):
         compare(pd.DataFrame(X, columns=list("abt")), X[:, 0], time="t", n_splits=3)
 
 

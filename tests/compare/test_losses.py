@@ -14,8 +14,8 @@ from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
 from rlploss.compare import arms, compare, comparison
+from rlploss.lab.executors import Processes
 from rlploss.lab.text import LabError
-from rlploss.lab.workers import LocalProcesses
 
 QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
 
@@ -42,7 +42,9 @@ def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
         "value": Pointwise(squared),
         "lambda": lambda p, t: squared(p, t),
     }
-    found = compare(X, y, arms=["mse", "mean"], losses=mine, n_splits=2, steps=20, random_state=SEED)
+    found = compare(
+        X, y, arms=["mse", "mean"], losses=mine, n_splits=2, steps=20, random_state=SEED
+    )
     for name in mine:
         np.testing.assert_allclose(found.values(name), found.values("mse"), rtol=1e-4)
     assert {type(a.objective) for a in found.contenders if a.name in mine} == {Pointwise, BatchLoss}
@@ -53,7 +55,12 @@ def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
     ("losses", "options", "error", "message"),
     [
         ({"mse": squared}, {}, ValueError, "needs a name that no arm has, got 'mse'"),
-        ({"mine": 3}, {}, TypeError, "the loss 'mine' must be a function or a Pointwise or BatchLoss value"),
+        (
+            {"mine": 3},
+            {},
+            TypeError,
+            "the loss 'mine' must be a function or a Pointwise or BatchLoss value",
+        ),
         (
             {"mine": lambda p, t: p - t},
             {"workers": "local:2"},
@@ -90,17 +97,27 @@ def far_away(pred, target):
 
 def test_a_model_to_keep_that_diverges_is_an_error(monkeypatch):
     far_away.calls, far_away.most = 0, 10**9
-    found = compare(*line(), arms=["mean", "mse"], losses={"far_away": far_away}, n_splits=2, steps=20)
+    found = compare(
+        *line(), arms=["mean", "mse"], losses={"far_away": far_away}, n_splits=2, steps=20
+    )
     best = next(one for one in found.contenders if one.name == "far_away")
     monkeypatch.setattr(type(found), "answer", lambda self: type("Made", (), {"best": best}))
     far_away.most = 0
-    with pytest.raises(LabError, match=r"far_away could not be trained on all rows: .*the loss became nan"):
+    with pytest.raises(
+        LabError, match=r"far_away could not be trained on all rows: .*the loss became nan"
+    ):
         found.best_model()
 
 
 def test_a_lambda_is_not_kept_beyond_the_session(tmp_path):
     with pytest.raises(ValueError, match="a store keeps functions by name"):
-        compare(*line(), arms=["mse", "mean"], losses={"m": lambda p, t: (p - t) ** 2}, n_splits=2, out=tmp_path / "o")
+        compare(
+            *line(),
+            arms=["mse", "mean"],
+            losses={"m": lambda p, t: (p - t) ** 2},
+            n_splits=2,
+            out=tmp_path / "o",
+        )
 
 
 @pytest.fixture
@@ -109,12 +126,10 @@ def _here(tmp_path, monkeypatch):
     X, y = line()
     pd.DataFrame(X, columns=list("abc")).assign(y=y).to_csv("t.csv", index=False)
     Path("mine.py").write_text(
-        "class Cubed:\n    def __call__(self, pred, target):\n        return (pred - target).abs() ** 3\n"
-        "def quartic(pred, target):\n    return (pred - target) ** 4\n"
-        "from torch.nn.functional import smooth_l1_loss\n"
-        "constant = 3\n"
-        "class Power:\n    def __init__(self, power):\n        pass\n"
-        "def single(pred):\n    return pred\n"
+        "class Cubed:\n    def __call__(self, pred, target):\n        return (pred - target).abs()"
+        " ** 3\ndef quartic(pred, target):\n    return (pred - target) ** 4\nfrom"
+        " torch.nn.functional import smooth_l1_loss\nconstant = 3\nclass Power:\n    def"
+        " __init__(self, power):\n        pass\ndef single(pred):\n    return pred\n"
     )
     Path("other.py").write_text(Path("mine.py").read_text())
     Path("broken.py").write_text("import nothing_of_that_name\n")
@@ -133,13 +148,34 @@ def test_losses_from_a_file(capsys):
     ("losses", "message"),
     [
         (["gone.py:f"], "takes FILE.py:NAME of a file"),
-        (["mine.py:none"], "--loss mine.py:none cannot be used (LookupError: there is no 'none' in it)"),
-        (["mine.py:constant"], "(TypeError: the loss 'constant' must be a function or a Pointwise or BatchLoss value"),
-        (["mine.py:Power"], "(TypeError: Power.__init__() missing 1 required positional argument: 'power'); correct"),
+        (
+            ["mine.py:none"],
+            "--loss mine.py:none cannot be used (LookupError: there is no 'none' in it)",
+        ),
+        (
+            ["mine.py:constant"],
+            "(TypeError: the loss 'constant' must be a function or a Pointwise or BatchLoss value",
+        ),
+        (
+            ["mine.py:Power"],
+            (
+                "(TypeError: Power.__init__() missing 1 required positional argument: 'power');"
+                " correct"
+            ),
+        ),
         (["mine.py:single"], "(TypeError: BatchLoss takes a function of (pred, target, features)"),
-        (["broken.py:f"], "(ModuleNotFoundError: No module named 'nothing_of_that_name'); correct the file or name"),
+        (
+            ["broken.py:f"],
+            (
+                "(ModuleNotFoundError: No module named 'nothing_of_that_name'); correct the file or"
+                " name"
+            ),
+        ),
         (["ends.py:f"], "--loss ends.py:f cannot be used (SystemExit: 3)"),
-        (["mine.py:quartic", "other.py:quartic"], "a name that no arm has, got 'quartic'; rename it"),
+        (
+            ["mine.py:quartic", "other.py:quartic"],
+            "a name that no arm has, got 'quartic'; rename it",
+        ),
     ],
 )
 def test_bad_losses_are_one_sentence_and_exit_code_2(losses, message, capsys):
@@ -153,16 +189,30 @@ def test_bad_losses_are_one_sentence_and_exit_code_2(losses, message, capsys):
 
 @pytest.mark.usefixtures("_here")
 def test_a_loss_that_a_file_imports_from_a_library(capsys):
-    words = ["compare", "t.csv", "--target", "y", "--arms", "mse,mean", "--loss", "mine.py:smooth_l1_loss"]
+    words = [
+        "compare",
+        "t.csv",
+        "--target",
+        "y",
+        "--arms",
+        "mse,mean",
+        "--loss",
+        "mine.py:smooth_l1_loss",
+    ]
     assert run([*words, "--splits", "2", "--steps", "20"]) == 0
     said = capsys.readouterr()
     assert "workers" not in said.err
-    assert "could not be trained: smooth_l1_loss (ValueError: a Pointwise function must return one value" in said.out
+    assert (
+        "could not be trained: smooth_l1_loss (ValueError: a Pointwise function must return one"
+        " value" in said.out
+    )
 
 
 def test_which_losses_stay_in_this_process():
     def stays(function):
-        return comparison.stays_here(arms.contenders_for("regression", ["mse", "mean"], {"mine": function}))
+        return comparison.stays_here(
+            arms.contenders_for("regression", ["mse", "mean"], {"mine": function})
+        )
 
     assert not stays(squared)
     assert not stays(torch.nn.functional.smooth_l1_loss)
@@ -182,18 +232,37 @@ def _two_threads():
 
 
 @pytest.mark.usefixtures("_here", "_two_threads")
-def test_a_loss_from_a_file_is_trained_in_the_other_process_too(capsys, monkeypatch):
-    monkeypatch.setattr(comparison, "WORTH_A_PAIR", 0.0)
-    trained, run_cells = [], LocalProcesses.run
-    monkeypatch.setattr(LocalProcesses, "run", lambda self, *a, **k: trained.append(self) or run_cells(self, *a, **k))
+def test_a_loss_from_a_file_is_trained_in_other_processes_too(capsys, monkeypatch):
+    monkeypatch.setattr(comparison, "WORTH_PROCESSES", 0.0)
+    monkeypatch.setattr(comparison, "cores", lambda: 2)
+    trained, submit = [], Processes.submit
+    monkeypatch.setattr(
+        Processes, "submit", lambda self, *a, **k: trained.append(self) or submit(self, *a, **k)
+    )
     losses = ["--loss", "mine.py:quartic", "--loss", "mine.py:Cubed"]
     assert (
-        run(["compare", "t.csv", "--target", "y", "--arms", "mse,mean", *losses, "--splits", "2", "--steps", "20"]) == 0
+        run(
+            [
+                "compare",
+                "t.csv",
+                "--target",
+                "y",
+                "--arms",
+                "mse,mean",
+                *losses,
+                "--splits",
+                "2",
+                "--steps",
+                "20",
+            ]
+        )
+        == 0
     )
     told = capsys.readouterr()
     assert "quartic" in told.out
     assert "Cubed" in told.out
-    assert trained
+    assert len(trained) == 4
+    assert len(set(map(id, trained))) == 1  # the processes stay from stage to stage
 
 
 @pytest.mark.usefixtures("_here")
@@ -219,7 +288,10 @@ def test_another_tables_report_is_never_overwritten(capsys):
     before = Path("out/report.html").read_bytes()
     pd.read_csv("t.csv").rename(columns={"a": "z"}).to_csv("other.csv", index=False)
     assert run(["compare", "other.csv", *words]) == 2
-    assert "out holds the report of another table, t.csv with the target 'y'; choose another" in capsys.readouterr().err
+    assert (
+        "out holds the report of another table, t.csv with the target 'y'; choose another"
+        in capsys.readouterr().err
+    )
     assert Path("out/report.html").read_bytes() == before
 
 
@@ -228,12 +300,18 @@ def test_a_time_limit_ends_the_training_and_says_so(monkeypatch):
 
     X, y = line()
     began, real = time.monotonic(), time.monotonic
-    monkeypatch.setattr("rlploss.compare.train.Trainer._networks", lambda self, cell, data, tell: _wait(tell))
-    found = compare(X, y, arms=["ridge", "mean", "mse"], n_splits=2, time_limit=1.0, random_state=SEED)
+    monkeypatch.setattr(
+        "rlploss.compare.train.Trainer._networks", lambda self, cell, data, tell: _wait(tell)
+    )
+    found = compare(
+        X, y, arms=["ridge", "mean", "mse"], n_splits=2, time_limit=1.0, random_state=SEED
+    )
     assert real() - began < 5
     assert [a.name for a in found.contenders] == ["mean", "ridge"]
     assert "The time limit of 1 s ended the training; not trained at all: MSE." in found.notes
-    with pytest.raises(LabError, match="fewer than two arms were trained within 1 s; give more time"):
+    with pytest.raises(
+        LabError, match="fewer than two arms were trained within 1 s; give more time"
+    ):
         compare(X, y, arms=["ridge", "mse"], n_splits=2, time_limit=1.0)
 
 
@@ -248,22 +326,41 @@ def _wait(tell):
 def test_arms_that_are_clearly_behind_end_after_three_splits():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(200, 2))
-    found = compare(X, X @ [1.0, 2.0], arms=["ridge", "mae", "huber", "rlp"], n_splits=6, steps=8, random_state=SEED)
+    found = compare(
+        X,
+        X @ [1.0, 2.0],
+        arms=["ridge", "mae", "huber", "rlp"],
+        n_splits=6,
+        steps=8,
+        random_state=SEED,
+    )
     n = {a.name: len(found.values(a.name)) for a in found.contenders}
     assert n["ridge"] == n["rlp"] == 6
-    assert sorted((n["mae"], n["huber"])) == [3, 6]  # the better of the networks without RLP goes on
+    assert sorted((n["mae"], n["huber"])) == [
+        3,
+        6,
+    ]  # the better of the networks without RLP goes on
     assert any(note.startswith("Ended after 3 splits, clearly behind: ") for note in found.notes)
     assert len(found.table) == 4
 
 
 def test_the_help_names_every_arm():
-    told = command.ARMS.replace("regression: ", "").replace("classification: ", "").replace(";", ",").split(", ")
+    told = (
+        command.ARMS.replace("regression: ", "")
+        .replace("classification: ", "")
+        .replace(";", ",")
+        .split(", ")
+    )
     assert told == [a.name for a in (*arms.REGRESSION, *arms.CLASSIFICATION)]
 
 
 @pytest.mark.parametrize("known", [arms.REGRESSION, arms.CLASSIFICATION])
 def test_curves_of_one_panel_have_colours_of_their_own(known):
-    styles = [a.style for a in known if not a.model and a.own != "shape" and a.name not in ("mae", "huber")]
+    styles = [
+        a.style
+        for a in known
+        if not a.model and a.own != "shape" and a.name not in ("mae", "huber")
+    ]
     assert len(set(styles)) == len(styles)
 
 

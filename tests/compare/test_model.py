@@ -19,7 +19,11 @@ def frame(n=80):
     city = rng.choice(["Rome", "Oslo", "Bern"], n)
     price = 10 * size + 0.02 * day + 5 * (city == "Oslo") + 0.1 * rng.normal(size=n)
     sold = pd.to_datetime("2019-01-05") + pd.to_timedelta(day, unit="D")
-    columns = {"sold": sold.strftime("%d.%m.%Y"), "size": [f"{v:.2f}".replace(".", ",") for v in size], "city": city}
+    columns = {
+        "sold": sold.strftime("%d.%m.%Y"),
+        "size": [f"{v:.2f}".replace(".", ",") for v in size],
+        "city": city,
+    }
     return pd.DataFrame({**columns, "price": price})
 
 
@@ -33,7 +37,8 @@ def target(task):
 
 
 CASES = [("regression", a.name) for a in arms.REGRESSION if a.own != "shape" or a.is_rlp] + [
-    ("classification", name) for name in ("prior", "logistic", "boosting", "trees", "cross_entropy", "mse", "rlp")
+    ("classification", name)
+    for name in ("prior", "logistic", "boosting", "trees", "cross_entropy", "mse", "rlp")
 ]
 
 
@@ -70,7 +75,20 @@ def kept(tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
     frame().to_csv(place / "t.csv", index=False, sep=";")
     words = ["--splits", "2", "--arms", "ridge,mean", "--workers", "inline", "--quiet"]
-    assert run(["compare", str(place / "t.csv"), "--target", "price", "--out", str(place / "out"), *words]) == 0
+    assert (
+        run(
+            [
+                "compare",
+                str(place / "t.csv"),
+                "--target",
+                "price",
+                "--out",
+                str(place / "out"),
+                *words,
+            ]
+        )
+        == 0
+    )
     return place
 
 
@@ -80,7 +98,10 @@ def test_the_same_rows_have_the_same_predictions_through_the_file(kept):
     assert np.corrcoef(whole, table["price"])[0, 1] > 0.98
     rows = table.sort_values("price").iloc[5:30]
     rows.drop(columns="price").to_csv(kept / "part.csv", index=False)
-    assert run(["predict", str(kept / "out"), str(kept / "part.csv"), "--out", str(kept / "p.csv")]) == 0
+    assert (
+        run(["predict", str(kept / "out"), str(kept / "part.csv"), "--out", str(kept / "p.csv")])
+        == 0
+    )
     through = pd.read_csv(kept / "p.csv")["prediction"]
     np.testing.assert_allclose(through, whole[rows.index], rtol=1e-12)
 
@@ -125,7 +146,9 @@ def test_objects_that_are_not_scikit_learns_are_refused(tmp_path, kept):
 
 
 def test_a_kept_model_is_not_trained_again():
-    found = compare(frame().drop(columns="price"), frame()["price"], arms=["mean", "ridge"], n_splits=2)
+    found = compare(
+        frame().drop(columns="price"), frame()["price"], arms=["mean", "ridge"], n_splits=2
+    )
     with pytest.raises(TypeError, match="this model is trained already"):
         found.best_model().fit(frame(), frame()["price"])
 
@@ -135,7 +158,9 @@ def test_what_is_missing_only_in_new_rows_is_the_median():
     model = compare(X, y, arms=["mean", "ridge"], n_splits=2).best_model()
     size = X["size"].str.replace(",", ".").astype(float)
     middle = X.assign(size=f"{size.median():.6f}".replace(".", ","))
-    np.testing.assert_allclose(model.predict(X.drop(columns="size")), model.predict(middle), rtol=1e-4)
+    np.testing.assert_allclose(
+        model.predict(X.drop(columns="size")), model.predict(middle), rtol=1e-4
+    )
 
 
 def test_the_grid_of_boosting_may_change_with_the_rows_of_a_window():
@@ -148,7 +173,9 @@ def test_the_grid_of_boosting_may_change_with_the_rows_of_a_window():
     winner = found.best_model()[-1].model
     assert type(winner).__name__ == "HistGradientBoostingRegressor"
     tried = [model.get_params() for model in arms.tuned("boosting", "regression", 810)]
-    taken = tried.index(next(t for t in tried if winner.get_params() | {"max_iter": t["max_iter"]} == t))
+    taken = tried.index(
+        next(t for t in tried if winner.get_params() | {"max_iter": t["max_iter"]} == t)
+    )
     assert taken in setting[n_train > arms.LARGE]
 
 
@@ -172,8 +199,13 @@ def test_two_categories_and_a_third_in_new_rows():
     for often, seldom in (("a", "b"), ("b", "a")):
         city = np.where(np.arange(80) % 4 == 0, seldom, often)
         X = pd.DataFrame({"city": city, "size": rng.normal(size=80)})
-        model = compare(X, (city == seldom) * 9 + X["size"], arms=["mean", "ridge"], n_splits=2).best_model()
-        told = {name: model.predict(pd.DataFrame({"city": [name], "size": [0.0]}))[0] for name in (often, "c", None)}
+        model = compare(
+            X, (city == seldom) * 9 + X["size"], arms=["mean", "ridge"], n_splits=2
+        ).best_model()
+        told = {
+            name: model.predict(pd.DataFrame({"city": [name], "size": [0.0]}))[0]
+            for name in (often, "c", None)
+        }
         assert told["c"] == told[None] == told[often]
 
 
@@ -183,7 +215,10 @@ def test_what_predict_cannot_read_is_told(kept, capsys):
     new.to_csv(kept / "comma.csv", index=False, sep=";")
     assert run(["predict", str(kept / "out"), str(kept / "comma.csv")]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert f"column size: {len(new)} of {len(new)} values are unlike the table's, not read as a number there" in said
+    assert (
+        f"column size: {len(new)} of {len(new)} values are unlike the table's, not read as a number"
+        " there" in said
+    )
 
 
 @pytest.mark.parametrize("damage", ["half", "flipped", "style", "columns"])
@@ -204,5 +239,7 @@ def test_damaged_models_are_refused_in_a_sentence(kept, tmp_path, damage):
         else:
             told["columns"].remove(number)
         described.write_text(json.dumps(told))
-    with pytest.raises(TableError, match=r"the model in .* cannot be read \(\w+: .*\); make it anew"):
+    with pytest.raises(
+        TableError, match=r"the model in .* cannot be read \(\w+: .*\); make it anew"
+    ):
         load(tmp_path)

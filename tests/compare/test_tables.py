@@ -66,7 +66,11 @@ def test_quoted_fields_may_hold_delimiters_and_line_ends(tmp_path):
 def test_missing_values_and_nameless_columns(tmp_path):
     frame = read_table(written(tmp_path / "t.csv", "a,,c\n1,NA,x\n?,,\n3,n/a,z\n"))
     assert frame.columns.tolist() == ["a", "column 2", "c"]
-    assert frame.isna().to_numpy().tolist() == [[False, True, False], [True] * 3, [False, True, False]]
+    assert frame.isna().to_numpy().tolist() == [
+        [False, True, False],
+        [True] * 3,
+        [False, True, False],
+    ]
 
 
 def test_other_encodings_by_name(tmp_path):
@@ -110,7 +114,11 @@ def test_types_of_parquet_become_numbers(tmp_path):
         ("t.csv", b"a,b\n", "is empty: it has 2 columns and 0 rows"),
         ("t.csv", b"a,b\n1,2\n3\n", "is not a table: line 3 has 1 fields and the header has 2"),
         ("t.csv", b'a,b\n1,"2\n3,4\n', "is not a table .*check quotes"),
-        ("t.csv", b"a,b\n\xe9,2\n", r"is not utf-8 text \(byte 0xe9 at position 4\); pass its encoding"),
+        (
+            "t.csv",
+            b"a,b\n\xe9,2\n",
+            r"is not utf-8 text \(byte 0xe9 at position 4\); pass its encoding",
+        ),
         ("t.csv", b"PNG\x00\x01\x02", "is not a table but binary data"),
         ("t.csv", b"\xff\xfea\x00", "is UTF-16, not UTF-8; pass --encoding utf-16"),
         ("t.csv", b"<html><body>", "looks like HTML, XML or JSON"),
@@ -155,7 +163,9 @@ def test_a_column_of_lists(tmp_path):
     frame.to_parquet(tmp_path / "t.parquet")
     frame.to_csv(tmp_path / "t.csv", index=False)
     for table in (frame, read_table(tmp_path / "t.parquet"), read_table(tmp_path / "t.csv")):
-        with pytest.raises(TableError, match=r"column 'tags' holds lists such as \[1,? 2\]; spread them"):
+        with pytest.raises(
+            TableError, match=r"column 'tags' holds lists such as \[1,? 2\]; spread them"
+        ):
             make_design(table, "y")
         with pytest.raises(TableError, match="column 'tags' holds lists"):
             make_design(table, "tags")
@@ -188,7 +198,9 @@ def test_ways_to_write_numbers(texts, numbers):
     np.testing.assert_array_equal(found.values, [*numbers, np.nan])
 
 
-@pytest.mark.parametrize("texts", [["1", "two"], ["1,23,4", "x"], ["2020-01-02"], ["1.2.3"], ["--", "1-2"]])
+@pytest.mark.parametrize(
+    "texts", [["1", "two"], ["1,23,4", "x"], ["2020-01-02"], ["1.2.3"], ["--", "1-2"]]
+)
 def test_what_is_no_number(texts):
     assert as_numbers(pd.Series(texts, dtype=object)) is None
 
@@ -201,7 +213,9 @@ def test_a_few_words_among_many_numbers_are_missing_values():
     assert made.names == ("c", "c is missing")
     assert np.isnan(numbers[60:, 0]).all()
     assert column([*texts, *["unknown"] * 9])[0].kind != "number"  # more than a tenth
-    assert column(["1", "2", "3", "other"] * 30)[0].kind == "category"  # numbers of a list, not measurements
+    assert (
+        column(["1", "2", "3", "other"] * 30)[0].kind == "category"
+    )  # numbers of a list, not measurements
     assert as_numbers(pd.Series(texts, dtype=object)) is None  # a target has no such words
 
 
@@ -278,7 +292,15 @@ def test_yes_no_and_bools():
 
 
 @pytest.mark.parametrize(
-    "style", ["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d", "%Y-%m-%dT%H:%M:%S", "%d %b %Y", "%Y-%m-%d %H:%M:%S+00:00"]
+    "style",
+    [
+        "%Y-%m-%d",
+        "%d.%m.%Y",
+        "%Y/%m/%d",
+        "%Y-%m-%dT%H:%M:%S",
+        "%d %b %Y",
+        "%Y-%m-%d %H:%M:%S+00:00",
+    ],
 )
 def test_dates(style):
     days = [datetime.date(2020, 1, 31) + datetime.timedelta(days=i) for i in (0, 13, 500)]
@@ -347,7 +369,12 @@ def test_the_task_can_be_overridden():
 @pytest.mark.parametrize(
     ("frame", "target", "options", "message"),
     [
-        (rows(price=1.5), "prise", {}, "there is no column 'prise' for --target; did you mean 'price'?"),
+        (
+            rows(price=1.5),
+            "prise",
+            {},
+            "there is no column 'prise' for --target; did you mean 'price'?",
+        ),
         (rows(), "Y", {}, "did you mean 'y'?"),
         (rows(), "zzzz", {}, "there is no column 'zzzz' for --target; the columns are a, y"),
         (rows(), "y", {"drop": ["b"]}, "there is no column 'b' for --drop"),
@@ -356,11 +383,21 @@ def test_the_task_can_be_overridden():
         (rows(y=None), "y", {}, "the target 'y' has no values"),
         (rows(y="cat"), "y", {}, "the target 'y' is one class only, always cat"),
         (rows(y=2), "y", {"task": "classification"}, "the target 'y' is one class only, always 2"),
-        (rows(y=["a", "b"] * 15), "y", {"task": "regression"}, "must be numbers for regression, got 'a'"),
+        (
+            rows(y=["a", "b"] * 15),
+            "y",
+            {"task": "regression"},
+            "must be numbers for regression, got 'a'",
+        ),
         (rows(y=np.arange(30)), "y", {"task": "classification"}, "has 30 classes, more than 20"),
         (rows(y=[np.inf, *range(29)]), "y", {}, "the target 'y' must be finite, got 1 infinite"),
         (rows(a=1.0), "y", {}, "no column but the target 'y' can be used"),
-        (rows(), "y", {"task": "ranking"}, 'task must be one of "auto", "regression", "classification"'),
+        (
+            rows(),
+            "y",
+            {"task": "ranking"},
+            'task must be one of "auto", "regression", "classification"',
+        ),
     ],
 )
 def test_bad_targets(frame, target, options, message):
@@ -382,7 +419,10 @@ def test_one_list_among_texts_is_enough():
 @pytest.mark.parametrize(
     ("texts", "numbers"),
     [
-        ([*map(str, range(1, 98)), "1,024", "12,000"], [*range(1, 98), 1024, 12000]),  # a few are large
+        (
+            [*map(str, range(1, 98)), "1,024", "12,000"],
+            [*range(1, 98), 1024, 12000],
+        ),  # a few are large
         ([*["471.12", "8.5"] * 30, "1,300.25"], [*[471.12, 8.5] * 30, 1300.25]),
         (["0,373", "0,291", "1,250"], [0.373, 0.291, 1.25]),  # no thousands begin with 0
         (["40,472", "12,5", "7"], [40.472, 12.5, 7]),
@@ -431,14 +471,19 @@ def test_words_among_dates_are_missing():
 
 def test_dates_with_different_offsets_are_all_kept():
     zones = [datetime.timezone(datetime.timedelta(hours=h)) for h in (0, 1, 2)]
-    made, numbers = column([datetime.datetime(2020, 1, 1 + i, tzinfo=zones[i % 3]) for i in range(12)])
+    made, numbers = column(
+        [datetime.datetime(2020, 1, 1 + i, tzinfo=zones[i % 3]) for i in range(12)]
+    )
     assert made.kind == "date"
     assert not np.isnan(numbers).any()
 
 
 @pytest.mark.parametrize("name", ["BID", "AMOUNT PAID", "COVID", "valid"])
 def test_names_that_only_end_in_id(name):
-    assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )
 
 
 @pytest.mark.parametrize("name", ["Order No", "ID_client", "customerID", "customer_id"])
@@ -474,9 +519,13 @@ def test_a_word_in_a_target_of_numbers_is_named():
 
 
 def test_numbers_whose_squares_overflow_are_refused():
-    with pytest.raises(TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"):
+    with pytest.raises(
+        TableError, match=r"the target 'y' must be within ±1e\+100, got 2.9e\+201; rescale it"
+    ):
         make_design(rows(y=np.arange(30) * 1e200), "y")
-    with pytest.raises(TableError, match=r"column 'b' must be within .* or leave it out with --drop"):
+    with pytest.raises(
+        TableError, match=r"column 'b' must be within .* or leave it out with --drop"
+    ):
         make_design(rows(b=np.arange(30) * 1e200), "y")
 
 
@@ -496,7 +545,9 @@ def test_quotes_and_delimiters_of_others(tmp_path, name, text):
 
 
 def test_long_fields_and_names_of_encodings(tmp_path):
-    frame = read_table(written(tmp_path / "t.csv", f"\ufeffa,b\n{'x' * 200_000},2\n"), encoding="UTF-8")
+    frame = read_table(
+        written(tmp_path / "t.csv", f"\ufeffa,b\n{'x' * 200_000},2\n"), encoding="UTF-8"
+    )
     assert frame.columns.tolist() == ["a", "b"]
     path = written(tmp_path / "u.csv", "a,b\n1,2\n", "utf-32")
     assert read_table(path, encoding="UTF-32").columns.tolist() == ["a", "b"]
@@ -518,7 +569,10 @@ def test_long_fields_and_names_of_encodings(tmp_path):
         (["unknown"] * 29 + ["2020-01-01"], "date"),
         ([datetime.timedelta(days=i * i) for i in range(30)], "number"),
         ([10**400, 1, 2] * 10, "number"),
-        ([datetime.date(9999, 12, 31)] * 10 + [datetime.date(2020, 1, i + 1) for i in range(20)], "date"),
+        (
+            [datetime.date(9999, 12, 31)] * 10 + [datetime.date(2020, 1, i + 1) for i in range(20)],
+            "date",
+        ),
     ],
 )
 def test_awkward_columns(values, kind):
@@ -533,10 +587,19 @@ def test_types_of_arrow():
     import pyarrow as pa
 
     days = [datetime.date(2020, 1, i + 1) for i in range(30)]
-    words = pd.Series(["a", "b", "c"] * 10, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))
-    spans = pd.Series([datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us")))
+    words = pd.Series(
+        ["a", "b", "c"] * 10, dtype=pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string()))
+    )
+    spans = pd.Series(
+        [datetime.timedelta(days=i**2) for i in range(30)], dtype=pd.ArrowDtype(pa.duration("us"))
+    )
     frame = rows(d=pd.Series(days, dtype=pd.ArrowDtype(pa.date32())), w=words, s=spans)
-    assert [c.kind for c in make_design(frame, "y").columns] == ["number", "date", "category", "number"]
+    assert [c.kind for c in make_design(frame, "y").columns] == [
+        "number",
+        "date",
+        "category",
+        "number",
+    ]
 
 
 def test_an_index_that_repeats():
@@ -559,13 +622,21 @@ def test_brackets_are_said_and_words_shown_as_written():
 
 
 def test_headers_in_brackets_and_quotes_within_fields(tmp_path):
-    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == ["[id]", "[price]"]
-    assert read_table(written(tmp_path / "u.csv", 'a, b\n1, "Foo" bar\n'))["b"].tolist() == ['"Foo" bar']
+    assert read_table(written(tmp_path / "t.csv", "[id],[price]\n1,2\n")).columns.tolist() == [
+        "[id]",
+        "[price]",
+    ]
+    assert read_table(written(tmp_path / "u.csv", 'a, b\n1, "Foo" bar\n'))["b"].tolist() == [
+        '"Foo" bar'
+    ]
 
 
 @pytest.mark.parametrize("name", ["NO", "No of employees", "Price Index"])
 def test_names_that_are_no_identifiers(name):
-    assert column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind == "number"
+    assert (
+        column([int(v) for v in np.random.default_rng(0).permutation(1000)[:100] * 7], name)[0].kind
+        == "number"
+    )
 
 
 def test_without_pandas_the_import_says_what_to_install():
@@ -605,7 +676,10 @@ def test_a_word_among_classes_is_a_class():
     ("target", "message"),
     [
         ([2**60 + i for i in range(30)], "constant to 16 digits"),
-        ([i * 1e-300 for i in range(30)], r"must differ by more than 1e-100, got 2\.9e-299; rescale it"),
+        (
+            [i * 1e-300 for i in range(30)],
+            r"must differ by more than 1e-100, got 2\.9e-299; rescale it",
+        ),
     ],
 )
 def test_targets_that_floats_cannot_tell_apart(target, message):
@@ -629,7 +703,8 @@ def test_values_that_are_unlike_the_tables_are_counted(values, new, unread):
 
 
 def test_times_are_read_as_their_column_is():
-    """Days of the second half of a month tell days from months, also where their rows have no target."""
+    """Days of the second half of a month tell days from months, also where their rows have no
+    target."""
     days = pd.date_range("2020-01-01", periods=300).strftime("%m/%d/%Y")
     table = rows(300, when=days)
     table.loc[pd.to_datetime(days).day > 12, "y"] = np.nan

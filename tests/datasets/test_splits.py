@@ -24,10 +24,14 @@ from rlploss.datasets.splits import mahalanobis_region, paper_region
 def table(n_rows: int, n_features: int = 3, *, seed: int = 0, name: str = "table") -> Dataset:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, n_features))
-    return Dataset(name, X, X @ np.arange(1.0, n_features + 1), ("x",) * n_features, "regression", "", "", "")
+    return Dataset(
+        name, X, X @ np.arange(1.0, n_features + 1), ("x",) * n_features, "regression", "", "", ""
+    )
 
 
-def image_set(n_train: int = 60_000, n_test: int = 10_000, *, task: str = "classification") -> Dataset:
+def image_set(
+    n_train: int = 60_000, n_test: int = 10_000, *, task: str = "classification"
+) -> Dataset:
     """An image set of MNIST's shape in rows; each row's one pixel is its row number."""
     X = np.arange(n_train + n_test, dtype=np.float32)[:, None]
     y = X if task == "reconstruction" else np.arange(n_train + n_test) % 10
@@ -39,8 +43,12 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def check(split: Split, dataset: Dataset) -> None:
-    """What holds for every split: rows are the dataset's, none is drawn twice, none is in both sets."""
-    for X, y, rows in ((split.X_train, split.y_train, split.train_rows), (split.X_test, split.y_test, split.test_rows)):
+    """What holds for every split: rows are the dataset's, none is drawn twice, none is in both
+    sets."""
+    for X, y, rows in (
+        (split.X_train, split.y_train, split.train_rows),
+        (split.X_test, split.y_test, split.test_rows),
+    ):
         assert (X == dataset.X[rows]).all()
         assert (y == dataset.y[rows]).all()
         assert not any(array.flags.writeable for array in (X, y, rows))
@@ -89,7 +97,9 @@ def test_the_papers_moons(name: str) -> None:
         (60_000, 10_000, (60_000, 10_000)),
     ],
 )
-def test_images_come_from_their_original_sets(n_train: int | None, n_test: int | None, sizes: tuple[int, int]) -> None:
+def test_images_come_from_their_original_sets(
+    n_train: int | None, n_test: int | None, sizes: tuple[int, int]
+) -> None:
     dataset = image_set()
     split = size_split(dataset, n_train, n_test, generator=rng())
     check(split, dataset)
@@ -120,7 +130,10 @@ def test_training_sets_of_one_seed_are_nested() -> None:
 def test_every_row_is_as_likely_as_another() -> None:
     dataset = table(20)
     generator = rng(0)
-    counts = sum(np.bincount(size_split(dataset, 5, generator=generator).train_rows, minlength=20) for _ in range(4000))
+    counts = sum(
+        np.bincount(size_split(dataset, 5, generator=generator).train_rows, minlength=20)
+        for _ in range(4000)
+    )
     expected, deviation = 1000, math.sqrt(4000 * 0.25 * 0.75)
     assert (np.abs(counts - expected) < 4.5 * deviation).all()
 
@@ -132,13 +145,21 @@ def test_every_row_is_as_likely_as_another() -> None:
             table(100),
             100,
             None,
-            r'n_train \(\|J\|\) must be smaller than \|X\| = 100 of "table", got 100: some rows must',
+            (
+                r'n_train \(\|J\|\) must be smaller than \|X\| = 100 of "table", got 100: some rows'
+                r" must"
+            ),
         ),
         (table(100), 101, None, r"smaller than \|X\| = 100"),
         (table(100), 100, 5, r"smaller than \|X\| = 100"),
         (table(100), 0, None, r"n_train \(\|J\|\) must be at least 1, got 0"),
         (table(100), -3, None, "must be at least 1, got -3"),
-        (table(100), 50, 51, 'n_test must be at most 50, the test rows that "table" has left, got 51'),
+        (
+            table(100),
+            50,
+            51,
+            'n_test must be at most 50, the test rows that "table" has left, got 51',
+        ),
         (table(100), 50, 0, "n_test must be at least 1, got 0"),
         (table(1), None, None, r"n_train \(\|J\|\) must be at least 1, got 0"),
         (image_set(), 10_000, None, r"smaller than \|X\| = 10000"),
@@ -146,7 +167,9 @@ def test_every_row_is_as_likely_as_another() -> None:
         (image_set(), 50, 10_001, "n_test must be at most 10000"),
     ],
 )
-def test_impossible_sizes(dataset: Dataset, n_train: int | None, n_test: int | None, message: str) -> None:
+def test_impossible_sizes(
+    dataset: Dataset, n_train: int | None, n_test: int | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         size_split(dataset, n_train, n_test, generator=rng())
 
@@ -154,7 +177,8 @@ def test_impossible_sizes(dataset: Dataset, n_train: int | None, n_test: int | N
 @pytest.mark.parametrize("generator", [None, 0, torch.Generator(), np.random.RandomState(0)])
 def test_only_a_numpy_generator_will_do(generator: object) -> None:
     with pytest.raises(
-        TypeError, match=r"generator must be a numpy.random.Generator, got .*: pass np.random.default_rng"
+        TypeError,
+        match=r"generator must be a numpy.random.Generator, got .*: pass np.random.default_rng",
     ):
         size_split(table(10), 5, generator=generator)
 
@@ -177,10 +201,14 @@ def slow_paper_region(X: np.ndarray) -> list[bool]:
     n = len(X)
     means = [math.fsum(column) / n for column in X.T.tolist()]
     deviations = [
-        math.sqrt(math.fsum((v - m) ** 2 for v in column) / n) for column, m in zip(X.T.tolist(), means, strict=True)
+        math.sqrt(math.fsum((v - m) ** 2 for v in column) / n)
+        for column, m in zip(X.T.tolist(), means, strict=True)
     ]
     return [
-        all(v - m < 0.5 * s and m - v < 0.5 * s for v, m, s in zip(row, means, deviations, strict=True))
+        all(
+            v - m < 0.5 * s and m - v < 0.5 * s
+            for v, m, s in zip(row, means, deviations, strict=True)
+        )
         for row in X.tolist()
     ]
 
@@ -194,7 +222,9 @@ def test_the_papers_region(n_features: int) -> None:
 
 
 def test_the_region_is_open() -> None:
-    X = np.array([[-3.0], [-1.0], [0.0], [1.0], [3.0]])  # mean 0, standard deviation 2: ±1 is on the edge
+    X = np.array(
+        [[-3.0], [-1.0], [0.0], [1.0], [3.0]]
+    )  # mean 0, standard deviation 2: ±1 is on the edge
     assert paper_region(X).tolist() == [False, False, True, False, False]
     assert not paper_region(np.ones((4, 1))).any()  # strictly within half of 0
 
@@ -224,7 +254,9 @@ def test_the_mahalanobis_region_with_useless_columns() -> None:
     X = rng(5).normal(size=(200, 3))
     useless = np.column_stack([X, X[:, 0] - 2 * X[:, 1], np.full(200, 0.1), X[:, 2]])
     assert (mahalanobis_region(useless) == mahalanobis_region(X)).all()
-    assert mahalanobis_region(np.full((7, 2), 0.1)).tolist() == [True] * 3 + [False] * 4  # ties: the earlier rows
+    assert (
+        mahalanobis_region(np.full((7, 2), 0.1)).tolist() == [True] * 3 + [False] * 4
+    )  # ties: the earlier rows
 
 
 @pytest.mark.parametrize("region", ["paper", "mahalanobis"])
@@ -268,12 +300,18 @@ def test_what_cannot_be_shifted() -> None:
     with pytest.raises(TypeError, match=r"shift \(γ\) must be a number, got 'much'"):
         shift_split(table(10), "much", generator=rng())
     with pytest.raises(
-        ValueError, match='region must be one of "paper", "mahalanobis", got \'papr\'; did you mean "paper"'
+        ValueError,
+        match='region must be one of "paper", "mahalanobis", got \'papr\'; did you mean "paper"',
     ):
         shift_split(table(10), 0.5, region="papr", generator=rng())
-    with pytest.raises(ValueError, match='ignores the original training and test sets of "images": use a table'):
+    with pytest.raises(
+        ValueError, match='ignores the original training and test sets of "images": use a table'
+    ):
         shift_split(image_set(10, 10), 0.5, generator=rng())
-    with pytest.raises(ValueError, match=r"shift \(γ\) = 1 leaves no training rows of .*holds 0 of 6000 rows: choose"):
+    with pytest.raises(
+        ValueError,
+        match=r"shift \(γ\) = 1 leaves no training rows of .*holds 0 of 6000 rows: choose",
+    ):
         shift_split(load("nonlinear"), 1.0, generator=rng())
     with pytest.raises(ValueError, match=r"shift \(γ\) = 0 leaves no test rows"):
         shift_split(load("nonlinear"), 0.0, generator=rng())
@@ -291,7 +329,9 @@ def test_noise_is_added_to_training_features_only() -> None:
     assert not noisy.X_train.flags.writeable
     assert (add_noise(split, 0.5, generator=rng(9)).X_train == noisy.X_train).all()
     # One seed, another β: the same draw, scaled.
-    assert np.allclose(add_noise(split, 1.0, generator=rng(9)).X_train - split.X_train, 2 * added, atol=1e-12)
+    assert np.allclose(
+        add_noise(split, 1.0, generator=rng(9)).X_train - split.X_train, 2 * added, atol=1e-12
+    )
 
 
 def test_noise_on_images_keeps_the_clean_target() -> None:
@@ -336,7 +376,9 @@ def test_standardize_leaves_the_target_unless_asked() -> None:
     assert (scaled.y_train == split.y_train).all()
     assert scaled.scaling is not None
     assert (scaled.scaling.y_mean, scaled.scaling.y_scale) == (0.0, 1.0)
-    assert not any(getattr(scaled, name).flags.writeable for name in ("X_train", "X_test", "y_train", "y_test"))
+    assert not any(
+        getattr(scaled, name).flags.writeable for name in ("X_train", "X_test", "y_train", "y_test")
+    )
     assert not any(array.flags.writeable for array in vars(scaled.scaling).values())
 
 
@@ -351,7 +393,9 @@ def test_standardize_with_a_constant_column() -> None:
 
 
 def test_standardize_refuses_to_scale_classes() -> None:
-    with pytest.raises(ValueError, match="target=True needs a regression split, this one is for classification"):
+    with pytest.raises(
+        ValueError, match="target=True needs a regression split, this one is for classification"
+    ):
         standardize(size_split(load("moons"), generator=rng()), target=True)
 
 
@@ -363,7 +407,9 @@ def test_tensors_are_copies(recwarn: pytest.WarningsRecorder) -> None:
     assert np.allclose(X_train.numpy(), split.X_train)
     X_train.zero_()
     assert (split.X_train != 0).any()
-    assert size_split(table(9), generator=rng()).tensors(dtype=torch.float64)[1].dtype == torch.float64
+    assert (
+        size_split(table(9), generator=rng()).tensors(dtype=torch.float64)[1].dtype == torch.float64
+    )
     assert not recwarn.list
 
 
@@ -383,7 +429,9 @@ def test_padding_puts_zeros_around(side: int | None) -> None:
 
 def test_28_becomes_32_with_2_on_each_side() -> None:
     X = np.ones((4, 784), dtype=np.float32)
-    dataset = Dataset("ones", X, np.zeros(4, int), ("x",) * 784, "classification", "", "", "", (1, 28, 28))
+    dataset = Dataset(
+        "ones", X, np.zeros(4, int), ("x",) * 784, "classification", "", "", "", (1, 28, 28)
+    )
     images = as_images(size_split(dataset, generator=rng()), side=32).X_train
     assert images.shape == (2, 1, 32, 32)
     assert (images[0, 0].sum(axis=0) == [0] * 2 + [28] * 28 + [0] * 2).all()

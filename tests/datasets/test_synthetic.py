@@ -14,7 +14,8 @@ NONLINEAR_X = "f17fd1d25409d3a81c80a6cd1f4e7c5a2c57b9d44011f2730ca6e640bcadf97b"
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """A hash of the values to 12 digits: exp and sin may differ in the last bit between machines."""
+    """A hash of the values to 12 digits: exp and sin may differ in the last bit between
+    machines."""
     text = "\n".join(f"{value:.12e}" for array in arrays for value in array.ravel().tolist())
     return hashlib.sha256(text.encode()).hexdigest()
 

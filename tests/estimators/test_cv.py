@@ -9,7 +9,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression, RidgeCV
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit, cross_val_score
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    ShuffleSplit,
+    TimeSeriesSplit,
+    cross_val_score,
+)
 from tests.close import assert_close
 from tests.seeds import SEED, paired_readings
 
@@ -20,7 +26,12 @@ from rlploss.models import WeightedMean, build_network
 from rlploss.training.job import make_job
 
 SMALL = {"hidden_layer_sizes": (12,), "max_iter": 8, "max_doublings": 0, "random_state": SEED}
-FEW = {"alphas": (0.1,), "activations": ("relu",), "linear_skip": False, **SMALL}  # one setting per subset size
+FEW = {
+    "alphas": (0.1,),
+    "activations": ("relu",),
+    "linear_skip": False,
+    **SMALL,
+}  # one setting per subset size
 
 
 def table(n=90, d=3, seed=0):
@@ -44,7 +55,8 @@ def kinds():
 
 @pytest.mark.parametrize(("X", "y"), [pytest.param(X, y, id=name) for name, X, y in kinds()])
 def test_the_mixture_is_never_worse_than_the_best_candidate(X, y):
-    """Its score is that of its out-of-fold predictions, member by member; ridge regression is among the candidates."""
+    """Its score is that of its out-of-fold predictions, member by member; ridge regression is among
+    the candidates."""
     folds = [KFold(3, shuffle=True, random_state=SEED)]
     model = RLPRegressorCV(cv=folds[0], **SMALL).fit(X, y)
     assert model.ensemble_score_ >= model.best_score_ == max(model.cv_results_["mean_test_score"])
@@ -58,17 +70,23 @@ def test_the_mixture_is_never_worse_than_the_best_candidate(X, y):
             out = [one(torch.tensor(Z[test])).numpy()[:, 0] for one in members[fold::3]]
         each["mixture"][test] = share @ np.array(out)
         each["ridge"][test] = RidgeCV(PENALTIES).fit(Z[train], t[train]).predict(Z[test])
-    errors = {name: np.mean((found - t) ** 2) * model.scaling_.y_scale[0] ** 2 for name, found in each.items()}
+    errors = {
+        name: np.mean((found - t) ** 2) * model.scaling_.y_scale[0] ** 2
+        for name, found in each.items()
+    }
     assert_close(errors["mixture"], -model.ensemble_score_, rtol=1e-3)
     assert -model.ensemble_score_ <= errors["ridge"] * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("activation", "softmax"), [("relu", False), ("tanh", False), ("logistic", True)])
+@pytest.mark.parametrize(
+    ("activation", "softmax"), [("relu", False), ("tanh", False), ("logistic", True)]
+)
 def test_a_replica_gives_what_its_network_gave_at_every_evaluation(activation, softmax):
     X, y = table(n=20)
     target = np.eye(2)[(y > y.mean()).astype(int)]
     network = build_network(3, (5,), 2, activation=activation, softmax=softmax, seed=SEED)
-    job = make_job(network, Problem(X, target, seed=SEED), MSE(), Adam(0.05), Steps(1))
+    problem = Problem(X, target, seed=SEED, objective=MSE(), optimizer=Adam(0.05))
+    job = make_job(network, problem)
     then = []
 
     class Watched(Replica):
@@ -81,7 +99,11 @@ def test_a_replica_gives_what_its_network_gave_at_every_evaluation(activation, s
     train_further([one], 6, 2)
     train_further([one], 4, 2)
     found = one.outputs(X.astype(np.float32), one.kept)
-    assert_close(np.exp(found) / np.exp(found).sum(-1, keepdims=True) if softmax else found, np.stack(then), rtol=1e-4)
+    assert_close(
+        np.exp(found) / np.exp(found).sum(-1, keepdims=True) if softmax else found,
+        np.stack(then),
+        rtol=1e-4,
+    )
     assert not np.array_equal(found[2], found[3])  # the second training went on
     kept = len(one.kept)
     one.diverged = True
@@ -111,8 +133,16 @@ def test_greedy_against_a_loop():
 
 def test_the_pointwise_end_is_always_a_candidate():
     X, y = table()
-    for sizes, wanted in {"auto": {4, 15}, (): {4}, (20,): {4, 20}, (0.3, 1.0): {4, 18, 60}, (2, 500): {4, 60}}.items():
-        model = RLPRegressorCV(**{**FEW, "subset_sizes": sizes, "alphas": (0.0, 0.1), "cv": 3}).fit(X, y)
+    for sizes, wanted in {
+        "auto": {4, 15},
+        (): {4},
+        (20,): {4, 20},
+        (0.3, 1.0): {4, 18, 60},
+        (2, 500): {4, 60},
+    }.items():
+        model = RLPRegressorCV(**{**FEW, "subset_sizes": sizes, "alphas": (0.0, 0.1), "cv": 3}).fit(
+            X, y
+        )
         assert (
             set(model.cv_results_["param_subset_size"].tolist()) == wanted
         )  # p = 4 stands for MSE; folds have 60 rows
@@ -168,7 +198,9 @@ def test_a_score_is_that_of_fit_on_the_fold():
             optimizer=Adam(0.01, 0.1),
             seed=seed,
         )
-        ours = -model.cv_results_[f"split{fold}_test_score"][setting] / model.scaling_.y_scale[0] ** 2
+        ours = (
+            -model.cv_results_[f"split{fold}_test_score"][setting] / model.scaling_.y_scale[0] ** 2
+        )
         assert_close(ours, history.last("mse"), rtol=1e-3)
 
 
@@ -222,16 +254,21 @@ def test_the_budget_doubles_while_the_best_step_is_late():
     budgets = {}
     for name, y, rate in (("curved", curved, 1e-3), ("noise", rng.normal(size=80), 0.1)):
         for doublings in (0, 2):
-            model = RLPRegressorCV(**{**settings, "max_doublings": doublings}, learning_rates=(rate,)).fit(X, y)
+            model = RLPRegressorCV(
+                **{**settings, "max_doublings": doublings}, learning_rates=(rate,)
+            ).fit(X, y)
             budgets[name, doublings] = model._steps[-1]
     assert budgets == {("curved", 0): 20, ("curved", 2): 80, ("noise", 0): 20, ("noise", 2): 20}
 
 
 def test_training_further_is_training_longer():
-    """Full batches: two budgets after one another give the networks of one long one, at the same steps."""
+    """Full batches: two budgets after one another give the networks of one long one, at the same
+    steps."""
     X, y = table()
     settings = {**FEW, "cv": 3, "subset_sizes": ()}
-    doubled = RLPRegressorCV(**{**settings, "max_iter": 1, "max_doublings": 2, "alphas": (1e-4,)}).fit(X, y)
+    doubled = RLPRegressorCV(
+        **{**settings, "max_iter": 1, "max_doublings": 2, "alphas": (1e-4,)}
+    ).fit(X, y)
     straight = RLPRegressorCV(**{**settings, "max_iter": 4, "alphas": (1e-4,)}).fit(X, y)
     assert doubled._steps[-1] == straight._steps[-1] == 40
     assert_close(doubled._curves[0, -1], straight._curves[0, -1], rtol=1e-4)
@@ -242,7 +279,9 @@ def test_label_noise_on_a_linear_truth_is_left_alone():
     ours, plain = [], []
     for draw in range(3):
         X, y, _ = paired_readings(draw)
-        model = RLPRegressorCV(cv=3, max_iter=30, max_doublings=0, random_state=SEED + draw).fit(X, y)
+        model = RLPRegressorCV(cv=3, max_iter=30, max_doublings=0, random_state=SEED + draw).fit(
+            X, y
+        )
         X_new, _, truth = paired_readings(100 + draw, 2000)
         settings = {"learning_rate_init": 0.01, "max_iter": 30, "random_state": SEED + draw}
         mse = RLPRegressor(loss="mse", tol=0.0, **settings).fit(X, y)
@@ -257,7 +296,13 @@ def test_a_noiseless_nonlinear_truth_leaves_the_linear_end():
     y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
     settings = {**FEW, "alphas": (1e-4,), "hidden_layer_sizes": (50,), "max_iter": 80}
     model = RLPRegressorCV(cv=3, subset_sizes=(1.0,), **settings).fit(X, y)
-    errors = dict(zip(model.cv_results_["param_subset_size"], -model.cv_results_["mean_test_score"], strict=True))
+    errors = dict(
+        zip(
+            model.cv_results_["param_subset_size"],
+            -model.cv_results_["mean_test_score"],
+            strict=True,
+        )
+    )
     assert errors[200] > 3 * errors[3]  # M = all rows against MSE
     assert model.score(X, y) > LinearRegression().fit(X, y).score(X, y) + 0.3
 
@@ -270,13 +315,18 @@ def test_weights():
     absent = clone(model).fit(X[kept], y[kept])
     assert_close(zeros.predict(X), absent.predict(X), rtol=1e-9)
     weight = np.where(y > np.median(y), 1.0, 0.1)
-    tilted = clone(model).set_params(subset_sizes=(), linear_skip=False).fit(X, y, sample_weight=weight)
+    tilted = (
+        clone(model).set_params(subset_sizes=(), linear_skip=False).fit(X, y, sample_weight=weight)
+    )
     splits, error = tilted._splits(X, y, None, weight > 0, y[:, None], tilted._seed()), np.empty(90)
     members, weights = tilted.network_.networks, tilted.network_.weights.numpy()
     for fold, (_, test) in enumerate(splits):
         share = weights[fold::3] / weights[fold::3].sum()
         with torch.no_grad():
-            out = [one(torch.tensor(tilted.scaling_.inputs(X[test]))).numpy()[:, 0] for one in members[fold::3]]
+            out = [
+                one(torch.tensor(tilted.scaling_.inputs(X[test]))).numpy()[:, 0]
+                for one in members[fold::3]
+            ]
         error[test] = (share @ np.array(out) - tilted.scaling_.targets(y[test, None])[:, 0]) ** 2
     found = np.average(error, weights=weight) * tilted.scaling_.y_scale[0] ** 2
     assert_close(found, -tilted.ensemble_score_, rtol=1e-4)
@@ -303,7 +353,9 @@ def test_classes(sizes):
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     settings = {"hidden_layer_sizes": (12,), "max_doublings": 0, "max_iter": 20, "alphas": (0.01,)}
-    model = RLPClassifierCV(subset_sizes=sizes, cv=3, random_state=SEED, **settings).fit(X[::2], names[::2])
+    model = RLPClassifierCV(subset_sizes=sizes, cv=3, random_state=SEED, **settings).fit(
+        X[::2], names[::2]
+    )
     assert model.score(X[1::2], names[1::2]) > 0.9
     probabilities = model.predict_proba(X)
     assert_close(probabilities.sum(1), np.ones(150))
@@ -334,19 +386,27 @@ def test_groups_and_time():
     assert np.array_equal(ours.predict(X), given.predict(X))
     along = RLPRegressorCV(cv=TimeSeriesSplit(3), **FEW).fit(X, y)
     weights = along.network_.weights.numpy()
-    assert_close(weights[:3] / weights[0], np.array([24, 46, 68]) / 24)  # the rows that each has seen
-    with pytest.raises(ValueError, match=r"groups need a splitter that uses them, got cv=5; pass cv=GroupKFold\(5\)"):
+    assert_close(
+        weights[:3] / weights[0], np.array([24, 46, 68]) / 24
+    )  # the rows that each has seen
+    with pytest.raises(
+        ValueError,
+        match=r"groups need a splitter that uses them, got cv=5; pass cv=GroupKFold\(5\)",
+    ):
         RLPRegressorCV(**FEW).fit(X, y, groups=groups)
 
 
 def test_splits_by_the_caller_count_rows_of_weight_zero():
-    """They name rows of X as given; without the rows of weight 0 the same splits have other numbers."""
+    """They name rows of X as given; without the rows of weight 0 the same splits have other
+    numbers."""
     X, y = table()
     kept = np.arange(90) % 3 != 0
     groups = np.arange(90) // 10 % 3
     zeros = RLPRegressorCV(**FEW).set_params(cv=list(GroupKFold(3).split(X, y, groups)))
     zeros.fit(X, y, sample_weight=kept.astype(float))
-    absent = RLPRegressorCV(**FEW).set_params(cv=list(GroupKFold(3).split(X[kept], y[kept], groups[kept])))
+    absent = RLPRegressorCV(**FEW).set_params(
+        cv=list(GroupKFold(3).split(X[kept], y[kept], groups[kept]))
+    )
     absent.fit(X[kept], y[kept])
     assert_close(zeros.predict(X), absent.predict(X), rtol=1e-9)
     assert zeros.best_params_ == absent.best_params_
@@ -362,7 +422,9 @@ def test_the_best_subset_size_is_for_all_rows_of_any_splits():
 
 def test_a_split_without_rows():
     X, y = table()
-    with pytest.raises(ValueError, match=r"at least two training rows and one test row .* got 89 and 0; use fewer"):
+    with pytest.raises(
+        ValueError, match=r"at least two training rows and one test row .* got 89 and 0; use fewer"
+    ):
         RLPRegressorCV(cv=KFold(90), **SMALL).fit(X, y, sample_weight=np.arange(90).clip(0, 1))
 
 
@@ -383,7 +445,10 @@ def test_plot():
     ("settings", "message"),
     [
         ({"subset_sizes": "all"}, 'subset_sizes must be one of "auto"'),
-        ({"subset_sizes": (1.5,)}, r"subset_sizes, a fraction of the rows, must be in \[0, 1\], got 1.5"),
+        (
+            {"subset_sizes": (1.5,)},
+            r"subset_sizes, a fraction of the rows, must be in \[0, 1\], got 1.5",
+        ),
         ({"alphas": (-1.0,)}, "alphas must be finite and at least 0"),
         ({"alphas": []}, "alphas must name at least one value"),
         ({"alphas": 0.1}, r"alphas must be a list, got 0.1; write \[0.1\]"),
@@ -394,7 +459,10 @@ def test_plot():
         ({"linear_skip": "yes"}, 'linear_skip must be one of "auto"'),
         ({"cv": 1}, "cv must be at least 2, got 1"),
         ({"max_iter": 0}, "max_iter must be at least 1"),
-        ({"learning_rates": [1e30]}, r"every network diverged with learning_rates=\[1e\+30\]; lower them"),
+        (
+            {"learning_rates": [1e30]},
+            r"every network diverged with learning_rates=\[1e\+30\]; lower them",
+        ),
         ({"max_doublings": -1}, "max_doublings must be at least 0"),
     ],
 )

@@ -19,7 +19,9 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV])
+@pytest.mark.parametrize(
+    "estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV]
+)
 def test_help_explains_every_parameter(estimator):
     text = inspect.getdoc(estimator)
     parameters = text.split("Parameters\n----------\n")[1].split("\n\nAttributes")[0]
@@ -30,7 +32,9 @@ def test_help_explains_every_parameter(estimator):
     assert not re.search(r"\bas in\b|\bthose of `RLP|\{parameters\}|\{attributes\}", text)
 
 
-@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV])
+@pytest.mark.parametrize(
+    "estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV]
+)
 def test_help_names_every_fitted_attribute(estimator):
     settings = {"max_iter": 2, "random_state": 0, "hidden_layer_sizes": (4,)}
     X = [[float(i % 7), float(i % 5)] for i in range(40)]
@@ -41,13 +45,16 @@ def test_help_names_every_fitted_attribute(estimator):
             assert re.search(rf"^(\w+, )*{name}(, \w+)* : ", attributes, re.M), name
 
 
-@pytest.mark.parametrize("module", ["rlploss.estimators", "rlploss.estimators.cv", "rlploss.estimators.search"])
+@pytest.mark.parametrize(
+    "module", ["rlploss.estimators", "rlploss.estimators.cv", "rlploss.estimators.search"]
+)
 def test_without_scikit_learn_the_remedy_is_told(module):
     code = f"{HIDDEN.format(package='sklearn')}\nimport {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert last == (
-        "rlploss._extras.MissingExtra: rlploss.estimators needs sklearn, which is not installed: "
+    assert (
+        last == "rlploss._extras.MissingExtra: rlploss.estimators needs sklearn, which is not"
+        " installed: "
         "pip install 'rlploss[sklearn]'"
     )
 
@@ -60,7 +67,9 @@ model = RLPRegressorCV(cv=2, max_iter=1, hidden_layer_sizes=(4,), random_state=0
 model.plot()
 """
     done = subprocess.run(
-        [sys.executable, "-c", HIDDEN.format(package="matplotlib") + code], capture_output=True, text=True
+        [sys.executable, "-c", HIDDEN.format(package="matplotlib") + code],
+        capture_output=True,
+        text=True,
     )
     last = done.stderr.strip().splitlines()[-1]
     said = "plot needs matplotlib, which is not installed: pip install 'rlploss[lab]'"

@@ -25,11 +25,22 @@ from tests.close import assert_close
 from tests.seeds import SEED
 
 from rlploss import DivergenceError, MSEEquivalentWarning
-from rlploss.estimators import FarRowsWarning, RLPClassifier, RLPRegressor, RLPRegressorCV, auto_subset_size
+from rlploss.estimators import (
+    FarRowsWarning,
+    RLPClassifier,
+    RLPRegressor,
+    RLPRegressorCV,
+    auto_subset_size,
+)
 
 DIABETES = load_diabetes(return_X_y=True)
 IRIS = load_iris(return_X_y=True)
-QUICK = {"max_iter": 15, "hidden_layer_sizes": (16,), "learning_rate_init": 0.01, "random_state": SEED}
+QUICK = {
+    "max_iter": 15,
+    "hidden_layer_sizes": (16,),
+    "learning_rate_init": 0.01,
+    "random_state": SEED,
+}
 
 
 def linear(n=120, seed=0):
@@ -39,7 +50,8 @@ def linear(n=120, seed=0):
 
 
 def test_the_defaults_are_not_worse_than_mlp_regressor():
-    """On 1,000 rows of a table with offsets and scales, and on diabetes: out of the box, no pipeline."""
+    """On 1,000 rows of a table with offsets and scales, and on diabetes: out of the box, no
+    pipeline."""
     X, y = linear(1400)
     cases = [(X[:1000], y[:1000], X[1000:], y[1000:])]
     X, y = DIABETES
@@ -57,7 +69,9 @@ def test_the_defaults_are_not_worse_than_mlp_regressor():
 @pytest.mark.parametrize("loss", ["rlp", "mse", "mae", "huber"])
 def test_every_loss_learns(loss, mixup):
     X, y = linear()
-    model = RLPRegressor(loss=loss, mixup=mixup, max_iter=40, learning_rate_init=0.01, random_state=SEED).fit(X, y)
+    model = RLPRegressor(
+        loss=loss, mixup=mixup, max_iter=40, learning_rate_init=0.01, random_state=SEED
+    ).fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     assert model.n_iter_ == len(model.loss_curve_) <= 40
@@ -67,7 +81,9 @@ def test_every_loss_learns(loss, mixup):
 @pytest.mark.parametrize("loss", ["rlp", "cross_entropy", "mse"])
 def test_every_loss_learns_classes(loss, mixup):
     X, y = IRIS
-    model = RLPClassifier(loss=loss, mixup=mixup, max_iter=40, learning_rate_init=0.01, random_state=SEED)
+    model = RLPClassifier(
+        loss=loss, mixup=mixup, max_iter=40, learning_rate_init=0.01, random_state=SEED
+    )
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model.fit(X, names)
     assert model.score(X, names) > 0.9
@@ -99,10 +115,17 @@ def test_losses_take_the_same_number_of_steps():
     """With no early end, whatever the loss: a comparison of losses is one at equal steps."""
     X, y = linear(50)
     kept = {
-        loss: RLPRegressor(loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=SEED).fit(X, y)
+        loss: (
+            RLPRegressor(
+                loss=loss, tol=0.0, n_iter_no_change=99, max_iter=7, random_state=SEED
+            ).fit(X, y)
+        )
         for loss in ("rlp", "mse", "huber")
     }
-    steps = {loss: round(math.log(float(m._engine_state["powers"][1])) / math.log(0.999)) for loss, m in kept.items()}
+    steps = {
+        loss: round(math.log(float(m._engine_state["powers"][1])) / math.log(0.999))
+        for loss, m in kept.items()
+    }
     assert set(steps.values()) == {70.0}
 
 
@@ -111,7 +134,11 @@ def test_mae_is_robust_where_mse_is_not():
     y[::20] += 60.0
     clean = linear(400, seed=4)
     scores = {
-        loss: RLPRegressor(loss=loss, tol=0.0, max_iter=150, random_state=SEED).fit(X, y).score(*clean)
+        loss: (
+            RLPRegressor(loss=loss, tol=0.0, max_iter=150, random_state=SEED)
+            .fit(X, y)
+            .score(*clean)
+        )
         for loss in ("mse", "mae")
     }
     assert scores["mae"] > 0.9 > scores["mse"]
@@ -134,7 +161,8 @@ def test_the_auto_rule_gives_a_size_that_is_possible(n, d):
 
 
 def test_the_auto_rule_tells_a_curve_from_noise():
-    """Only a curve that the rows show clearly is MSE; a line, noise, and a curve under noise are the dial's middle."""
+    """Only a curve that the rows show clearly is MSE; a line, noise, and a curve under noise are
+    the dial's middle."""
     rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, size=(150, 2))
     curve, noise = X[:, 0] ** 2 + np.abs(X[:, 1]), rng.normal(size=150)
@@ -152,7 +180,11 @@ def test_the_auto_rule_tells_a_curve_from_noise():
 
 def test_subset_sizes_as_number_and_fraction():
     X, y = linear(60)
-    assert RLPRegressor(**QUICK).fit(X, y).subset_size_ == auto_subset_size(X, y) == round(math.sqrt(5 * 60))
+    assert (
+        RLPRegressor(**QUICK).fit(X, y).subset_size_
+        == auto_subset_size(X, y)
+        == round(math.sqrt(5 * 60))
+    )
     assert RLPRegressor(subset_size=0.5, **QUICK).fit(X, y).subset_size_ == 30
     assert RLPRegressor(subset_size=17, n_subsets=9, **QUICK).fit(X, y).subset_size_ == 17
     assert RLPRegressor(subset_size=17, n_subsets=9, **QUICK).fit(X, y).n_subsets_ == 9
@@ -177,12 +209,21 @@ def test_rows_far_outside_are_counted():
     low, width = X.min(0), np.ptp(X, axis=0)
     near, far = X.copy(), X.copy()
     near[3] = low - 0.99 * width
-    far[3, 1], far[5, 1], far[5, 0] = low[1] - 1.01 * width[1], low[1] + 2.01 * width[1], low[0] + 9 * width[0]
+    far[3, 1], far[5, 1], far[5, 0] = (
+        low[1] - 1.01 * width[1],
+        low[1] + 2.01 * width[1],
+        low[0] + 9 * width[0],
+    )
     model.predict(near)  # without a warning
-    with pytest.warns(FarRowsWarning, match="2 of 60 rows lie outside .* most of them in column 1; .* extrapolations"):
+    with pytest.warns(
+        FarRowsWarning,
+        match="2 of 60 rows lie outside .* most of them in column 1; .* extrapolations",
+    ):
         model.predict(far)
     model.partial_fit(far, y).predict(far)  # these are training rows now
-    named = RLPRegressorCV(max_iter=1, cv=2, max_doublings=0).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    named = RLPRegressorCV(max_iter=1, cv=2, max_doublings=0).fit(
+        pd.DataFrame(X, columns=list("abcd")), y
+    )
     with pytest.warns(FarRowsWarning, match="in column b;") as told:
         named.predict(pd.DataFrame(far, columns=list("abcd")), return_std=True)
     assert len(told) == 1
@@ -197,16 +238,23 @@ def test_few_rows_are_mse_without_a_warning():
 
 
 def test_the_intercept_follows_the_library():
-    """None is an offset, except for the sum probe, where it would leave nothing but the mean error (and a warning)."""
+    """None is an offset, except for the sum probe, where it would leave nothing but the mean error
+    (and a warning)."""
     X, y = linear(60)
     for probe, intercept in (("subset", True), ("expected", True), ("sum", False)):
         settings = {"probe": probe, "ridge": 0.1, **QUICK}
-        found, same = (RLPRegressor(**settings, **extra).fit(X, y) for extra in ({}, {"intercept": intercept}))
+        found, same = (
+            RLPRegressor(**settings, **extra).fit(X, y) for extra in ({}, {"intercept": intercept})
+        )
         assert np.array_equal(found.predict(X), same.predict(X))
         assert (
-            found.subset_size_ == auto_subset_size(X, y, intercept=intercept) == round(math.sqrt((4 + intercept) * 60))
+            found.subset_size_
+            == auto_subset_size(X, y, intercept=intercept)
+            == round(math.sqrt((4 + intercept) * 60))
         )
-        other = RLPRegressorCV(cv=2, probe=probe, alphas=(0.1,), max_iter=5, hidden_layer_sizes=(16,)).fit(X, y)
+        other = RLPRegressorCV(
+            cv=2, probe=probe, alphas=(0.1,), max_iter=5, hidden_layer_sizes=(16,)
+        ).fit(X, y)
         assert other.cv_results_["param_subset_size"].min() == 4 + intercept
 
 
@@ -267,7 +315,9 @@ def test_huge_and_constant_columns():
 def test_without_standardising():
     X, y = linear()
     Z = StandardScaler().fit_transform(X)
-    model = RLPRegressor(standardize=False, **QUICK | {"max_iter": 60}).fit(Z, (y - y.mean()) / y.std())
+    model = RLPRegressor(standardize=False, **QUICK | {"max_iter": 60}).fit(
+        Z, (y - y.mean()) / y.std()
+    )
     assert model.score(Z, (y - y.mean()) / y.std()) > 0.9
     with pytest.raises(DivergenceError, match="standardise"):
         RLPRegressor(standardize=False, **QUICK | {"learning_rate_init": 1e25}).fit(X, y)
@@ -292,7 +342,10 @@ def test_weights_move_the_fit_and_zeros_are_absent():
 def test_weights_of_classes():
     X, y = load_breast_cancer(return_X_y=True)
     base = RLPClassifier(**QUICK)
-    shares = [(base.fit(X, y, sample_weight=np.where(y, w, 1.0)).predict(X) == 1).mean() for w in (0.02, 1.0, 50.0)]
+    shares = [
+        (base.fit(X, y, sample_weight=np.where(y, w, 1.0)).predict(X) == 1).mean()
+        for w in (0.02, 1.0, 50.0)
+    ]
     assert shares[0] < shares[1] < shares[2]
 
 
@@ -304,7 +357,9 @@ def test_weights_and_mixup():
 
 def test_too_few_weighted_rows():
     X, y = linear()
-    with pytest.raises(ValueError, match="sample_weight must be above 0 for at least two rows, got 1"):
+    with pytest.raises(
+        ValueError, match="sample_weight must be above 0 for at least two rows, got 1"
+    ):
         RLPRegressor(**QUICK).fit(X, y, sample_weight=np.eye(len(X))[0])
 
 
@@ -369,7 +424,9 @@ def test_partial_fit_of_classes():
 
 def test_early_stopping_keeps_the_best():
     X, y = DIABETES
-    model = RLPRegressor(loss="mse", early_stopping=True, validation_fraction=0.2, random_state=SEED).fit(X, y)
+    model = RLPRegressor(
+        loss="mse", early_stopping=True, validation_fraction=0.2, random_state=SEED
+    ).fit(X, y)
     assert model.n_iter_ < model.max_iter
     assert model.n_iter_ == len(model.validation_scores_)
     assert max(model.validation_scores_) - 2 * model.tol < model.best_validation_score_
@@ -379,10 +436,16 @@ def test_early_stopping_keeps_the_best():
 
 @pytest.mark.parametrize("patience", [1, 7])
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_training_stops_after_n_iter_no_change_iterations_without_improvement(early_stopping, patience):
+def test_training_stops_after_n_iter_no_change_iterations_without_improvement(
+    early_stopping, patience
+):
     """The first iteration improves on nothing at all; with a step of zero none after it does."""
     X, y = DIABETES
-    settings = {"early_stopping": early_stopping, "n_iter_no_change": patience, "random_state": SEED}
+    settings = {
+        "early_stopping": early_stopping,
+        "n_iter_no_change": patience,
+        "random_state": SEED,
+    }
     settings |= {"learning_rate_init": 1e-12, "batch_size": 500}  # all rows: the loss stands still
     for model in (
         RLPRegressor(loss="mse", **settings).fit(X, y),
@@ -393,9 +456,12 @@ def test_training_stops_after_n_iter_no_change_iterations_without_improvement(ea
 
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_the_stopping_rule_is_the_same_for_loss_and_validation_error(early_stopping):
-    """Counted by hand from the curve that is watched: improvement is tol below the lowest value so far."""
+    """Counted by hand from the curve that is watched: improvement is tol below the lowest value so
+    far."""
     X, y = DIABETES
-    model = RLPRegressor(loss="mse", tol=1e-3, n_iter_no_change=4, early_stopping=early_stopping, random_state=SEED)
+    model = RLPRegressor(
+        loss="mse", tol=1e-3, n_iter_no_change=4, early_stopping=early_stopping, random_state=SEED
+    )
     model.fit(X, y)
     watched = model.loss_curve_
     if early_stopping:
@@ -414,12 +480,21 @@ def test_the_stopping_rule_is_the_same_for_loss_and_validation_error(early_stopp
 @pytest.mark.parametrize("loss", ["rlp", "cross_entropy"])
 def test_early_stopping_of_classes_watches_probabilities(loss):
     X, y = IRIS
-    settings = {"loss": loss, "early_stopping": True, "validation_fraction": 0.3, "random_state": SEED}
+    settings = {
+        "loss": loss,
+        "early_stopping": True,
+        "validation_fraction": 0.3,
+        "random_state": SEED,
+    }
     model = RLPClassifier(**settings).fit(X, y)
-    held = train_test_split(np.arange(len(X)), test_size=0.3, random_state=model._seed(), stratify=y)[1]
+    held = train_test_split(
+        np.arange(len(X)), test_size=0.3, random_state=model._seed(), stratify=y
+    )[1]
     assert model.score(X[held], y[held]) == model.best_validation_score_
     assert model.n_iter_ == len(model.validation_scores_)
-    assert model.score(X, y) > 0.8  # stopped by accuracy, which stands still at first, it would stay at 0.7
+    assert (
+        model.score(X, y) > 0.8
+    )  # stopped by accuracy, which stands still at first, it would stay at 0.7
 
 
 # Randomness
@@ -434,9 +509,13 @@ def test_random_state_decides_everything_and_nothing_global_moves():
     RLPRegressorCV(cv=2, max_iter=1, max_doublings=0, random_state=SEED).fit(X, y)
     a, b = (RLPRegressor(**QUICK).fit(X, y).predict(X) for _ in range(2))
     assert np.array_equal(a, b)
-    one, two = (RLPRegressor(**QUICK | {"random_state": None}).fit(X, y).predict(X) for _ in range(2))
+    one, two = (
+        RLPRegressor(**QUICK | {"random_state": None}).fit(X, y).predict(X) for _ in range(2)
+    )
     assert not np.array_equal(one, two)
-    assert not np.array_equal(a, RLPRegressor(**QUICK | {"random_state": SEED + 1}).fit(X, y).predict(X))
+    assert not np.array_equal(
+        a, RLPRegressor(**QUICK | {"random_state": SEED + 1}).fit(X, y).predict(X)
+    )
     assert np.random.get_state()[1].tolist() == before[0]  # noqa: NPY002 - the global state
     assert torch.equal(torch.get_rng_state(), before[1])
     assert random.getstate() == before[2]
@@ -460,7 +539,9 @@ def test_in_scikit_learn_company():
     quick = RLPRegressor(**QUICK | {"max_iter": 40})
     pipe = make_pipeline(StandardScaler(), quick)
     assert cross_val_score(pipe, X, y, cv=3).mean() > 0.8
-    search = GridSearchCV(quick, {"subset_size": ["auto", 0.5], "alpha": [0.0, 0.1]}, cv=2).fit(X, y)
+    search = GridSearchCV(quick, {"subset_size": ["auto", 0.5], "alpha": [0.0, 0.1]}, cv=2).fit(
+        X, y
+    )
     assert set(search.best_params_) == {"subset_size", "alpha"}
     target = TransformedTargetRegressor(quick, func=np.cbrt, inverse_func=lambda t: t**3).fit(X, y)
     assert target.score(X, y) > 0.8
@@ -473,13 +554,19 @@ def test_copies_predict_the_same(tmp_path):
     model = RLPRegressor(**QUICK).fit(X, y)
     wanted = model.predict(X)
     joblib.dump(model, tmp_path / "model.joblib")
-    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), joblib.load(tmp_path / "model.joblib")):
+    for other in (
+        pickle.loads(pickle.dumps(model)),
+        copy.deepcopy(model),
+        joblib.load(tmp_path / "model.joblib"),
+    ):
         assert np.array_equal(other.predict(X), wanted)
         other.partial_fit(X, y)
     assert np.array_equal(model.predict(X), wanted)
     with pytest.raises(NotFittedError):
         clone(model).predict(X)
-    same = joblib.Parallel(n_jobs=2, backend="threading")(joblib.delayed(clone(model).fit)(X, y) for _ in range(2))
+    same = joblib.Parallel(n_jobs=2, backend="threading")(
+        joblib.delayed(clone(model).fit)(X, y) for _ in range(2)
+    )
     assert all(np.isfinite(one.predict(X)).all() for one in same)
 
 
@@ -500,7 +587,9 @@ def test_to_torch_gives_the_same_numbers(kind):
     assert isinstance(module, torch.nn.Module)
     assert np.array_equal(module(torch.tensor(X)).detach().numpy(), wanted)
     small = model.to_torch(torch.float32)
-    assert_close(small(torch.tensor(X, dtype=torch.float32)), wanted, dtype=torch.float32, rtol=2e-3)
+    assert_close(
+        small(torch.tensor(X, dtype=torch.float32)), wanted, dtype=torch.float32, rtol=2e-3
+    )
     for p in module.parameters():  # a copy
         p.data.zero_()
     assert np.array_equal(model.to_torch()(torch.tensor(X)).detach().numpy(), wanted)
@@ -518,7 +607,9 @@ def test_to_torch_exports_to_onnx(kind, dtype, tmp_path):
         loss = "rlp" if kind == "classes" else "cross_entropy"
         model = RLPClassifier(loss=loss, **QUICK).fit(X, y > np.median(y))
     elif kind == "ensemble":
-        model = RLPRegressorCV(cv=2, max_iter=5, hidden_layer_sizes=(16,), random_state=SEED).fit(X, y)
+        model = RLPRegressorCV(cv=2, max_iter=5, hidden_layer_sizes=(16,), random_state=SEED).fit(
+            X, y
+        )
     else:
         model = RLPRegressor(**QUICK).fit(X, y if kind == "one" else np.column_stack([y, -y]))
     wanted = model.predict_proba(X) if kind in ("classes", "logits") else model.predict(X)
@@ -535,7 +626,9 @@ def test_to_torch_exports_to_onnx(kind, dtype, tmp_path):
     rows = torch.tensor(X, dtype=dtype).numpy()
     (predicted,) = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"X": rows})
     assert predicted.shape == wanted.shape
-    assert_close(predicted, wanted, dtype=dtype, **({} if dtype == torch.float64 else {"rtol": 2e-3}))
+    assert_close(
+        predicted, wanted, dtype=dtype, **({} if dtype == torch.float64 else {"rtol": 2e-3})
+    )
 
 
 # Bad settings
@@ -546,10 +639,16 @@ def test_to_torch_exports_to_onnx(kind, dtype, tmp_path):
     [
         ({"loss": "rpl"}, r'loss must be one of "rlp".*got \'rpl\'; did you mean "rlp"\?'),
         ({"subset_size": "most"}, 'subset_size must be one of "auto", got'),
-        ({"subset_size": 1.5}, r"subset_size, a fraction of the rows, must be in \[0, 1\], got 1.5"),
+        (
+            {"subset_size": 1.5},
+            r"subset_size, a fraction of the rows, must be in \[0, 1\], got 1.5",
+        ),
         ({"subset_size": 0}, "subset_size must be at least 1, got 0"),
         ({"subset_size": 500}, "subset_size must be at most the number of rows 120, got 500"),
-        ({"activation": "gelu"}, 'activation must be one of "relu", "tanh", "logistic", "identity", got'),
+        (
+            {"activation": "gelu"},
+            'activation must be one of "relu", "tanh", "logistic", "identity", got',
+        ),
         ({"hidden_layer_sizes": (5, 0)}, "hidden_layer_sizes must be at least 1, got 0"),
         ({"alpha": -1.0}, "alpha must be finite and at least 0, got -1.0"),
         ({"max_iter": 0}, "max_iter must be at least 1, got 0"),

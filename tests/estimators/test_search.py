@@ -40,7 +40,9 @@ def test_an_objective_is_mse_up_to_p_and_rlp_beyond():
     assert objective_at(form, 5, 100, 4, batch_size=30) == MSE(30, mixup=0.25)
     found = objective_at(form, 6, 100, 4)
     assert found == RLP(6, 1000, subsets_per_step=3, ridge=0.5, mixup=0.25)
-    assert objective_at(RLP(probe="sum"), 5, 100, 4) == RLP(5, 1000, subsets_per_step=4, probe="sum")  # p = 4: no ones
+    assert objective_at(RLP(probe="sum"), 5, 100, 4) == RLP(
+        5, 1000, subsets_per_step=4, probe="sum"
+    )  # p = 4: no ones
     assert objective_at(RLP(probe="sum"), 4, 100, 4) == MSE(100)
     assert objective_at(form, None, 100, 4, end=CrossEntropy) == CrossEntropy(100, mixup=0.25)
 
@@ -70,7 +72,10 @@ def test_choose_against_a_loop():
     sizes = [10, 20, 5]
     found = choose(errors, sizes)
     for setting in range(5):
-        means = [sum(s * e for s, e in zip(sizes, errors[setting, :, at], strict=True)) / 35 for at in range(7)]
+        means = [
+            sum(s * e for s, e in zip(sizes, errors[setting, :, at], strict=True)) / 35
+            for at in range(7)
+        ]
         finite = [m for m in means if not math.isnan(m)]
         assert_close(min(finite, default=0.0), 0.0 if setting == 3 else found.errors[setting])
         if finite:

@@ -1,7 +1,8 @@
-"""What each extra promises, tried in the environment it was installed in: `python promises.py kernel sklearn`.
+"""What each extra promises, tried in the environment it was installed in: `python promises.py
+kernel sklearn`.
 
-This file is copied there, so it imports nothing of the tests. It runs in an empty directory, which it fills.
-"""
+This file is copied there, so it imports nothing of the tests. It runs in an empty directory, which
+it fills."""
 
 import importlib.util
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rlploss import RLP, Adam, CSVLogger, MLflowLogger, RegressionNet, RLPLoss, Steps, TensorBoardLogger, fit, seeded
+from rlploss import RLP, Adam, RegressionNet, RLPLoss, Steps, fit, seeded
 
 X = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
 y = X.sum(1)
@@ -36,7 +37,9 @@ def absent(*modules):
 
 def command(*words, code=0):
     """What the command `rlploss` says."""
-    done = subprocess.run([Path(sys.executable).with_name("rlploss"), *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("rlploss"), *words], capture_output=True, text=True
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -63,7 +66,9 @@ def core():
     absent("numba", "scipy", "sklearn", "pandas", "typer", "dask", "mlflow")
     RLPLoss(subset_size=50)(RegressionNet(3)(X), y[:, None], X).backward()
     learns("torch")
-    assert "pip install 'rlploss[lab]'" in command("--help", code=1), "the command says what it needs"
+    assert "pip install 'rlploss[lab]'" in command("--help", code=1), (
+        "the command says what it needs"
+    )
     ratio = min(float(subprocess.check_output([sys.executable, "-c", IMPORTS])) for _ in range(5))
     assert ratio < 1.1, f"rlploss with all its names takes {ratio:.2f} times the import of torch"
     print(f"import {ratio:.2f} × torch")
@@ -112,20 +117,6 @@ def cluster():
         if importlib.util.find_spec("typer"):  # the command is there too
             command(*SMOKE, "--out", "far", "--workers", f"dask:{here.scheduler_address}")
             assert Path("far", "report.html").exists()
-
-
-def track():
-    with TensorBoardLogger("board") as board, MLflowLogger("sqlite:///runs.db") as store:
-        learns("torch", callbacks=[CSVLogger("curves.csv"), board, store])
-    import mlflow
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert Path("curves.csv").read_text().count("\n") > 1
-    (folder,) = {path.parent for path in Path("board").rglob("*tfevents*")}
-    assert "mse" in EventAccumulator(str(folder)).Reload().Tags()["scalars"]
-    client = mlflow.MlflowClient("sqlite:///runs.db")
-    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
-    assert run.data.metrics["mse"] < 1
 
 
 if __name__ == "__main__":

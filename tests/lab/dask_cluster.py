@@ -31,23 +31,32 @@ def free_port():
 
 
 class Cluster:
-    """Workers get a directory of their own, no data cache, and nothing else in common with the driver's disk."""
+    """Workers get a directory of their own, no data cache, and nothing else in common with the
+    driver's disk."""
 
     def __init__(self, directory: Path):
         self.directory = directory
         self.workers: list[subprocess.Popen] = []
         card = directory / "scheduler.json"
-        # A scheduler that nobody uses ends, and its workers with it: nothing is left of a test run that was killed.
+        # A scheduler that nobody uses ends, and its workers with it: nothing is left of a test run
+        # that was killed.
         options = ("--port", "0", "--scheduler-file", str(card), "--idle-timeout", "5 minutes")
         self.scheduler = self._start("scheduler", *options)
-        self.address = wait_for(lambda: card.exists() and card.stat().st_size and json.loads(card.read_text()))[
-            "address"
-        ]
+        self.address = wait_for(
+            lambda: card.exists() and card.stat().st_size and json.loads(card.read_text())
+        )["address"]
 
     def _start(self, kind, *arguments):
         place = self.directory / f"{kind}-{len(self.workers)}"
         place.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--host", "127.0.0.1", "--no-dashboard"]
+        command = [
+            sys.executable,
+            "-m",
+            f"distributed.cli.dask_{kind}",
+            "--host",
+            "127.0.0.1",
+            "--no-dashboard",
+        ]
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",  # the stub, and the code under test
@@ -57,11 +66,22 @@ class Cluster:
         }
         with (place / "log").open("w") as log:
             return subprocess.Popen(
-                [*command, *arguments], stdout=log, stderr=log, env=environment, cwd=place, start_new_session=True
+                [*command, *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=place,
+                start_new_session=True,
             )
 
     def add_worker(self, *arguments, nanny=False):
-        options = [self.address, "--nthreads", "1", "--nanny" if nanny else "--no-nanny", *arguments]
+        options = [
+            self.address,
+            "--nthreads",
+            "1",
+            "--nanny" if nanny else "--no-nanny",
+            *arguments,
+        ]
         worker = self._start("worker", *options)
         self.workers.append(worker)
         return worker

@@ -21,7 +21,16 @@ def make(text="plain"):
         data_header=("dataset", "value"), data_rows=(("linear", 0.1 + 0.2), (text, 3)), notes=(text,),
     )  # fmt: skip
     figure = Figure("f1", f"Figure {text}", text, (panel(), panel(text)))
-    section = Section("s1", f"Section {text}", "s", (text,), (table,), (figure,), (("Seeds", text),), f"run {text}")
+    section = Section(
+        "s1",
+        f"Section {text}",
+        "s",
+        (text,),
+        (table,),
+        (figure,),
+        (("Seeds", text),),
+        f"run {text}",
+    )
     claim = Claim("c1", text, "reproduced", "good", text, text)
     return Report(f"Title {text}", (text,), (section,), (claim,), footer=(text,))
 
@@ -100,7 +109,7 @@ def test_write_gives_every_table_and_figure_as_files(tmp_path):
     written = report.write(make(), tmp_path)
     assert written[0] == tmp_path / "report.html"
     names = sorted(p.relative_to(tmp_path).as_posix() for p in written[1:])
-    assert names == ["figures/f1.csv", "figures/f1.png", "figures/f1.svg", "tables/t1.csv", "tables/t1.md"]
+    assert names == ["figures/f1.csv", "figures/f1.svg", "tables/t1.csv", "tables/t1.md"]
     rows = list(csv.reader(io.StringIO((tmp_path / "tables/t1.csv").read_text())))
     assert rows[1] == ["linear", repr(0.1 + 0.2)]
     text = (tmp_path / "report.html").read_text()

@@ -32,7 +32,10 @@ def test_summary_is_mean_sd_and_an_interval_around_the_mean():
 def test_intervals_cover_the_truth_as_often_as_they_say_at_every_n(n):
     truth = [stats.summary(rng([n, seed]).normal(0.0, 1.0, n)) for seed in range(300)]
     pairs = [stats.compare(*np.exp(rng([n, seed]).normal(0.0, 1.0, (2, n)))) for seed in range(300)]
-    for covered in (sum(s.low <= 0.0 <= s.high for s in truth), sum(c.low <= 1.0 <= c.high for c in pairs)):
+    for covered in (
+        sum(s.low <= 0.0 <= s.high for s in truth),
+        sum(c.low <= 1.0 <= c.high for c in pairs),
+    ):
         assert 0.91 <= covered / 300 <= 0.985
 
 
@@ -77,7 +80,9 @@ def test_errors_are_compared_as_ratios_and_the_pairing_counts():
 
 def test_scores_are_compared_as_differences():
     accuracy = rng().uniform(0.8, 0.9, 8)
-    c = stats.compare(accuracy + 0.02, accuracy + rng(1).normal(size=8) * 1e-4, lower_is_better=False)
+    c = stats.compare(
+        accuracy + 0.02, accuracy + rng(1).normal(size=8) * 1e-4, lower_is_better=False
+    )
     assert c.scale == "difference"
     assert c.effect == pytest.approx(0.02, abs=1e-3)
     assert c.word == "better"
@@ -88,12 +93,16 @@ def test_errors_with_a_zero_among_them_are_never_level_for_being_small():
     tiny[0, 3] = 0.0
     c = stats.compare(*tiny)
     assert (c.scale, c.word) == ("gap", "undecided")
-    assert stats.compare(*tiny, lower_is_better=False).word == "level"  # of an accuracy that is no difference
+    assert (
+        stats.compare(*tiny, lower_is_better=False).word == "level"
+    )  # of an accuracy that is no difference
     assert stats.compare(np.zeros(12), np.full(12, 1e-9)).word == "better"
 
 
 @given(st.integers(0, 10_000), st.integers(3, 12), st.floats(0.001, stats.ALPHA))
-def test_an_interval_at_another_level_holds_no_difference_exactly_if_p_is_at_least_that(seed, n, alpha):
+def test_an_interval_at_another_level_holds_no_difference_exactly_if_p_is_at_least_that(
+    seed, n, alpha
+):
     a, b = np.exp(rng(seed).normal(size=(2, n)))
     for c, nothing in (
         (stats.compare(a, b), 1.0),
@@ -131,7 +140,9 @@ def test_degenerate_comparisons(ours, theirs, p):
 
 
 def test_unpaired_arms_are_refused():
-    with pytest.raises(ValueError, match=r"paired arms need the same seeds, got shapes \(2,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"paired arms need the same seeds, got shapes \(2,\) and \(3,\)"
+    ):
         stats.compare(np.ones(2), np.ones(3))
 
 
@@ -142,7 +153,9 @@ def test_holm_against_its_definition(ps):
     m, ordered = len(ps), sorted(ps)
     for p, corrected in zip(ps, got, strict=True):
         rank = ordered.index(p)
-        assert corrected == pytest.approx(max(min(1.0, (m - k) * ordered[k]) for k in range(rank + 1)), abs=1e-12)
+        assert corrected == pytest.approx(
+            max(min(1.0, (m - k) * ordered[k]) for k in range(rank + 1)), abs=1e-12
+        )
         assert corrected >= p
 
 
@@ -187,10 +200,14 @@ def test_welch_is_that_of_scipy_and_same_wins_over_different():
      (0.0, 0.011, "difference", "undecided"), (0.005, 0.008, "difference", "undecided")],
 )  # fmt: skip
 def test_a_lack_of_evidence_is_undecided_and_level_is_shown(effect, half, scale, word):
-    low, high = (effect / half, effect * half) if scale == "ratio" else (effect - half, effect + half)
+    low, high = (
+        (effect / half, effect * half) if scale == "ratio" else (effect - half, effect + half)
+    )
     c = stats.Comparison(effect, low, high, 0.5, 9, True, scale)
     assert c.word == word
-    corrected = dataclasses.replace(c, p_holm=1.0)  # a wider interval: what was level may be so no longer
+    corrected = dataclasses.replace(
+        c, p_holm=1.0
+    )  # a wider interval: what was level may be so no longer
     assert corrected.told[0] < low < high < corrected.told[1]
     assert corrected.word in ("undecided", word)
 
@@ -257,5 +274,7 @@ def test_overlapping_splits_widen_the_interval_and_the_p_value():
     # the interval is that of the test: 1 lies on its edge exactly when p is 5 %
     d = np.log(ours) - np.log(theirs)
     error = d.std(ddof=1) * np.sqrt(1 / 12 + 1 / 3)
-    shifted = stats.compare(np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3)
+    shifted = stats.compare(
+        np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3
+    )
     np.testing.assert_allclose([shifted.low, shifted.p], [1.0, 0.05], rtol=1e-9)

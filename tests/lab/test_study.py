@@ -21,7 +21,9 @@ def cell(arm=ARM, task=TASK, budget=BUDGET, seeds=(0, 1), **more):
 
 def test_names_are_not_part_of_the_identity_and_everything_else_is():
     base = cell()
-    renamed = cell(dataclasses.replace(ARM, name="x", protocol="y"), dataclasses.replace(TASK, name="z"))
+    renamed = cell(
+        dataclasses.replace(ARM, name="x", protocol="y"), dataclasses.replace(TASK, name="z")
+    )
     assert renamed.hash == base.hash
     others = [
         cell(dataclasses.replace(ARM, objective=RLP(21, n_subsets=5))),
@@ -41,13 +43,17 @@ def test_names_are_not_part_of_the_identity_and_everything_else_is():
 def test_a_cell_is_shown_by_its_labels():
     assert str(cell(budget=Steps(4000))) == "t · released · rlp · 4,000 steps"
     assert str(cell(Arm("mse", "mse", Adam()))) == "t · mse · 4 epochs"
-    assert str(cell(contenders_for("regression")[1], budget=Steps(4000))) == "t · ridge regression"  # takes no steps
+    assert (
+        str(cell(contenders_for("regression")[1], budget=Steps(4000))) == "t · ridge regression"
+    )  # takes no steps
     assert cell(task=dataclasses.replace(TASK, variants=(Variant(), Variant(shift=0.5)))).keys == [
         (0, 0), (0, 1), (1, 0), (1, 1)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [cell(), stub.cell(rate=0.1, timed=True)], ids=["lab", "of another room"])
+@pytest.mark.parametrize(
+    "made", [cell(), stub.cell(rate=0.1, timed=True)], ids=["lab", "of another room"]
+)
 def test_spec_round_trips_through_json(made):
     read = Cell.from_spec(json.loads(canonical_json(made.spec())))
     assert read.hash == made.hash
@@ -64,7 +70,13 @@ def test_a_spec_with_a_function_is_not_loaded():
 
 @pytest.mark.parametrize(
     "change",
-    [{"arm": {"kind": "Adam"}}, {"arm": 3}, {"task": {"kind": "Task", "trian": 3}}, {"seeds": []}, {"budget": None}],
+    [
+        {"arm": {"kind": "Adam"}},
+        {"arm": 3},
+        {"task": {"kind": "Task", "trian": 3}},
+        {"seeds": []},
+        {"budget": None},
+    ],
 )
 def test_strange_specs_are_refused(change):
     with pytest.raises((ValueError, TypeError)):
@@ -73,7 +85,9 @@ def test_strange_specs_are_refused(change):
 
 def test_hash_is_the_same_in_another_process():
     code = "from tests.lab.test_study import cell; print(cell().hash)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.strip() == cell().hash
 
 
@@ -89,7 +103,10 @@ def test_distinct_keeps_the_first():
         (lambda: cell(seeds=()), r"distinct seeds, at least one, got \(\)"),
         (lambda: cell(evaluate_every=0), "evaluate_every must be at least 1, got 0"),
         (lambda: cell(budget=3), r"budget must be Epochs\(n\) or Steps\(n\), got 3"),
-        (lambda: Arm("a", "mse", "adam"), r"optimizer of an arm must be Adam\(...\), .*, got 'adam'"),
+        (
+            lambda: Arm("a", "mse", "adam"),
+            r"optimizer of an arm must be Adam\(...\), .*, got 'adam'",
+        ),
         (lambda: Arm("a", MSE, Adam()), r"got the class MSE; write MSE\(\)"),
         (lambda: Arm("a", MSE(), Adam(), output="tanh"), "output must be one of .*, got .tanh."),
         (lambda: Task("t", "linear", "transformer"), "model must be one of"),

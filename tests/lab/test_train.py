@@ -11,7 +11,13 @@ RLP_SMALL, MSE_SMALL, ADAM = RLP(20, n_subsets=5), MSE(20), Adam(1e-3)
 
 
 def make(objective=MSE_SMALL, *, seeds=(0, 1), optimizer=ADAM, **task):
-    given = {"dataset": "linear", "model": "regression", "n_train": 60, "n_test": 50, "metrics": ("mse", "rlp")}
+    given = {
+        "dataset": "linear",
+        "model": "regression",
+        "n_train": 60,
+        "n_test": 50,
+        "metrics": ("mse", "rlp"),
+    }
     arm = Arm("a", objective, optimizer, protocol="released")
     return Cell(arm, Task("t", **(given | task)), Epochs(4), seeds, evaluate_every=2)
 

@@ -49,7 +49,13 @@ def test_every_way_of_keeping_agrees_with_the_function(
         X[:, 0] = X[:, 1]
     elif deficient == "some":
         X[:10] = X[0]
-    options = {"probe": probe, "intercept": intercept, "ridge": ridge, "draw_from": draw_from, "reduction": reduction}
+    options = {
+        "probe": probe,
+        "intercept": intercept,
+        "ridge": ridge,
+        "draw_from": draw_from,
+        "reduction": reduction,
+    }
     expected_pred = pred.clone().requires_grad_()
     expected = rlp_loss(expected_pred, target, X, subsets=plan, generator=seeded(), **options)
     expected.sum().backward()
@@ -59,7 +65,9 @@ def test_every_way_of_keeping_agrees_with_the_function(
     loss = bank.loss(pred, target)
     loss.sum().backward()
     # a value that is a difference, or a row that is all but unseen, is compared on the scale of MSE
-    scale = max(float(expected.detach().abs().max()), 1e-6 * float((pred.detach() - target).square().mean()))
+    scale = max(
+        float(expected.detach().abs().max()), 1e-6 * float((pred.detach() - target).square().mean())
+    )
     assert (loss - expected).abs().max() <= 1e-9 * scale
     assert_close(pred.grad, expected_pred.grad, 1e-8)
 
@@ -69,7 +77,9 @@ def test_every_way_of_keeping_agrees_with_the_function(
 @pytest.mark.parametrize("d", [4, 8, 16])
 def test_some_subsets(probe, max_bytes, d):
     X, pred, target, plan = data(d=d)
-    bank = ProjectionBank(X, plan, probe=probe, max_bytes=max_bytes, reduction="none", generator=seeded())
+    bank = ProjectionBank(
+        X, plan, probe=probe, max_bytes=max_bytes, reduction="none", generator=seeded()
+    )
     every = bank.loss(pred, target)
     for which in (0, 3, -1, slice(2, 5), slice(None), torch.tensor([4, 1, 1])):
         rows = plan[which].flatten()
@@ -108,7 +118,9 @@ def test_the_dense_way_is_taken_when_cheaper_with_the_same_result(reduction):
         grads.append((loss, grad))
     assert dense._form is not None
     assert sparse._form is None
-    assert not ProjectionBank(X, plan, max_bytes=dense.nbytes - 1).prefers_form()  # the form counts as kept
+    assert not ProjectionBank(
+        X, plan, max_bytes=dense.nbytes - 1
+    ).prefers_form()  # the form counts as kept
     assert_close(grads[0][0], grads[1][0])
     assert_close(grads[0][1], grads[1][1])
 
@@ -130,9 +142,13 @@ def test_kinds_cost_what_they_should():
     assert (bank.kind, bank.nbytes, bank.rows) == ("mse", 0, None)
     for probe in PROBES:
         made = ProjectionBank(X, plan, probe=probe, intercept=True)
-        promised = ProjectionBank.bytes_for(9, 12, 4, probe=probe, intercept=True, dtype=torch.float64)
+        promised = ProjectionBank.bytes_for(
+            9, 12, 4, probe=probe, intercept=True, dtype=torch.float64
+        )
         assert made.nbytes == promised, probe
-        assert ProjectionBank(X, plan, probe=probe, max_bytes=promised - 1, intercept=True).nbytes == 0
+        assert (
+            ProjectionBank(X, plan, probe=probe, max_bytes=promised - 1, intercept=True).nbytes == 0
+        )
 
 
 def test_chunks_hold_no_more_than_one_chunk_for_the_backward_pass(monkeypatch):
@@ -140,12 +156,18 @@ def test_chunks_hold_no_more_than_one_chunk_for_the_backward_pass(monkeypatch):
     bank = ProjectionBank(X, plan, max_bytes=0)
     made = []
     original = ProjectionBank._make_rows
-    monkeypatch.setattr(ProjectionBank, "_make_rows", lambda self, part: made.append(1) or original(self, part))
-    monkeypatch.setattr(ProjectionBank, "_parts", lambda self, n=None: [slice(0, 4), slice(4, 8), slice(8, 9)])
+    monkeypatch.setattr(
+        ProjectionBank, "_make_rows", lambda self, part: made.append(1) or original(self, part)
+    )
+    monkeypatch.setattr(
+        ProjectionBank, "_parts", lambda self, n=None: [slice(0, 4), slice(4, 8), slice(8, 9)]
+    )
     pred.requires_grad_()
     bank.loss(pred, target).backward()
     assert len(made) == 6  # three chunks, made once for the value and once more for the gradient
-    assert_close(pred.grad, torch.autograd.grad(ProjectionBank(X, plan).loss(pred, target), pred)[0])
+    assert_close(
+        pred.grad, torch.autograd.grad(ProjectionBank(X, plan).loss(pred, target), pred)[0]
+    )
 
 
 def test_redraw():
@@ -158,7 +180,10 @@ def test_redraw():
     assert bank.loss(pred, target) != first
     points = X[:9] * 2
     assert torch.equal(bank.redraw(points), points)
-    assert_close(bank.loss(pred, target), rlp_loss(pred, target, X, subsets=plan, probe="draw", probe_points=points))
+    assert_close(
+        bank.loss(pred, target),
+        rlp_loss(pred, target, X, subsets=plan, probe="draw", probe_points=points),
+    )
     pool = torch.full((1, 4), 3.0, dtype=torch.float64)
     pooled = ProjectionBank(X, plan, probe="draw", probe_points=pool)
     assert torch.equal(pooled.points, pool.expand(9, 4))
@@ -168,7 +193,9 @@ def test_expected_over_rows_of_elsewhere():
     X, pred, target, plan = data()
     pool = X[:7] - 2
     bank = ProjectionBank(X, plan, probe="expected", probe_points=pool, intercept=True)
-    expected = rlp_loss(pred, target, X, subsets=plan, probe="expected", probe_points=pool, intercept=True)
+    expected = rlp_loss(
+        pred, target, X, subsets=plan, probe="expected", probe_points=pool, intercept=True
+    )
     assert_close(bank.loss(pred, target), expected)
 
 
@@ -179,7 +206,9 @@ def test_copies_and_state(probe):
     loss = bank.loss(pred, target)
     for twin in (copy.deepcopy(bank), pickle.loads(pickle.dumps(bank)), bank.to("cpu")):
         assert torch.equal(twin.loss(pred, target), loss)
-    other = ProjectionBank(X + torch.randn(30, 4, generator=seeded(9)), plan, probe=probe, generator=seeded(8))
+    other = ProjectionBank(
+        X + torch.randn(30, 4, generator=seeded(9)), plan, probe=probe, generator=seeded(8)
+    )
     assert other.loss(pred, target) != loss or probe == "sum"
     other.load_state_dict(bank.state_dict())
     assert torch.equal(other.loss(pred, target), loss)
@@ -219,18 +248,27 @@ def test_errors():
     bank = ProjectionBank(X, plan)
     with pytest.raises(ValueError, match="pred must hold all 30 rows, got 29; pass `which`"):
         bank.loss(pred[:29], target[:29])
-    with pytest.raises(ValueError, match=r"pred and target must have the same shape, got \(30, 2\) and \(30, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"pred and target must have the same shape, got \(30, 2\) and \(30, 1\)"
+    ):
         bank.loss(pred, target[:, :1])
-    with pytest.raises(ValueError, match=r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(30, 2, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"pred must have shape \(N,\), \(N, 1\) or \(N, C\), got \(30, 2, 1\)"
+    ):
         bank.loss(pred[..., None], target[..., None])
-    with pytest.raises(ValueError, match="rows of the 1 subsets asked for, in plan order, got 30; leave `which` out"):
+    with pytest.raises(
+        ValueError,
+        match="rows of the 1 subsets asked for, in plan order, got 30; leave `which` out",
+    ):
         bank.loss(pred, target, 0)
     with pytest.raises(ValueError, match="which must be a subset from 0 to 8, got 9"):
         bank.loss(pred[:12], target[:12], 9)
     with pytest.raises(ValueError, match='redraw is for probe="draw", got probe="subset"'):
         bank.redraw()
     drawn = ProjectionBank(X, plan, probe="draw")
-    with pytest.raises(ValueError, match=r"points must have shape \(9, 4\), one per subset, got \(8, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"points must have shape \(9, 4\), one per subset, got \(8, 4\)"
+    ):
         drawn.redraw(X[:8])
     with pytest.raises(ValueError, match='form is refused for probe="draw", whose points change'):
         drawn.form()
@@ -238,7 +276,9 @@ def test_errors():
         ProjectionBank(X, plan, dense_rows=4).form()
     with pytest.raises(ValueError, match="max_bytes must be at least 0, got -1"):
         ProjectionBank(X, plan, max_bytes=-1)
-    with pytest.raises(ValueError, match=r"probe_points must have 4 columns like the features, got \(30, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"probe_points must have 4 columns like the features, got \(30, 3\)"
+    ):
         ProjectionBank(X, plan, probe="expected", probe_points=X[:, :3])
     with pytest.raises(ValueError, match=r"row numbers from 0 to 29, got 30"):
         ProjectionBank(X, plan + 1)
@@ -281,7 +321,10 @@ def test_print():
 def test_first_and_second_derivatives(way):
     d = {"complement": 8, "mse": 15}.get(way, 3)
     X, pred, target, plan = data(N=14, d=d, M=12, K=60 if way == "dense" else 4)
-    limits = {"max_bytes": 0 if way == "chunks" else 2**30, "dense_rows": 100 if way == "dense" else 0}
+    limits = {
+        "max_bytes": 0 if way == "chunks" else 2**30,
+        "dense_rows": 100 if way == "dense" else 0,
+    }
     bank = ProjectionBank(X, plan, **limits)
     assert bank.prefers_form() == (way == "dense")
     assert bank.kind == ("rows" if way == "dense" else way)

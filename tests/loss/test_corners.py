@@ -1,4 +1,5 @@
-"""Corners that once went wrong: numbers that are not finite, columns of very different size, odd types."""
+"""Corners that once went wrong: numbers that are not finite, columns of very different size, odd
+types."""
 
 import math
 import time
@@ -11,7 +12,14 @@ import torch
 from tests import oracle
 from tests.close import assert_close
 
-from rlploss import MSEEquivalentWarning, ProjectionBank, RLPLoss, _checks, balanced_subsets, rlp_loss
+from rlploss import (
+    MSEEquivalentWarning,
+    ProjectionBank,
+    RLPLoss,
+    _checks,
+    balanced_subsets,
+    rlp_loss,
+)
 from rlploss.loss.planes import PROBES
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
@@ -35,9 +43,13 @@ def test_features_that_are_not_finite_are_named(probe, intercept, shape, number,
     x[1, 2] = number
     r = torch.ones(shape[0])
     options = {"probe": probe, "intercept": intercept, "features_grad": features_grad}
-    with pytest.raises(ValueError, match=rf"features must be finite, got {number} at index \[1, 2\]"):
+    with pytest.raises(
+        ValueError, match=rf"features must be finite, got {number} at index \[1, 2\]"
+    ):
         rlp_loss(r, 0 * r, x, probe_points=points, **options)
-    with pytest.raises(ValueError, match=rf"features must be finite, got {number} at index \[1, 2\]"):
+    with pytest.raises(
+        ValueError, match=rf"features must be finite, got {number} at index \[1, 2\]"
+    ):
         RLPLoss(**options)(r, 0 * r, x, points)
 
 
@@ -52,14 +64,16 @@ def test_without_the_check_features_that_are_not_finite_give_nan(shape):
 
 
 def exact_wide_inverse(x, intercept):
-    """xᵀ(xxᵀ)⁻¹ of an M×d matrix of full row rank, as fractions [p][M], and its first-order change by `change`."""
+    """xᵀ(xxᵀ)⁻¹ of an M×d matrix of full row rank, as fractions [p][M], and its first-order change
+    by `change`."""
     rows = [[Fraction(float(v)) for v in row] + [Fraction(1)] * intercept for row in x]
     gram = oracle._solve(oracle._times(rows, oracle._transpose(rows)), rows)  # (xxᵀ)⁻¹x
     return rows, oracle._transpose(gram)
 
 
 def exact_wide_gradient(x, r, Z, intercept):
-    """Value Σ_z ‖zᵀx⁺r‖²/n and its gradient in x and in r, by the derivative of x⁺ in exact arithmetic.
+    """Value Σ_z ‖zᵀx⁺r‖²/n and its gradient in x and in r, by the derivative of x⁺ in exact
+    arithmetic.
 
     dP = −P·dx·P + (I − P·x)·dxᵀ·PᵀP for a matrix x of full row rank with P = x⁺.
     """
@@ -72,14 +86,17 @@ def exact_wide_gradient(x, r, Z, intercept):
     n, C = len(points), len(right[0])
     scale = Fraction(1, n * C)
     value = scale * sum(v * v for row in gaps for v in row)
-    back = [[2 * scale * v for v in row] for row in times(t(points), gaps)]  # d value / d delta: p × C
+    back = [
+        [2 * scale * v for v in row] for row in times(t(points), gaps)
+    ]  # d value / d delta: p × C
     grad_r = times(t(P), back)
     # <back, dP r> = −<Pᵀ back (P r)ᵀ, dx> + <(PᵀP r backᵀ (I − P x)), dx>
     first = times(grad_r, t(delta))  # M × p
     gram_r = times(t(P), delta)  # M × C
     sight = times(t(back), P)  # C × M
     second = [
-        [a - b for a, b in zip(row, other, strict=True)] for row, other in zip(t(back), times(sight, rows), strict=True)
+        [a - b for a, b in zip(row, other, strict=True)]
+        for row, other in zip(t(back), times(sight, rows), strict=True)
     ]  # C × p
     grad_x = [
         [b - a for a, b in zip(row, other, strict=True)]
@@ -99,7 +116,13 @@ def test_features_grad_with_fewer_rows_than_badly_scaled_columns(probe, intercep
     z = torch.tensor([[2e9, 5e-9, -1e-9]], dtype=torch.float64)
     points = z if probe in ("draw", "expected") else None
     loss = rlp_loss(
-        pred, torch.zeros_like(pred), x, probe=probe, intercept=intercept, probe_points=points, features_grad=True
+        pred,
+        torch.zeros_like(pred),
+        x,
+        probe=probe,
+        intercept=intercept,
+        probe_points=points,
+        features_grad=True,
     )
     loss.backward()
     if probe in ("subset", "sum"):  # the planes pass through every point, wherever the rows lie
@@ -117,7 +140,9 @@ def test_features_grad_with_fewer_rows_than_badly_scaled_columns(probe, intercep
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3), (3, 6), (5, 8)])
 @pytest.mark.parametrize("spread", [0, 4, 9])
-def test_features_grad_with_fewer_rows_than_columns_against_exact_arithmetic(shape, spread, intercept):
+def test_features_grad_with_fewer_rows_than_columns_against_exact_arithmetic(
+    shape, spread, intercept
+):
     rng = np.random.default_rng(spread)
     scale = 10.0 ** np.linspace(-spread, spread, shape[1])
     x = rng.normal(size=shape) * scale
@@ -138,23 +163,33 @@ def test_features_grad_with_fewer_rows_than_columns_against_exact_arithmetic(sha
 
 
 def nearly_unseen(size, dtype, C=2, M=20, d=15, K=3):
-    """A bank of the complement kind, and residuals of which the planes see a part of relative size `size`."""
+    """A bank of the complement kind, and residuals of which the planes see a part of relative size
+    `size`."""
     g = seeded()
     X = torch.randn(M * K, d, generator=g, dtype=torch.float64)
     plan = torch.arange(M * K).view(K, M)
     q, _ = torch.linalg.qr(X.view(K, M, d), mode="complete")
     seen = q[:, :, :d] @ torch.randn(K, d, C, generator=g, dtype=torch.float64)
     rest = q[:, :, d:] @ torch.randn(K, M - d, C, generator=g, dtype=torch.float64)
-    unit = [part / torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True) for part in (seen, rest)]
+    unit = [
+        part / torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True) for part in (seen, rest)
+    ]
     residual = size * unit[0] + unit[1]
     bank = ProjectionBank(X.to(dtype), plan, intercept=False, reduction="none", dense_rows=0)
     assert bank.kind == "complement"
     values = torch.full((K,), size**2, dtype=torch.float64) / (M * C)
-    return bank, residual.to(dtype).view(M * K, C), values, 2 * size * unit[0].reshape(M * K, C) / (M * C)
+    return (
+        bank,
+        residual.to(dtype).view(M * K, C),
+        values,
+        2 * size * unit[0].reshape(M * K, C) / (M * C),
+    )
 
 
 @pytest.mark.parametrize("which", [slice(None), torch.arange(3), None, "one by one"])
-@pytest.mark.parametrize(("dtype", "size", "rtol"), [(torch.float32, 1e-4, 5e-3), (torch.float64, 1e-6, 1e-8)])
+@pytest.mark.parametrize(
+    ("dtype", "size", "rtol"), [(torch.float32, 1e-4, 5e-3), (torch.float64, 1e-6, 1e-8)]
+)
 def test_a_small_part_that_is_seen_has_the_right_value_and_gradient(which, dtype, size, rtol):
     bank, residual, values, grads = nearly_unseen(size, dtype)
     pred = residual.clone().requires_grad_()
@@ -180,7 +215,10 @@ def test_a_bank_that_loads_a_state_is_the_bank_that_saved_it(d, probe, dense_row
     pred, target = torch.randn(2, 30, 2, generator=seeded(1), dtype=torch.float64)
     saved, other = (
         ProjectionBank(X, plan, probe=probe, intercept=False, dense_rows=dense_rows)
-        for plan in (balanced_subsets(20, 12, 100, generator=seeded(2)), balanced_subsets(30, 12, 100))
+        for plan in (
+            balanced_subsets(20, 12, 100, generator=seeded(2)),
+            balanced_subsets(30, 12, 100),
+        )
     )
     other.loss(pred, target)
     other.load_state_dict(saved.state_dict())
@@ -193,7 +231,9 @@ def test_new_points_after_a_loaded_state_are_of_the_loaded_plan():
     X = torch.randn(30, 3, generator=seeded(), dtype=torch.float64)
     pred, target = torch.randn(2, 30, 2, generator=seeded(1), dtype=torch.float64)
     plans = [balanced_subsets(30, 12, 7, generator=seeded(seed)) for seed in (2, 3)]
-    saved, other = (ProjectionBank(X, plan, probe="draw", intercept=True, generator=seeded(4)) for plan in plans)
+    saved, other = (
+        ProjectionBank(X, plan, probe="draw", intercept=True, generator=seeded(4)) for plan in plans
+    )
     other.load_state_dict(saved.state_dict())
     for bank in (saved, other):
         bank.redraw(X[:7] + 1)
@@ -256,16 +296,24 @@ def test_outside_refuses_a_plan_that_names_a_row_twice(probe):
     """Which rows are left would differ in number from subset to subset."""
     X, r = torch.randn(8, 1, generator=seeded()), torch.ones(8)
     plan = torch.tensor([[7, 1, 3, 0, 4, 6], [2, 5, 0, 3, 5, 1]])
-    message = 'draw_from="outside" needs subsets that name every row once, got row 5 twice in one; take the row out'
+    message = (
+        'draw_from="outside" needs subsets that name every row once, got row 5 twice in one; take'
+        " the row out"
+    )
     with pytest.raises(ValueError, match=message):
         rlp_loss(r, 0 * r, X, subsets=plan, probe=probe, draw_from="outside")
     with pytest.raises(ValueError, match=message):
         ProjectionBank(X, plan, probe=probe, draw_from="outside")
-    for draw_from, points in (("train", None), ("outside", X[:2])):  # there nothing depends on what is left
+    for draw_from, points in (
+        ("train", None),
+        ("outside", X[:2]),
+    ):  # there nothing depends on what is left
         options = {"probe": probe, "draw_from": draw_from, "probe_points": points}
         assert rlp_loss(r, 0 * r, X, subsets=plan, **options) >= 0
         assert ProjectionBank(X, plan, **options).loss(r, 0 * r) >= 0
-    assert rlp_loss(r, 0 * r, X, subsets=plan, draw_from="outside") >= 0  # compares on the subset itself
+    assert (
+        rlp_loss(r, 0 * r, X, subsets=plan, draw_from="outside") >= 0
+    )  # compares on the subset itself
     assert ProjectionBank(X, plan, draw_from="outside").loss(r, 0 * r) >= 0
 
 
@@ -276,10 +324,21 @@ def test_which_may_be_any_whole_number_or_several():
     bank = ProjectionBank(X, plan)
     rows = plan[3]
     expected = bank.loss(pred[rows], target[rows], 3)
-    for which in (np.int64(3), np.int32(3), [3], (3,), np.array([3]), torch.tensor(3), torch.tensor([3]).int(), -2):
+    for which in (
+        np.int64(3),
+        np.int32(3),
+        [3],
+        (3,),
+        np.array([3]),
+        torch.tensor(3),
+        torch.tensor([3]).int(),
+        -2,
+    ):
         assert_close(bank.loss(pred[rows], target[rows], which), expected, 1e-6)
     rows = plan[[3, 1]].flatten()
-    several = [bank.loss(pred[rows], target[rows], which) for which in ([3, 1], torch.tensor([3, 1]))]
+    several = [
+        bank.loss(pred[rows], target[rows], which) for which in ([3, 1], torch.tensor([3, 1]))
+    ]
     assert torch.equal(*several)
 
 
@@ -290,14 +349,17 @@ def test_which_is_refused_in_a_sentence():
     zero = torch.zeros(8)
     for which in (True, 1.0, "0", [0.5], torch.tensor([True]), torch.tensor([[0]]), {0}):
         with pytest.raises(
-            TypeError, match="which must be a number of a subset, several of them, a slice or None, got"
+            TypeError,
+            match="which must be a number of a subset, several of them, a slice or None, got",
         ):
             bank.loss(zero, zero, which)
     for which, number in ((5, 5), (np.int64(-6), -6), ([5], 5), (torch.tensor([-6]), -6)):
         with pytest.raises(ValueError, match=f"which must be a subset from 0 to 4, got {number}"):
             bank.loss(zero, zero, which)
     for which in ([], slice(2, 2)):
-        with pytest.raises(ValueError, match="pred must hold the 0 rows of the 0 subsets asked for"):
+        with pytest.raises(
+            ValueError, match="pred must hold the 0 rows of the 0 subsets asked for"
+        ):
             bank.loss(zero, zero, which)
 
 
@@ -305,18 +367,25 @@ def test_counting_subsets_takes_no_time():
     start = time.perf_counter()
     for M in (1, 40, 62, 63, 1000, 200_000, 399_000, 399_999):
         few = min(M, 400_000 - M)
-        assert _checks.n_different(400_000, M) == (min(math.comb(400_000, few), 2**63) if few < 100 else 2**63)
+        assert _checks.n_different(400_000, M) == (
+            min(math.comb(400_000, few), 2**63) if few < 100 else 2**63
+        )
     assert time.perf_counter() - start < 0.5
 
 
 def test_centred_features_and_a_constant_error_are_seen_by_default():
-    """Without an intercept planes through the origin see nothing of a constant error once features are centred."""
+    """Without an intercept planes through the origin see nothing of a constant error once features
+    are centred."""
     X = torch.randn(40, 3, generator=seeded())
     X = X - X.mean(0)
     pred = torch.full((40,), 5.0)
     zero = torch.zeros(40)
     plan = torch.arange(40)[None]
-    for loss in (rlp_loss(pred, zero, X), RLPLoss()(pred, zero, X), ProjectionBank(X, plan).loss(pred, zero)):
+    for loss in (
+        rlp_loss(pred, zero, X),
+        RLPLoss()(pred, zero, X),
+        ProjectionBank(X, plan).loss(pred, zero),
+    ):
         assert_close(loss, 25.0, 1e-5)
     assert rlp_loss(pred, zero, X, intercept=False) < 1e-9
     with warnings.catch_warnings():

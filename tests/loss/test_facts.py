@@ -97,7 +97,8 @@ def test_quadratic_scaling_and_blindness(probe):
 
 
 def test_the_gap_is_linear_in_the_residual():
-    """‖A(r₁ + r₂)‖² + ‖A(r₁ − r₂)‖² = 2‖Ar₁‖² + 2‖Ar₂‖² holds for a linear A and for nothing else."""
+    """‖A(r₁ + r₂)‖² + ‖A(r₁ − r₂)‖² = 2‖Ar₁‖² + 2‖Ar₂‖² holds for a linear A and for nothing
+    else."""
     X, r1, r2 = table()
     zero = torch.zeros_like(r1)
     for probe in PROBES:
@@ -115,12 +116,26 @@ def test_expected_is_the_mean_of_draw(draw_from, intercept):
     X, pred, target = table(N=9)
     plan = balanced_subsets(9, 5, 4, generator=torch.Generator().manual_seed(0))
     expected = rlp_loss(
-        pred, target, X, subsets=plan, probe="expected", draw_from=draw_from, intercept=intercept, reduction="none"
+        pred,
+        target,
+        X,
+        subsets=plan,
+        probe="expected",
+        draw_from=draw_from,
+        intercept=intercept,
+        reduction="none",
     )
     for k, rows in enumerate(plan):
         pool = X if draw_from == "train" else X[rows_outside(plan[k : k + 1], 9)[0]]
         drawn = [
-            rlp_loss(pred[rows], target[rows], X[rows], probe="draw", probe_points=z[None], intercept=intercept)
+            rlp_loss(
+                pred[rows],
+                target[rows],
+                X[rows],
+                probe="draw",
+                probe_points=z[None],
+                intercept=intercept,
+            )
             for z in pool
         ]
         assert_close(torch.stack(drawn).mean(), expected[k])
@@ -137,7 +152,9 @@ def test_sampled_losses_converge_to_the_exact_empirical_loss(intercept):
     g = torch.Generator().manual_seed(0)
     errors = []
     for repeats in (1, 400):
-        loss = rlp_loss(pred, target, X, subsets=every.repeat(repeats, 1), probe="draw", generator=g, **options)
+        loss = rlp_loss(
+            pred, target, X, subsets=every.repeat(repeats, 1), probe="draw", generator=g, **options
+        )
         errors.append(abs(float(loss) / exact - 1))
     assert errors[1] < 0.03
     sampled = balanced_subsets(8, 5, 20, generator=g)
@@ -240,6 +257,9 @@ def test_features_carry_no_gradient_unless_asked():
 def test_features_grad_refuses_rank_deficient_features():
     X, pred, target = table()
     X[:, 0] = X[:, 1]
-    message = "features_grad=True needs subsets of full rank 3, got rank 2 in subset 0; the pseudo-inverse has no"
+    message = (
+        "features_grad=True needs subsets of full rank 3, got rank 2 in subset 0; the"
+        " pseudo-inverse has no"
+    )
     with pytest.raises(ValueError, match=message):
         rlp_loss(pred, target, X, features_grad=True, intercept=False)

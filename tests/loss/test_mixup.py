@@ -51,8 +51,12 @@ def test_pairs_of_algorithm_3_and_their_loss():
     h = lambda x: x.square() @ torch.ones(3, 2, dtype=torch.float64)  # noqa: E731 - a formula
     singles = []
     for j in range(K):
-        x = torch.stack([lam[j] * X[a] + (1 - lam[j]) * X[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)])
-        t = torch.stack([lam[j] * y[a] + (1 - lam[j]) * y[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)])
+        x = torch.stack(
+            [lam[j] * X[a] + (1 - lam[j]) * X[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)]
+        )
+        t = torch.stack(
+            [lam[j] * y[a] + (1 - lam[j]) * y[b] for a, b in zip(plan_a[j], plan_b[j], strict=True)]
+        )
         assert_close(x_mixed[j], x)
         assert_close(y_mixed[j], t)
         gap = torch.linalg.pinv(x) @ t - torch.linalg.pinv(x) @ h(x)  # M_y − M_h
@@ -65,11 +69,15 @@ def test_pairs_of_algorithm_3_and_their_loss():
 
 def test_errors():
     a = torch.zeros(4, 2)
-    with pytest.raises(ValueError, match=r"a and b must have the same shape, got \(4, 2\) and \(3, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"a and b must have the same shape, got \(4, 2\) and \(3, 2\)"
+    ):
         mixup(a, a[:3], 0.5)
     with pytest.raises(ValueError, match=r"lam must be a number or have shape \(4,\), got \(2,\)"):
         mixup(a, a, torch.zeros(2))
-    with pytest.raises(ValueError, match=r"mixup_alpha must be positive, got 0.0; leave mixup out instead"):
+    with pytest.raises(
+        ValueError, match=r"mixup_alpha must be positive, got 0.0; leave mixup out instead"
+    ):
         mixup_lambdas(3, 0.0)
     with pytest.raises(ValueError, match=r"mixup_alpha must be finite and at least 0, got -1.0"):
         mixup_lambdas(3, -1.0)

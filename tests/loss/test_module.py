@@ -14,7 +14,14 @@ from tests.close import assert_close
 from torch import nn
 from torch.func import functional_call, grad, hessian, vmap
 
-from rlploss import MeanOnlyWarning, MSEEquivalentWarning, ProjectionBank, RLPLoss, balanced_subsets, rlp_loss
+from rlploss import (
+    MeanOnlyWarning,
+    MSEEquivalentWarning,
+    ProjectionBank,
+    RLPLoss,
+    balanced_subsets,
+    rlp_loss,
+)
 from rlploss.loss.planes import PROBES
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
@@ -48,7 +55,16 @@ def test_options_reach_the_function():
         module = RLPLoss(8, 4, probe=probe, intercept=intercept, ridge=ridge, generator=seeded())
         g = seeded()
         plan = balanced_subsets(24, 8, 4, generator=g)
-        expected = rlp_loss(pred, target, x, subsets=plan, probe=probe, intercept=intercept, ridge=ridge, generator=g)
+        expected = rlp_loss(
+            pred,
+            target,
+            x,
+            subsets=plan,
+            probe=probe,
+            intercept=intercept,
+            ridge=ridge,
+            generator=g,
+        )
         assert torch.equal(module(pred, target, x), expected)
     drawn = RLPLoss(probe="draw")(pred, target, x, probe_points=x[:1])
     assert torch.equal(drawn, rlp_loss(pred, target, x, probe="draw", probe_points=x[:1]))
@@ -58,7 +74,11 @@ def test_copies_keep_the_stream_of_subsets():
     x, pred, target = batch()
     module = RLPLoss(8, generator=seeded())
     module(pred, target, x)
-    twins = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)), module.to("cpu", torch.float64)]
+    twins = [
+        copy.deepcopy(module),
+        pickle.loads(pickle.dumps(module)),
+        module.to("cpu", torch.float64),
+    ]
     values = [twin(pred, target, x) for twin in twins]
     assert torch.equal(values[0], values[1])
     assert torch.equal(values[0], values[2])
@@ -66,14 +86,19 @@ def test_copies_keep_the_stream_of_subsets():
 
 
 def test_errors_and_print():
-    with pytest.raises(ValueError, match="n_subsets=3 needs a subset_size; without one the batch is one subset"):
+    with pytest.raises(
+        ValueError, match="n_subsets=3 needs a subset_size; without one the batch is one subset"
+    ):
         RLPLoss(n_subsets=3)
     with pytest.raises(ValueError, match="subset_size must be at least 1, got 0"):
         RLPLoss(0)
     with pytest.raises(TypeError, match=r"subset_size must be a whole number, got 2\.5"):
         RLPLoss(2.5)
     x, pred, target = batch()
-    with pytest.raises(ValueError, match="subset_size must be at most the batch's 24 rows, got 25; use larger batches"):
+    with pytest.raises(
+        ValueError,
+        match="subset_size must be at most the batch's 24 rows, got 25; use larger batches",
+    ):
         RLPLoss(25)(pred, target, x)
     text = repr(RLPLoss(8))
     assert "subset_size=8, n_subsets=as many as fit" in text
@@ -96,7 +121,9 @@ def test_autocast_is_left_inside():
     x, pred, target = batch()
     expected = RLPLoss(intercept=True)(pred, target, x)
     with torch.autocast("cpu", torch.bfloat16):
-        assert_close(RLPLoss(intercept=True)(pred, target, x), expected, 1e-6)  # bfloat16 would be off by 1e-3
+        assert_close(
+            RLPLoss(intercept=True)(pred, target, x), expected, 1e-6
+        )  # bfloat16 would be off by 1e-3
         net = nn.Linear(3, 1)
         loss = RLPLoss()(net(x), target[:, None], x)
     assert loss.dtype == torch.float32
@@ -106,7 +133,8 @@ def test_autocast_is_left_inside():
 
 COMPILERS = (os.environ.get("CXX", "g++"), "clang++", "cl")  # of which torch's compiler uses one
 needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, COMPILERS)), reason="torch.compile needs a C++ compiler; install g++, or set CXX"
+    not any(map(shutil.which, COMPILERS)),
+    reason="torch.compile needs a C++ compiler; install g++, or set CXX",
 )
 
 
@@ -129,12 +157,16 @@ def test_compile_fullgraph(probe):
     points = {"draw": x[:4], "expected": x}.get(probe)
 
     def f(pred, target, x, plan):
-        return rlp_loss(pred, target, x, subsets=plan, probe=probe, intercept=True, probe_points=points)
+        return rlp_loss(
+            pred, target, x, subsets=plan, probe=probe, intercept=True, probe_points=points
+        )
 
     loss = compiled(f, pred, target, x, plan)
     expected = f(pred, target, x, plan)
     assert_close(loss, expected, dtype=torch.float32)
-    for a, b in zip(torch.autograd.grad(loss, pred), torch.autograd.grad(expected, pred), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(loss, pred), torch.autograd.grad(expected, pred), strict=True
+    ):
         assert_close(a, b, dtype=torch.float32)
 
 
@@ -169,7 +201,11 @@ def test_all_subsets_of_a_bank_are_one_graph():
     for j in range(4):
         rows = bank.subsets[j]
         which = torch.tensor([j])
-        assert_close(fast(pred[rows], target[rows], which), bank.loss(pred[rows], target[rows], j), dtype=torch.float32)
+        assert_close(
+            fast(pred[rows], target[rows], which),
+            bank.loss(pred[rows], target[rows], j),
+            dtype=torch.float32,
+        )
     assert counter.frame_count == 1
 
 
@@ -180,7 +216,9 @@ def test_compiled_code_asserts_that_numbers_are_finite():
     fast = torch.compile(RLPLoss(), fullgraph=True)
     fast(pred, target, x)
     pred[3] = float("nan")
-    with pytest.raises(RuntimeError, match="pred, target and features must be finite, got NaN or inf"):
+    with pytest.raises(
+        RuntimeError, match="pred, target and features must be finite, got NaN or inf"
+    ):
         fast(pred, target, x)
     bank = ProjectionBank(x, balanced_subsets(24, 24, 1))
     with pytest.raises(RuntimeError, match="pred and target must be finite, got NaN or inf"):
@@ -198,12 +236,15 @@ def test_func_grad_vmap_and_hessian():
     f(leaf).backward()
     assert_close(grad(f)(pred), leaf.grad)
     H = hessian(f)(pred)
-    assert_close(pred @ H @ (pred - target), pred @ leaf.grad)  # the gradient of a quadratic form is H r
+    assert_close(
+        pred @ H @ (pred - target), pred @ leaf.grad
+    )  # the gradient of a quadratic form is H r
     many = torch.stack([pred, target, pred * 2])
     assert_close(vmap(f)(many), torch.stack([f(p) for p in many]))
     xs = torch.stack([x, x**2, x - 1])
     assert_close(
-        vmap(f, (0, None, 0))(many, target, xs), torch.stack([f(p, target, q) for p, q in zip(many, xs, strict=True)])
+        vmap(f, (0, None, 0))(many, target, xs),
+        torch.stack([f(p, target, q) for p, q in zip(many, xs, strict=True)]),
     )
     many[0, 0] = float("nan")
     assert torch.isnan(vmap(f)(many)[0])  # inside transforms the check is skipped

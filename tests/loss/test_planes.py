@@ -1,4 +1,5 @@
-"""Values and gradients of every probe against the oracle, over drawn shapes and all kinds of bad features."""
+"""Values and gradients of every probe against the oracle, over drawn shapes and all kinds of bad
+features."""
 
 import math
 import warnings
@@ -18,7 +19,17 @@ from rlploss.loss.planes import PROBES, PlaneForm, probe_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
 
-SPOILED = ("none", "duplicate rows", "constant", "zero", "collinear", "scales", "offset", "huge", "tiny")
+SPOILED = (
+    "none",
+    "duplicate rows",
+    "constant",
+    "zero",
+    "collinear",
+    "scales",
+    "offset",
+    "huge",
+    "tiny",
+)
 
 
 BADLY_SCALED = ("scales", "offset", "huge", "tiny")
@@ -103,7 +114,8 @@ def test_value_and_gradient_are_the_oracles(probe, intercept, problem, ridge):
         intercept=intercept,
         ridge=ridge,
         points=points,
-        # numpy's pseudo-inverse is itself wrong on columns of very different size (1e-150 beside an intercept's 1)
+        # numpy's pseudo-inverse is itself wrong on columns of very different size (1e-150 beside an
+        # intercept's 1)
         inverse_of=oracle.exact_pseudo_inverse if problem["kind"] in BADLY_SCALED else None,
     )
     pred = torch.tensor(problem["pred"], requires_grad=True)
@@ -120,7 +132,11 @@ def test_value_and_gradient_are_the_oracles(probe, intercept, problem, ridge):
     assert_close(loss, expected, rtol)
     assert_close(pred.grad, grad, rtol)
     assert_close(rlploss.rlp_loss(pred, target, features, reduction="none", **kwargs), values, rtol)
-    assert_close(rlploss.rlp_loss(pred, target, features, reduction="sum", **kwargs), expected * len(values), rtol)
+    assert_close(
+        rlploss.rlp_loss(pred, target, features, reduction="sum", **kwargs),
+        expected * len(values),
+        rtol,
+    )
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -165,7 +181,12 @@ def test_accuracy_against_exact_arithmetic(probe, condition, intercept):
     pred = torch.tensor(r, requires_grad=True)
     options = {"draw": torch.tensor(Z[:1]), "expected": torch.tensor(Z)}
     loss = rlploss.rlp_loss(
-        pred, torch.zeros_like(pred), torch.tensor(x), probe=probe, intercept=intercept, probe_points=options.get(probe)
+        pred,
+        torch.zeros_like(pred),
+        torch.tensor(x),
+        probe=probe,
+        intercept=intercept,
+        probe_points=options.get(probe),
     )
     loss.backward()
     actual = max(condition, oracle.condition(x, intercept))
@@ -179,10 +200,15 @@ def test_accuracy_against_exact_arithmetic(probe, condition, intercept):
 @pytest.mark.parametrize("ridge", [0.0, 0.5])
 @pytest.mark.parametrize("kind", ["none", "collinear", "scales", "duplicate rows", "constant"])
 @pytest.mark.parametrize("probe", PROBES)
-def test_rank_deficient_and_wide_features_against_exact_arithmetic(probe, kind, ridge, shape, intercept):
-    """Fewer rows than columns, columns that differ by 1e8 in scale: minimum norm in the caller's coordinates."""
+def test_rank_deficient_and_wide_features_against_exact_arithmetic(
+    probe, kind, ridge, shape, intercept
+):
+    """Fewer rows than columns, columns that differ by 1e8 in scale: minimum norm in the caller's
+    coordinates."""
     rng = np.random.default_rng(3)
-    x = np.round(rng.normal(size=shape) * 64) / 64  # exact products, so that rank is the same for both
+    x = (
+        np.round(rng.normal(size=shape) * 64) / 64
+    )  # exact products, so that rank is the same for both
     if kind == "scales":
         x = x * 2.0 ** np.round(np.linspace(-13, 13, shape[1]))
     else:
@@ -233,7 +259,9 @@ def test_a_gram_matrix_would_be_far_off():
         full = oracle.design(x, True)
         by_gram = full @ (np.linalg.pinv(full.T @ full) @ (full.T @ r))
         gram_errors.append(abs((by_gram**2).mean() / expected - 1))
-        loss = rlploss.rlp_loss(torch.tensor(r), torch.zeros(40, 1).double(), torch.tensor(x), intercept=True)
+        loss = rlploss.rlp_loss(
+            torch.tensor(r), torch.zeros(40, 1).double(), torch.tensor(x), intercept=True
+        )
         errors.append(abs(float(loss) / expected - 1))
     assert max(errors) < 1e-9
     assert max(gram_errors) > 0.1
@@ -258,11 +286,18 @@ def test_float32(probe, condition, intercept):
     x = ill_conditioned(rng, 30, 5, condition).astype(np.float32)
     r = rng.normal(size=(30, 1)).astype(np.float32)
     z = x[:1]
-    A = oracle.reading(x.astype(np.float64), probe, intercept, z=z[0].astype(np.float64), Z=x.astype(np.float64))
+    A = oracle.reading(
+        x.astype(np.float64), probe, intercept, z=z[0].astype(np.float64), Z=x.astype(np.float64)
+    )
     pred = torch.tensor(r, requires_grad=True)
     points = torch.tensor(z) if probe == "draw" else None
     loss = rlploss.rlp_loss(
-        pred, torch.zeros_like(pred), torch.tensor(x), probe=probe, intercept=intercept, probe_points=points
+        pred,
+        torch.zeros_like(pred),
+        torch.tensor(x),
+        probe=probe,
+        intercept=intercept,
+        probe_points=points,
     )
     loss.backward()
     assert loss.dtype == torch.float32
@@ -320,7 +355,9 @@ def test_the_quick_proof_of_full_rank_is_never_wrong(seed):
     triangle[np.diag_indices(n)] *= 10.0 ** rng.uniform(-4, 0, size=n)
     norms = np.linalg.norm(triangle, axis=0)
     condition = np.linalg.cond(triangle / norms)
-    edge = float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4  # the tolerance where the bound just fails
+    edge = (
+        float(np.prod(np.abs(np.diag(triangle)) / norms)) / 4
+    )  # the tolerance where the bound just fails
     assert condition < 0.5 / edge
     assert _proves_full_rank(triangle[None], False, edge * 0.99)
     for pivot in (math.nan, 0.0, 1e-200):

@@ -17,7 +17,9 @@ def bank_of(kind, dtype=torch.float64):
     d = {"rows": 3, "complement": 8, "mse": 15}[kind]
     g = torch.Generator().manual_seed(0)
     X = torch.randn(30, d, generator=g, dtype=dtype)
-    bank = ProjectionBank(X, balanced_subsets(30, 12, 5, generator=g), reduction="none", dense_rows=100)
+    bank = ProjectionBank(
+        X, balanced_subsets(30, 12, 5, generator=g), reduction="none", dense_rows=100
+    )
     assert bank.kind == kind
     return bank, torch.randn(30, 2, generator=g, dtype=dtype)
 
@@ -56,10 +58,14 @@ def test_a_form_is_a_frozen_value_that_checks_itself():
     assert [PlaneForm(probe).intercept for probe in PROBES] == [True, True, True, False]
     assert PlaneForm("sum", True).intercept is True
     assert len({PlaneForm(), PlaneForm(), PlaneForm("sum")}) == 2
-    assert eval(repr(PlaneForm("draw", ridge=0.5)), {"PlaneForm": PlaneForm}) == PlaneForm("draw", ridge=0.5)
+    assert eval(repr(PlaneForm("draw", ridge=0.5)), {"PlaneForm": PlaneForm}) == PlaneForm(
+        "draw", ridge=0.5
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         PlaneForm().ridge = 1.0
-    with pytest.raises(ValueError, match='probe must be one of "subset", "draw", "expected", "sum", got'):
+    with pytest.raises(
+        ValueError, match='probe must be one of "subset", "draw", "expected", "sum", got'
+    ):
         PlaneForm("all")
     with pytest.raises(ValueError, match="ridge must be finite and at least 0, got -1"):
         PlaneForm(ridge=-1)

@@ -16,10 +16,14 @@ from rlploss.loss import sampler
 N, M, K = 23, 5, 17
 
 
-def loader(batches: BalancedBatchSampler, workers: int = 0, persistent: bool = False) -> DataLoader[list[torch.Tensor]]:
+def loader(
+    batches: BalancedBatchSampler, workers: int = 0, persistent: bool = False
+) -> DataLoader[list[torch.Tensor]]:
     """The rows of the data are their own numbers, so that a batch shows which rows it holds."""
     data = TensorDataset(torch.arange(batches.n_rows))
-    return DataLoader(data, batch_sampler=batches, num_workers=workers, persistent_workers=persistent)
+    return DataLoader(
+        data, batch_sampler=batches, num_workers=workers, persistent_workers=persistent
+    )
 
 
 def rows(batches: Iterator[list[torch.Tensor]] | DataLoader[list[torch.Tensor]]) -> list[list[int]]:
@@ -74,7 +78,9 @@ def test_an_iteration_broken_off_begins_again():
 
 
 def test_seeds_differ_beyond_the_bits_that_torch_reads():
-    plans = {str(list(BalancedBatchSampler(N, M, K, seed=seed))) for seed in (0, 1, 2**32, 2**33, 2**63)}
+    plans = {
+        str(list(BalancedBatchSampler(N, M, K, seed=seed))) for seed in (0, 1, 2**32, 2**33, 2**63)
+    }
     assert len(plans) == 5
 
 
@@ -82,7 +88,10 @@ SHARED = [(17, 1), (17, 2), (17, 4), (16, 4), (3, 5), (1, 3), (18, 17)]
 
 
 def ranks(k: int, world_size: int, **options) -> list[BalancedBatchSampler]:
-    return [BalancedBatchSampler(N, M, k, rank=r, world_size=world_size, **options) for r in range(world_size)]
+    return [
+        BalancedBatchSampler(N, M, k, rank=r, world_size=world_size, **options)
+        for r in range(world_size)
+    ]
 
 
 @pytest.mark.parametrize(("k", "world_size"), SHARED)
@@ -95,7 +104,9 @@ def test_ranks_together_go_through_the_plan_of_one_process(k, world_size, plan):
         taken = [list(part) for part in parts]
         assert {len(batches) for batches in taken} == {len(parts[0])} == {-(-k // world_size)}
         real = [[w > 0 for w in part.weights.tolist()] for part in parts]
-        in_turn = [taken[r][s] for s in range(len(parts[0])) for r in range(world_size) if real[r][s]]
+        in_turn = [
+            taken[r][s] for s in range(len(parts[0])) for r in range(world_size) if real[r][s]
+        ]
         assert in_turn == whole
         assert all(batch in whole for batches in taken for batch in batches)
         per_rank = [sum(flags) for flags in real]
@@ -149,12 +160,17 @@ def test_a_state_resumes_in_mid_epoch(plan, done):
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("stop", [(0, 1), (1, 2), (1, -1), (2, 0)])
 def test_the_documented_loop_resumes_under_a_loader(workers, world_size, stop):
-    """Batches taken in advance by workers are not lost: the state counts the steps that were done."""
+    """Batches taken in advance by workers are not lost: the state counts the steps that were
+    done."""
 
     def train(
         batches: BalancedBatchSampler, stop: tuple[int, int] | None
     ) -> tuple[list[list[int]], dict[str, int | str]]:
-        data, seen, state = loader(batches, workers, persistent=workers > 0), [], batches.state_dict()
+        data, seen, state = (
+            loader(batches, workers, persistent=workers > 0),
+            [],
+            batches.state_dict(),
+        )
         for epoch in range(batches.epoch, 3):
             batches.set_epoch(epoch)
             for step, batch in enumerate(data, start=batches.start):
@@ -186,11 +202,15 @@ def test_the_number_of_processes_may_change_between_epochs_only():
     state = BalancedBatchSampler(N, M, K, world_size=2).state_dict()
     BalancedBatchSampler(N, M, K, world_size=3).load_state_dict(state)
     state = BalancedBatchSampler(N, M, K, world_size=2).state_dict(step=1)
-    with pytest.raises(ValueError, match=r"same arguments, got world_size=2 instead of 3; build this sampler as"):
+    with pytest.raises(
+        ValueError, match=r"same arguments, got world_size=2 instead of 3; build this sampler as"
+    ):
         BalancedBatchSampler(N, M, K, world_size=3).load_state_dict(state)
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda batches: pickle.loads(pickle.dumps(batches))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda batches: pickle.loads(pickle.dumps(batches))]
+)
 def test_a_copy_goes_on_where_the_original_is(duplicate):
     batches = BalancedBatchSampler(N, M, K, plan="each-epoch", seed=3, rank=1, world_size=2)
     state = batches.state_dict(step=4) | {"epoch": 2}
@@ -213,7 +233,11 @@ def test_nothing_touches_the_global_generator():
     [
         ({"n_subsets": 10**6}, ValueError, r"n_subsets must be at most 33649, .* got 1000000"),
         ({"subset_size": 24}, ValueError, r"subset_size must be at most n_rows = 23, got 24"),
-        ({"method": "Paper"}, ValueError, r'method must be one of "balanced", "paper", got \'Paper\''),
+        (
+            {"method": "Paper"},
+            ValueError,
+            r'method must be one of "balanced", "paper", got \'Paper\'',
+        ),
         ({"plan": "epoch"}, ValueError, r'plan must be one of "once", "each-epoch", got \'epoch\''),
         ({"seed": -1}, ValueError, r"seed must be at least 0, got -1"),
         ({"seed": None}, TypeError, r"seed must be a whole number, got None \(NoneType\)"),
@@ -236,16 +260,24 @@ def test_wrong_arguments_are_refused(options, error, message):
 def test_wrong_states_are_refused_and_change_nothing():
     batches = BalancedBatchSampler(N, M, K)
     good = batches.state_dict()
-    step_rule = r"step must be at most 17, the number of steps of an epoch, got 18; count the steps of the present"
+    step_rule = (
+        r"step must be at most 17, the number of steps of an epoch, got 18; count the steps of the"
+        r" present"
+    )
     with pytest.raises(ValueError, match=step_rule):
         batches.state_dict(step=18)
     with pytest.raises(ValueError, match=r"step must be at least 0, got -1"):
         batches.state_dict(step=-1)
     with pytest.raises(ValueError, match=step_rule):
         batches.load_state_dict(good | {"epoch": 3, "step": 18})
-    with pytest.raises(ValueError, match=r"state must come from state_dict\(\), got one that lacks step, seed"):
+    with pytest.raises(
+        ValueError, match=r"state must come from state_dict\(\), got one that lacks step, seed"
+    ):
         batches.load_state_dict({name: good[name] for name in good if name not in ("step", "seed")})
-    with pytest.raises(ValueError, match=r"got n_subsets=16 instead of 17, seed=9 instead of 0; build this sampler as"):
+    with pytest.raises(
+        ValueError,
+        match=r"got n_subsets=16 instead of 17, seed=9 instead of 0; build this sampler as",
+    ):
         batches.load_state_dict(good | {"seed": 9, "n_subsets": 16})
     with pytest.raises(ValueError, match=r"epoch must be at least 0, got -1"):
         batches.load_state_dict(good | {"epoch": -1})

@@ -78,7 +78,9 @@ def test_balanced_keeps_its_promises(n, m, k):
 
 
 def test_few_subsets_of_many_rows_need_no_permutation_of_all():
-    plan = balanced_subsets(2**31 - 1, 10, 100, generator=seeded())  # a permutation would take 16 GiB
+    plan = balanced_subsets(
+        2**31 - 1, 10, 100, generator=seeded()
+    )  # a permutation would take 16 GiB
     assert plan.unique().numel() == 1000
     assert plan.max() < 2**31 - 1
 
@@ -107,7 +109,8 @@ def test_balanced_keeps_its_promises_drawn(request_):
 
 
 def algorithm_1(n: int, m: int, k: int, generator: torch.Generator) -> list[list[int]]:
-    """The paper's lines 1 to 15, one shuffle after another, with the shuffles of the fast version."""
+    """The paper's lines 1 to 15, one shuffle after another, with the shuffles of the fast
+    version."""
     kept: list[list[int]] = []
     seen: set[frozenset[int]] = set()
     while len(seen) < k:
@@ -155,7 +158,9 @@ def test_paper_is_algorithm_1_drawn(request_):
 
 @pytest.mark.timeout(60)
 def test_paper_ends_when_all_subsets_are_asked_for():
-    check_different(balanced_subsets(16, 8, 12_870, method="paper", generator=seeded()), 16, 8, 12_870)
+    check_different(
+        balanced_subsets(16, 8, 12_870, method="paper", generator=seeded()), 16, 8, 12_870
+    )
 
 
 def test_paper_drops_the_rest_of_each_shuffle():
@@ -170,7 +175,8 @@ def test_paper_drops_the_rest_of_each_shuffle():
     ids=["replaced", "all-but", "across", "left-out", "mended", "first-rows"],
 )
 def test_each_subset_is_a_uniform_draw_in_random_order(n, m, k):
-    """Every place of the plan holds every row equally often, over many plans: chi-square, six deviations."""
+    """Every place of the plan holds every row equally often, over many plans: chi-square, six
+    deviations."""
     repeats = 4000
     generator = seeded(5)
     plans = torch.stack([balanced_subsets(n, m, k, generator=generator) for _ in range(repeats)])
@@ -187,7 +193,9 @@ def test_each_subset_is_a_uniform_draw_in_random_order(n, m, k):
 
 
 @pytest.mark.parametrize("method", ["balanced", "paper"])
-@pytest.mark.parametrize(("n", "m", "k"), [(30, 7, 50), (10, 3, 100), (10, 7, 55), (100_000, 3, 10)])
+@pytest.mark.parametrize(
+    ("n", "m", "k"), [(30, 7, 50), (10, 3, 100), (10, 7, 55), (100_000, 3, 10)]
+)
 def test_one_state_one_plan(method, n, m, k):
     first = balanced_subsets(n, m, k, method=method, generator=seeded(1))
     assert torch.equal(first, balanced_subsets(n, m, k, method=method, generator=seeded(1)))
@@ -239,7 +247,9 @@ def naive_repeats(plan: np.ndarray) -> list[bool]:
 def test_repeats_are_exact_whatever_the_digest(monkeypatch, bits):
     true_digest = subsets._digest
     if bits < 64:
-        monkeypatch.setattr(subsets, "_digest", lambda plan: true_digest(plan) % np.uint64(1 << bits))
+        monkeypatch.setattr(
+            subsets, "_digest", lambda plan: true_digest(plan) % np.uint64(1 << bits)
+        )
     generator = seeded(2)
     for n, m, k in ((5, 2, 1), (5, 2, 9), (6, 3, 40), (30, 4, 50), (9, 1, 20)):
         shuffled = subsets._shuffled(np.arange(n), k, generator)[:, :m]
@@ -255,15 +265,20 @@ def test_digest_does_not_depend_on_the_order_of_rows():
 
 @pytest.mark.parametrize("only_exchanges", [False, True])
 def test_level_keeps_subsets_different_from_any_start(monkeypatch, only_exchanges):
-    """Any family of different subsets, however lopsided or dense, can be levelled one exchange at a time."""
+    """Any family of different subsets, however lopsided or dense, can be levelled one exchange at a
+    time."""
     if only_exchanges:
-        monkeypatch.setattr(subsets, "_within", lambda values, ordered: np.ones(len(values), dtype=bool))
+        monkeypatch.setattr(
+            subsets, "_within", lambda values, ordered: np.ones(len(values), dtype=bool)
+        )
     none = np.empty((0, 1), dtype=np.int64)
     for n in range(2, 8):
         for m in range(1, n):
             everything = subsets._all_but(none.repeat(m, axis=1), n, seeded(n))
             ordered = np.sort(everything, axis=1)
-            lopsided = np.ascontiguousarray(ordered[np.lexsort(ordered.T[::-1])])  # row 0 first, and so on
+            lopsided = np.ascontiguousarray(
+                ordered[np.lexsort(ordered.T[::-1])]
+            )  # row 0 first, and so on
             for k in range(1, len(lopsided) + 1):
                 plan = lopsided[:k].copy()
                 subsets._level(plan, n, seeded(k))
@@ -291,16 +306,32 @@ class ElsewhereGenerator(torch.Generator):
 
 
 IMPOSSIBLE = [
-    ((3, 4, 1), ValueError, r"subset_size must be at most n_rows = 3, got 4; take smaller subsets or more rows"),
-    ((4, 2, 7), ValueError, r"n_subsets must be at most 6, .* subsets of 2 out of 4 rows, got 7; ask for at most 6"),
+    (
+        (3, 4, 1),
+        ValueError,
+        r"subset_size must be at most n_rows = 3, got 4; take smaller subsets or more rows",
+    ),
+    (
+        (4, 2, 7),
+        ValueError,
+        r"n_subsets must be at most 6, .* subsets of 2 out of 4 rows, got 7; ask for at most 6",
+    ),
     ((4, 2, 10**40), ValueError, r"n_subsets must be at most 6, .* got 1000"),
-    ((5, 5, 2), ValueError, r"n_subsets must be at most 1, the number of different subsets of 5 out of 5 rows, got 2"),
+    (
+        (5, 5, 2),
+        ValueError,
+        r"n_subsets must be at most 1, the number of different subsets of 5 out of 5 rows, got 2",
+    ),
     (
         (100, 50, 2**48),
         ValueError,
         r"n_subsets \* subset_size must be below 2\*\*48 to fit in memory, got .* each epoch",
     ),
-    ((2**31, 1, 1), ValueError, r"n_rows must be below 2\*\*31, got 2147483648; draw from a part of the rows"),
+    (
+        (2**31, 1, 1),
+        ValueError,
+        r"n_rows must be below 2\*\*31, got 2147483648; draw from a part of the rows",
+    ),
     ((10**9, 5 * 10**8, 10**30), ValueError, r"n_subsets \* subset_size must be below 2\*\*48"),
     ((0, 1, 1), ValueError, r"n_rows must be at least 1, got 0"),
     ((5, 0, 1), ValueError, r"subset_size must be at least 1, got 0"),
@@ -321,12 +352,18 @@ def test_impossible_requests_raise_at_once(sizes, error, message, method):
 
 def test_wrong_options_are_refused():
     with pytest.raises(
-        ValueError, match=r'method must be one of "balanced", "paper", got \'balance\'; did you mean "balanced"'
+        ValueError,
+        match=(
+            r'method must be one of "balanced", "paper", got \'balance\'; did you mean "balanced"'
+        ),
     ):
         balanced_subsets(5, 2, 3, method="balance")
     with pytest.raises(TypeError, match=r"generator must be a torch.Generator or None, got int"):
         balanced_subsets(5, 2, 3, generator=0)
-    with pytest.raises(ValueError, match=r"generator must be on the CPU, .* got one on cuda; pass torch.Generator\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"generator must be on the CPU, .* got one on cuda; pass torch.Generator\(\)",
+    ):
         balanced_subsets(5, 2, 3, generator=ElsewhereGenerator())
 
 

@@ -20,11 +20,19 @@ from rlploss.paper.studies import CATALOG, STUDIES
 
 # Few seeds, full epochs: what counts here is the rule.
 PAPER = Request("paper", "both", seeds=8)
-MEASURED = {"proposition-1", "proposition-2", "algorithm-1", "empirical-converges", "same-planes-iff-equal"}
+MEASURED = {
+    "proposition-1",
+    "proposition-2",
+    "algorithm-1",
+    "empirical-converges",
+    "same-planes-iff-equal",
+}
 
 
 def verdicts(request, name, names=tuple(CATALOG), without=(), later=lambda cell: False):
-    return {c.name: c for c in claims.all_claims(world.results(request, name, without, names, later))}
+    return {
+        c.name: c for c in claims.all_claims(world.results(request, name, without, names, later))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,9 @@ def test_claims_speak_of_tasks_and_arms_of_their_studies():
         cells = STUDIES[claim.studies[0]](Request("paper"))
         assert set(claim.tasks) <= {cell.task.name for cell in cells}, claim.id
         if claim.rule != "measured":
-            assert {arm for pair in claim.pairs for arm in pair} <= {cell.arm.name for cell in cells}, claim.id
+            assert {arm for pair in claim.pairs for arm in pair} <= {
+                cell.arm.name for cell in cells
+            }, claim.id
 
 
 def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
@@ -61,8 +71,8 @@ def test_every_verdict_is_one_of_the_words_with_evidence(worlds):
 def test_the_three_worlds_have_their_verdicts(worlds, name):
     assert worlds["right"][name].verdict == REPRODUCED, worlds["right"][name].evidence
     assert worlds["wrong"][name].verdict == NOT_REPRODUCED, worlds["wrong"][name].evidence
-    # What says nothing about steps, or compares within one arm, is not moved by a stronger baseline at equal
-    # steps.
+    # What says nothing about steps, or compares within one arm, is not moved by a stronger baseline
+    # at equal steps.
     unmoved = {"mnist-sd", "cifar10-sd", "wine-sd", "california-sd", "noise-asymptote"}
     if name not in unmoved | {"elapsed-time"}:
         assert worlds["gone"][name].verdict == GONE, worlds["gone"][name].evidence
@@ -80,9 +90,13 @@ def test_measured_claims_do_not_depend_on_training(worlds):
 
 @pytest.mark.parametrize("scale", ["smoke", "quick"])
 def test_below_the_papers_epochs_nothing_about_errors_is_judged(scale):
-    found = verdicts(Request(scale, seeds=2), "right", names=("table1", "thresholds", "fig-mnist-classes"))
+    found = verdicts(
+        Request(scale, seeds=2), "right", names=("table1", "thresholds", "fig-mnist-classes")
+    )
     assert {c.verdict for c in found.values()} == {NOT_JUDGED, NOT_TESTED}
-    assert "median ratio" in found["table1-lower-mse"].evidence  # the numbers are there, the word is not
+    assert (
+        "median ratio" in found["table1-lower-mse"].evidence
+    )  # the numbers are there, the word is not
 
 
 def test_what_was_not_asked_for_is_not_tested_and_says_which_command_would():
@@ -93,7 +107,9 @@ def test_what_was_not_asked_for_is_not_tested_and_says_which_command_would():
 
 
 def test_missing_data_narrow_the_verdict_and_are_told():
-    found = verdicts(PAPER, "right", names=("table1",), without=("mnist", "cifar10", "cifar10-released"))
+    found = verdicts(
+        PAPER, "right", names=("table1",), without=("mnist", "cifar10", "cifar10-released")
+    )
     claim = found["table1-lower-mse"]
     assert claim.verdict == REPRODUCED
     assert claim.scope == "8 of 12 comparisons, 8 of 12 comparisons at equal steps"
@@ -103,7 +119,9 @@ def test_missing_data_narrow_the_verdict_and_are_told():
 
 
 def test_a_baseline_that_was_not_asked_for_is_told():
-    found = verdicts(Request("paper", seeds=8, arms=("mse", "rlp")), "right", names=("table1", "thresholds"))
+    found = verdicts(
+        Request("paper", seeds=8, arms=("mse", "rlp")), "right", names=("table1", "thresholds")
+    )
     claim = found["nonlinear-lower"]
     assert claim.verdict == REPRODUCED
     assert claim.scope == "1 of 2 comparisons, 1 of 2 comparisons at equal steps"
@@ -117,19 +135,32 @@ def test_levels_of_a_sweep_and_studies_that_were_not_asked_for_count_as_comparis
     def later(cell):
         return cell.task.variants[0].shift is not None
 
-    for found in (verdicts(PAPER, "right", names, later=later), verdicts(PAPER, "right", names[:3])):
+    for found in (
+        verdicts(PAPER, "right", names, later=later),
+        verdicts(PAPER, "right", names[:3]),
+    ):
         claim = found["mixup-regression"]
         assert claim.scope == "72 of 126 comparisons, 72 of 126 comparisons at equal steps"
-        assert "Mixup, shift: California; Mixup, shift: Wine; Mixup, shift: Nonlinear." in claim.evidence
+        assert (
+            "Mixup, shift: California; Mixup, shift: Wine; Mixup, shift: Nonlinear."
+            in claim.evidence
+        )
     assert "not tested (not asked for): Mixup, shift" in claim.evidence
 
 
 def test_what_no_claim_compares_is_not_missed():
-    found = verdicts(PAPER, "right", ("table1",), later=lambda cell: cell.arm.protocol in ("paper", "corrected"))
+    found = verdicts(
+        PAPER, "right", ("table1",), later=lambda cell: cell.arm.protocol in ("paper", "corrected")
+    )
     whole = verdicts(PAPER, "right", ("table1",))
     assert {c.scope for c in found.values()} == {c.scope for c in whole.values()} == {""}
     assert not [c for c in found.values() if "not run yet" in c.evidence]
-    part = verdicts(PAPER, "right", ("fig-moons",), later=lambda c: c.arm.name == "ce_mixup" and "small" in c.task.name)
+    part = verdicts(
+        PAPER,
+        "right",
+        ("fig-moons",),
+        later=lambda c: c.arm.name == "ce_mixup" and "small" in c.task.name,
+    )
     # Accuracy and F1, and who is faster, with mixup and without, at two sizes.
     assert part["moons"].scope.startswith("9 of 12 comparisons")
 
@@ -145,7 +176,9 @@ def test_without_the_step_budget_nothing_is_known_of_equal_steps():
 def curve(every, crossing, n=400):
     """A network that is at 0 from some step on, looked at every so many steps."""
     steps = list(range(0, n + 1, every))
-    return TrainedNetwork(0, 0, {"step": steps, "mse": [float(step < crossing) for step in steps]}, 1.0)
+    return TrainedNetwork(
+        0, 0, {"step": steps, "mse": [float(step < crossing) for step in steps]}, 1.0
+    )
 
 
 def first(*arms):
@@ -162,9 +195,16 @@ def test_who_is_first_does_not_depend_on_how_often_one_looks(crossing):
 
 
 def test_first_is_who_is_there_when_the_other_is_not():
-    assert first((100, 100), (80, 300)) == first((100, 400), (80, 500)) == first((100, 0), (80, 1)) == "ours"
+    assert (
+        first((100, 100), (80, 300))
+        == first((100, 400), (80, 500))
+        == first((100, 0), (80, 1))
+        == "ours"
+    )
     assert first((100, 300), (80, 100)) == first((100, 500), (80, 320)) == "theirs"
-    assert first((100, 100), (80, 120)) == "nobody"  # ours is seen at 100, theirs at 160, and not at 80
+    assert (
+        first((100, 100), (80, 120)) == "nobody"
+    )  # ours is seen at 100, theirs at 160, and not at 80
     assert first((100, 100), (100, 120)) == "ours"
 
 
@@ -182,7 +222,10 @@ def test_evidence_can_be_followed(worlds):
     for name in ("moons", "mnist-classification-sizes", "mnist-classification"):
         assert ", at equal epochs, RLP is" in told[name]
     gone = worlds["gone"]["moons"].evidence
-    assert "the other way: Moons; faster on Moons; Moons (25 examples); faster on Moons (25 examples)." in gone
+    assert (
+        "the other way: Moons; faster on Moons; Moons (25 examples); faster on Moons (25 examples)."
+        in gone
+    )
 
 
 def test_one_seed_proves_nothing():

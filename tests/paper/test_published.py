@@ -60,11 +60,21 @@ def parsed(table):
 
 def test_tables_are_those_of_the_paper():
     for name, cells in parsed(TABLE1):
-        columns = [(trained, measured) for trained in ("mse", "mse_l2", "rlp") for measured in ("mse", "rlp")]
+        columns = [
+            (trained, measured)
+            for trained in ("mse", "mse_l2", "rlp")
+            for measured in ("mse", "rlp")
+        ]
         assert [published.value("table1", name, *column) for column in columns] == cells
     for name, cells in parsed(TABLE2):
-        assert [published.value("table2", name, trained, "mse") for trained in ("mse", "mse_l2", "rlp")] == cells
-    assert set(published.DATASETS) == {name for name, _ in parsed(TABLE1)} == {name for name, _ in parsed(TABLE2)}
+        assert [
+            published.value("table2", name, trained, "mse") for trained in ("mse", "mse_l2", "rlp")
+        ] == cells
+    assert (
+        set(published.DATASETS)
+        == {name for name, _ in parsed(TABLE1)}
+        == {name for name, _ in parsed(TABLE2)}
+    )
     assert published.value("table1", "moons", "rlp", "mse") is None
     assert published.value("table2", "linear", "mae", "mse") is None
 
@@ -75,7 +85,9 @@ def test_hyperparameters_are_those_of_the_paper():
     for dataset, experiment, optimizer, lr, *rest in rows:
         found = published.HYPER[dataset, experiment]
         assert found.optimizer.split("_")[0] == optimizer.lower()
-        assert [found.weight_decay, found.psi] == [None if text == "–" else float(text) for text in rest]
+        assert [found.weight_decay, found.psi] == [
+            None if text == "–" else float(text) for text in rest
+        ]
         assert found.lr == float(lr)
     assert published.PROTOCOL["adamw_weight_decay"] == 0.0001
     assert published.PROTOCOL["time"]["n_subsets"] == 2000

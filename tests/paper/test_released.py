@@ -49,11 +49,16 @@ def images(n_train, n_test):
 
 
 @pytest.mark.parametrize(
-    ("name", "task"), [("table1", "mnist"), ("fig-small-100", "mnist"), ("fig-mnist-classes", "mnist_classes-small")]
+    ("name", "task"),
+    [("table1", "mnist"), ("fig-small-100", "mnist"), ("fig-mnist-classes", "mnist_classes-small")],
 )
 def test_every_seed_has_the_first_images(monkeypatch, name, task):
     monkeypatch.setattr(train, "_load", lambda *_: images(6000, 2000))
-    mine = [c for c in STUDIES[name](Request("paper")) if (c.task.name, c.arm.protocol) == (task, "released")]
+    mine = [
+        c
+        for c in STUDIES[name](Request("paper"))
+        if (c.task.name, c.arm.protocol) == (task, "released")
+    ]
     assert mine
     for seed in (0, 3):
         found = train.split(mine[0].task, Variant(), seed)
@@ -63,7 +68,8 @@ def test_every_seed_has_the_first_images(monkeypatch, name, task):
 
 def test_every_seed_of_released_moons_has_one_split():
     one, other = (
-        train.split(Task("m", "moons", "moons", n_train=500, n_test=500, first=True), Variant(), s) for s in (0, 5)
+        train.split(Task("m", "moons", "moons", n_train=500, n_test=500, first=True), Variant(), s)
+        for s in (0, 5)
     )
     assert one.train_rows.tolist() == other.train_rows.tolist()
     assert not set(one.train_rows) & set(one.test_rows)
@@ -75,7 +81,9 @@ def test_released_classifiers_leave_torchs_weight_decay_in_place_and_no_others_d
         for cell in STUDIES[name](Request("paper")):
             optimizer = cell.arm.optimizer
             if isinstance(optimizer, AdamW):
-                decay.setdefault((cell.task.name, cell.arm.protocol), set()).add(optimizer.weight_decay)
+                decay.setdefault((cell.task.name, cell.arm.protocol), set()).add(
+                    optimizer.weight_decay
+                )
             else:
                 assert optimizer == Adam(1e-3)
     for (task, protocol), found in decay.items():

@@ -12,7 +12,9 @@ from rlploss.paper.studies import CATALOG
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)"),
+    pytest.mark.skipif(
+        browser.find() is None, reason="no Chromium found (set RLPLOSS_CHROMIUM to its path)"
+    ),
 ]
 
 
@@ -29,7 +31,9 @@ def page_file(tmp_path_factory):
     results = world.results(request, "gone")
     judged = tuple(claims.all_claims(results))
     sections = tuple(section(results[name]) for name in CATALOG)
-    made = Report("Everything", (summary(results, judged, "quick"),), sections, judged, footer=("end",))
+    made = Report(
+        "Everything", (summary(results, judged, "quick"),), sections, judged, footer=("end",)
+    )
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report.html(made), encoding="utf-8")
     return path, sum(len(f.panels) for s in sections for f in s.figures)
@@ -42,8 +46,8 @@ def test_every_figure_is_visible_and_nothing_overflows(chromium, page_file, widt
     assert page.errors() == []
     assert page.requests() == [path.as_uri()]
     boxes = page.evaluate(
-        "[...document.querySelectorAll('.panel > svg')].map(s => { const b = s.getBoundingClientRect();"
-        " return [b.left, b.right, b.width, b.height] })"
+        "[...document.querySelectorAll('.panel > svg')].map(s => { const b ="
+        " s.getBoundingClientRect(); return [b.left, b.right, b.width, b.height] })"
     )
     assert len(boxes) == panels
     for left, right, wide, high in boxes:
@@ -77,18 +81,22 @@ def test_every_claim_has_a_tile_that_leads_to_its_evidence(chromium, page_file):
 def test_text_in_figures_is_large_enough_to_read(chromium, page_file, width):
     page = chromium.open(page_file[0].as_uri(), width=width)
     sizes = page.evaluate(
-        "[...document.querySelectorAll('.panel svg text')].map(t => t.getBoundingClientRect().height)"
-        ".filter(h => h > 0)"
+        "[...document.querySelectorAll('.panel svg text')].map(t =>"
+        " t.getBoundingClientRect().height).filter(h => h > 0)"
     )
     assert min(sizes) > 7
 
 
 def test_every_figure_has_a_text_alternative_and_every_link_a_target(chromium, page_file):
     page = chromium.open(page_file[0].as_uri(), width=1280)
-    named = "[...document.querySelectorAll('.panel > svg')].every(s => s.getAttribute('role') === 'img' &&"
+    named = (
+        "[...document.querySelectorAll('.panel > svg')].every(s => s.getAttribute('role') ==="
+        " 'img' &&"
+    )
     assert page.evaluate(f"{named} s.getAttribute('aria-label').length > 20)")
     assert page.evaluate(
-        "[...document.querySelectorAll('a[href^=\"#\"]')].every(a => document.getElementById(a.hash.slice(1)))"
+        "[...document.querySelectorAll('a[href^=\"#\"]')].every(a =>"
+        " document.getElementById(a.hash.slice(1)))"
     )
     assert page.evaluate("[...document.querySelectorAll('table')].every(t => t.caption && t.tHead)")
 

@@ -5,18 +5,16 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from tests.paper import world
 
-from rlploss import Steps, cli, datasets
-from rlploss.cli.compare import _own_losses
+from rlploss import cli, datasets
+from rlploss.lab.executors import parse_workers
 from rlploss.lab.study import CellResult
 from rlploss.lab.text import Stopped
-from rlploss.lab.workers import Inline, LocalProcesses
 from rlploss.paper import measure
 from rlploss.paper import reproduce as work
 from rlploss.paper.request import Request
@@ -38,7 +36,7 @@ def stubbed(monkeypatch):
 
 def run(names, request, out):
     console = Console(file=io.StringIO(), width=200)
-    work.reproduce(names, request, out, workers=Inline(), console=console)
+    work.reproduce(names, request, out, workers=parse_workers("inline"), console=console)
     return console.file.getvalue()
 
 
@@ -109,7 +107,7 @@ def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monk
     run(["table1"], NARROW, tmp_path)
     before = tables(tmp_path)
     for place in ("lab.store", "paper.reproduce"):
-        monkeypatch.setattr(f"rlploss.{place}.code_version", lambda root: "other")
+        monkeypatch.setattr(f"rlploss.{place}.code_version", lambda *files: "other")
     assert cli.run(["report", str(tmp_path)]) == 0
     assert "made by other code" in capsys.readouterr().out
     assert tables(tmp_path) == before
@@ -158,7 +156,10 @@ def test_every_number_can_be_traced_to_a_row(tmp_path, stubbed):
     [
         (["table7"], 'name must be one of .*, got \'table7\'; did you mean "table2"|"table1"'),
         ([], "name at least one table or figure, got none"),
-        (["table1", "--scale", "big"], 'scale must be one of "smoke", "quick", "paper", got \'big\''),
+        (
+            ["table1", "--scale", "big"],
+            'scale must be one of "smoke", "quick", "paper", got \'big\'',
+        ),
         (["table1", "--budget", "hours"], "budget must be one of"),
         (["table1", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["table1", "--datasets", "whine"], 'dataset must be one of .* did you mean "wine"'),
@@ -186,52 +187,6 @@ def test_report_of_a_directory_that_is_not_ours(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-OWN = "import torch\n\n\ndef log_cosh(pred, target):\n    return torch.log(torch.cosh(pred - target))\n"
-
-
-def own_loss(folder):
-    path = folder / "mylosses.py"
-    path.write_text(OWN)
-    (name,) = dict(losses := _own_losses([f"{path}:log_cosh"], ()))
-    assert name == "log_cosh"
-    return losses
-
-
-def test_a_loss_of_ones_own_stands_in_table1_and_against_the_others(tmp_path, stubbed, capsys):
-    request = Request("smoke", datasets=("linear",), arms=("mse", "rlp"), losses=own_loss(tmp_path))
-    cells = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "log_cosh"]
-    mse = [cell for cell in STUDIES["table1"](request) if cell.arm.name == "mse"]
-    assert [cell.arm.protocol for cell in cells] == [cell.arm.protocol for cell in mse]
-    for mine, theirs in zip(cells, mse, strict=True):  # all but the function is the same
-        assert mine.arm.objective.batch_size == theirs.arm.objective.batch_size
-        assert (mine.arm.optimizer, mine.budget, mine.seeds) == (theirs.arm.optimizer, theirs.budget, theirs.seeds)
-    assert not [cell for name in STUDIES if name not in ("table1", "fig-curves") for cell in STUDIES[name](request)
-                if cell.arm.name == "log_cosh"]  # fmt: skip
-    text = run(["table1"], request, tmp_path / "out")
-    assert "| Linear | log_cosh | – |" in text
-    assert "log_cosh against the others" in text
-    assert "below 1 log_cosh is ahead" in (tmp_path / "out" / "report.html").read_text()
-    assert f"--loss {tmp_path / 'mylosses.py'}:log_cosh" in (tmp_path / "out" / "report.html").read_text()
-    assert cli.run(["report", str(tmp_path / "out")]) == 0
-    assert "log_cosh against the others" in capsys.readouterr().out
-
-
-def test_a_loss_of_ones_own_reaches_processes_that_cannot_import_it(tmp_path):
-    request = Request("smoke", "steps", 1, ("linear",), ("mse",), own_loss(tmp_path))
-    cells = [replace(cell, budget=Steps(3)) for cell in STUDIES["table1"](request) if cell.arm.name == "log_cosh"]
-    found = list(LocalProcesses(1).run(measure.train, cells, tell=lambda *_: None, say=print))
-    assert len(found) == len(cells) > 0
-    assert not [outcome.error for outcome in found if outcome.error]
-
-
-def test_a_loss_of_ones_own_goes_with_table1_alone(tmp_path):
-    with pytest.raises(ValueError, match="goes with table1 alone, got table1, fig-mae"):
-        run(["table1", "fig-mae"], Request("smoke", losses=own_loss(tmp_path)), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="no arm has, got 'log_cosh'"):
-        _own_losses([f"{tmp_path / 'mylosses.py'}:log_cosh"] * 2, ())
-
-
 def test_the_list_shows_every_name_with_its_cost(capsys):
     assert cli.run(["reproduce", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -245,8 +200,11 @@ def test_the_list_shows_every_name_with_its_cost(capsys):
 
 @pytest.mark.slow
 def test_the_real_thing_in_a_process_of_its_own(tmp_path):
-    """Everything for real, with no stub: two arms of Linear at smoke scale, killed once, resumed, run again."""
-    words = "reproduce table1 --scale smoke --datasets linear --arms mse,rlp --workers local:1 --out"
+    """Everything for real, with no stub: two arms of Linear at smoke scale, killed once, resumed,
+    run again."""
+    words = (
+        "reproduce table1 --scale smoke --datasets linear --arms mse,rlp --workers local:1 --out"
+    )
     main = "from rlploss.cli import main; main()"
     command = [sys.executable, "-c", main, *words.split(), str(tmp_path / "out")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -261,10 +219,14 @@ def test_the_real_thing_in_a_process_of_its_own(tmp_path):
         assert cut.returncode == 130
         assert "this goes on: rlploss reproduce table1" in errors
         assert "Traceback" not in errors
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True, timeout=120
+    )
     assert "Report:" in done.stdout
     first = tables(tmp_path / "out")
-    again = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=120)
+    again = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True, timeout=120
+    )
     assert "nothing to train" in again.stdout
     assert tables(tmp_path / "out") == first
     assert Path(tmp_path / "out" / "report.html").stat().st_size > 10_000

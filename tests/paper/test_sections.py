@@ -56,9 +56,14 @@ def test_every_figure_has_its_data(sections):
 
 def test_curves_are_drawn_on_the_epoch_axis_and_on_the_step_axis(sections):
     main, *folded = sections["fig-curves"].figures
-    assert [p.x_label for p in main.panels] == ["epochs", "optimiser steps"] * 6  # side by side, task by task
+    assert [p.x_label for p in main.panels] == [
+        "epochs",
+        "optimiser steps",
+    ] * 6  # side by side, task by task
     ends = (", equal epochs", ", equal steps")
-    assert [p.title for p in main.panels] == [name + end for name in published.DATASETS.values() for end in ends]
+    assert [p.title for p in main.panels] == [
+        name + end for name in published.DATASETS.values() for end in ends
+    ]
     assert not main.folded
     assert all(figure.folded for figure in folded)
     # The published values stand where epochs are equal.
@@ -75,7 +80,12 @@ def test_table1_has_published_and_our_numbers_side_by_side(sections):
     row = next(r for r in table.rows if r[:2] == ("Linear", "RLP"))
     assert row[2] == "2.60e-6 ±\u00a01.70e-6"
     data = [dict(zip(table.data_header, r, strict=True)) for r in table.data_rows]
-    wanted = {"dataset": "linear", "trained_with": "rlp", "measured_with": "mse", "protocol": "released"}
+    wanted = {
+        "dataset": "linear",
+        "trained_with": "rlp",
+        "measured_with": "mse",
+        "protocol": "released",
+    }
     mine = next(d for d in data if wanted.items() <= d.items())
     assert mine["published_mean"] == 2.6e-6
     assert mine["mean"] == pytest.approx(2.6e-6, rel=0.1)
@@ -114,16 +124,27 @@ def test_missing_datasets_are_told_and_the_rest_is_shown():
 
 
 def test_a_name_without_any_of_the_datasets_asked_for_has_an_empty_table():
-    section = world.section("thresholds", Request("paper", datasets=("california",), seeds=3), "gone")
+    section = world.section(
+        "thresholds", Request("paper", datasets=("california",), seeds=3), "gone"
+    )
     assert section.tables[0].rows == ()
     assert section.facts == (("Runs", "none"),)
 
 
 def test_the_time_is_told_by_name_and_network_and_no_cell_counts_twice():
-    results = world.results(REQUEST, "gone", names=("table1", "fig-curves", "thresholds", "fig-moons", "propositions"))
+    results = world.results(
+        REQUEST, "gone", names=("table1", "fig-curves", "thresholds", "fig-moons", "propositions")
+    )
     (table,) = time_section(results).tables
-    rows = {row[0]: dict(zip(table.data_header[1:], row[1:], strict=True)) for row in table.data_rows}
-    assert set(rows) == {"Table 1", "Moons", "Propositions", "all"}  # the others share all their cells with Table 1
+    rows = {
+        row[0]: dict(zip(table.data_header[1:], row[1:], strict=True)) for row in table.data_rows
+    }
+    assert set(rows) == {
+        "Table 1",
+        "Moons",
+        "Propositions",
+        "all",
+    }  # the others share all their cells with Table 1
     cells = distinct(cells_of(("table1", "fig-moons", "propositions"), REQUEST))
     assert rows["all"]["networks"] == sum(cell.n_replicas for cell in cells)
     assert rows["all"]["all"] == 3.0 * len(cells)  # what each cell of this world took
@@ -156,7 +177,9 @@ def test_the_whole_page_is_well_formed(sections):
 def test_a_difference_of_rounding_is_told_as_0() -> None:
     comparison = Comparison(-7.4e-18, -0.00126, 0.00126, 1.0, 30, False, "difference")
     assert effect(comparison) == "0 [-0.00126,\u00a00.00126]"
-    assert effect(replace(comparison, effect=1e-6, low=1e-8, high=100.0, scale="ratio")).startswith("1.00e-6")
+    assert effect(replace(comparison, effect=1e-6, low=1e-8, high=100.0, scale="ratio")).startswith(
+        "1.00e-6"
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,12 +197,17 @@ def test_an_interval_has_as_many_digits_as_tell_it_from_none(ends, shown) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ours", "shown"), [(0.0, "+0.0"), (-0.36, "−0.4"), (99.0, "+99.0"), (123.4, "+123"), (25333.9, "+25,300")]
+    ("ours", "shown"),
+    [(0.0, "+0.0"), (-0.36, "−0.4"), (99.0, "+99.0"), (123.4, "+123"), (25333.9, "+25,300")],
 )
-def test_a_difference_in_standard_deviations_has_three_digits_at_most(monkeypatch, ours, shown) -> None:
+def test_a_difference_in_standard_deviations_has_three_digits_at_most(
+    monkeypatch, ours, shown
+) -> None:
     monkeypatch.setattr(stats, "against_published", lambda *_: ("different", ours))
     grid = world.results(Request("paper", seeds=3), "gone", names=("table1",))["table1"]
-    text = against_published(grid, "linear", "rlp", "mse", published.value("table1", "linear", "rlp", "mse"))
+    text = against_published(
+        grid, "linear", "rlp", "mse", published.value("table1", "linear", "rlp", "mse")
+    )
     assert text == f"different, {shown} sd"
 
 
@@ -188,11 +216,15 @@ def test_what_is_missing_is_told_by_its_column() -> None:
         return cell.arm.protocol in ("paper", "corrected") and cell.task.name == "cifar10"
 
     section = world.section("table1", Request("paper", seeds=2), "gone", later=later)
-    assert section.lead[1:] == ("CIFAR-10 (as printed; corrected, equal epochs): not complete (not run yet).",)
+    assert section.lead[1:] == (
+        "CIFAR-10 (as printed; corrected, equal epochs): not complete (not run yet).",
+    )
 
 
 def test_standard_errors_are_those_of_the_means(sections) -> None:
     floor, valley, condition, *_ = sections["propositions"].tables
-    assert floor.data_rows[1][2] == pytest.approx(0.1 / math.sqrt(3))  # of three seeds with 0.1 each
+    assert floor.data_rows[1][2] == pytest.approx(
+        0.1 / math.sqrt(3)
+    )  # of three seeds with 0.1 each
     assert valley.data_rows[0][-1] == pytest.approx(0.01 / math.sqrt(3))
     assert "standard errors" in condition.notes[0]

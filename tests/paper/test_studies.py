@@ -8,12 +8,22 @@ from rlploss.lab.study import Cell, Variant
 from rlploss.lab.train import train_rows
 from rlploss.paper import published
 from rlploss.paper.request import SCALES, Request
-from rlploss.paper.studies import CATALOG, PROTOCOLS, STUDIES, cells_of, expected_seconds, is_rlp, steps_of
+from rlploss.paper.studies import (
+    CATALOG,
+    PROTOCOLS,
+    STUDIES,
+    cells_of,
+    expected_seconds,
+    is_rlp,
+    steps_of,
+)
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Steps
 from rlploss.training.objectives import MSE, RLP, BinaryCrossEntropy, CrossEntropy
 
 TRAINED = [
-    name for name in STUDIES if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
+    name
+    for name in STUDIES
+    if name not in ("propositions", "fig-planes", "fig-networks", "tables-hyperparameters")
 ]
 
 
@@ -45,8 +55,14 @@ def test_equal_steps_are_equal_and_so_are_the_rows_per_step(name):
             mine = [c for c in cells if c.task.name == task and c.arm.protocol == steps]
             # Mixup has epochs of its own for classes, so arms are matched within their kind.
             for mixed in (False, True):
-                ours = [c for c in mine if is_rlp(c.arm.name) and c.arm.name.endswith("mixup") == mixed]
-                theirs = [c for c in mine if not is_rlp(c.arm.name) and c.arm.name.endswith("mixup") == mixed]
+                ours = [
+                    c for c in mine if is_rlp(c.arm.name) and c.arm.name.endswith("mixup") == mixed
+                ]
+                theirs = [
+                    c
+                    for c in mine
+                    if not is_rlp(c.arm.name) and c.arm.name.endswith("mixup") == mixed
+                ]
                 for a in ours:
                     for b in theirs:
                         assert steps_of(a) == steps_of(b)
@@ -70,7 +86,9 @@ def test_table1_has_the_papers_hyperparameters():
     assert cells["wine", "corrected", "rlp"].arm.objective.intercept is True
     assert cells["wine", "corrected", "mse"].task.scaling == "standard"
     assert cells["cifar10", "released", "rlp"].task.dataset == "cifar10-released"
-    assert cells["mnist", "released", "rlp"].arm.objective == RLP.released(1000, 100, float32_cutoff=True)
+    assert cells["mnist", "released", "rlp"].arm.objective == RLP.released(
+        1000, 100, float32_cutoff=True
+    )
     assert cells["mnist", "released", "rlp"].arm.optimizer == SGD(0.01, momentum=0.99)
     assert cells["mnist", "released", "mse"].arm.optimizer == SGD(0.01)
     assert cells["mnist", "paper", "mse"].arm.optimizer == SGD(0.01, momentum=0.9, nesterov=True)
@@ -78,7 +96,9 @@ def test_table1_has_the_papers_hyperparameters():
 
 def test_small_sets_use_adamw_with_its_own_decay():
     cells = by_key("table2", Request("paper"))
-    assert cells["linear", "released", "mse"].arm.optimizer == AdamW(5e-4, published.PROTOCOL["adamw_weight_decay"])
+    assert cells["linear", "released", "mse"].arm.optimizer == AdamW(
+        5e-4, published.PROTOCOL["adamw_weight_decay"]
+    )
     assert cells["linear", "released", "mse_l2"].arm.optimizer == AdamW(5e-4, 1e-2)
     assert cells["wine", "released", "rlp"].arm.objective.subset_size == 12
     assert cells["linear", "released", "rlp"].arm.objective.subset_size == 10
@@ -86,7 +106,10 @@ def test_small_sets_use_adamw_with_its_own_decay():
 
 def test_released_classifiers_end_in_a_soft_max_and_leave_torchs_weight_decay():
     cells = by_key("fig-mnist-classes", Request("paper"))
-    released, printed = cells["mnist_classes", "released", "ce"], cells["mnist_classes", "paper", "ce"]
+    released, printed = (
+        cells["mnist_classes", "released", "ce"],
+        cells["mnist_classes", "paper", "ce"],
+    )
     assert (released.arm.output, released.arm.optimizer) == ("softmax", AdamW(2e-3, 0.01))
     assert (printed.arm.output, printed.arm.optimizer) == ("logits", AdamW(2e-3, 1e-4))
     assert cells["mnist_classes", "paper", "rlp"].arm.output == "sigmoid"
@@ -107,11 +130,16 @@ def test_released_moons_have_a_sigmoid_and_binary_cross_entropy_in_every_arm():
     assert mixed["ce_mixup"].objective == BinaryCrossEntropy("all", mixup=0.4)
     assert {arm.optimizer for arm in mixed.values()} == {AdamW(1e-3, 0.01)}
     assert cells["moons", "released", "ce_mixup"].arm.optimizer == Adam(1e-3)
-    assert cells["moons-small", "steps", "ce_mixup"].arm.objective == BinaryCrossEntropy(3, mixup=0.4)
+    assert cells["moons-small", "steps", "ce_mixup"].arm.objective == BinaryCrossEntropy(
+        3, mixup=0.4
+    )
 
 
 def test_released_images_are_the_first_ones():
-    for name, task, rows in (("table1", "mnist", (5000, 1000)), ("fig-mnist-classes", "mnist_classes", (5000, 5000))):
+    for name, task, rows in (
+        ("table1", "mnist", (5000, 1000)),
+        ("fig-mnist-classes", "mnist_classes", (5000, 5000)),
+    ):
         mine = by_key(name, Request("paper"))[task, "released", "rlp"].task
         assert (mine.first, mine.n_train, mine.n_test) == (True, *rows)
         assert not by_key(name, Request("paper"))[task, "paper", "rlp"].task.first
@@ -127,8 +155,14 @@ def test_images_have_their_printed_column_with_few_examples_too():
 
 def test_scale_paper_has_its_seeds_and_full_epochs():
     seeds = {
-        **dict.fromkeys(("table2", "fig-mae", "fig-moons", "fig-mixup-curves", "fig-mixup-small", "fig-time"), 30),
-        **dict.fromkeys(("fig-shift", "fig-noise", "fig-mixup-shift", "fig-mixup-noise", "fig-mnist-classes"), 10),
+        **dict.fromkeys(
+            ("table2", "fig-mae", "fig-moons", "fig-mixup-curves", "fig-mixup-small", "fig-time"),
+            30,
+        ),
+        **dict.fromkeys(
+            ("fig-shift", "fig-noise", "fig-mixup-shift", "fig-mixup-noise", "fig-mnist-classes"),
+            10,
+        ),
     }
     for name, n in seeds.items():
         cells = [c for c in STUDIES[name](Request("paper")) if c.task.model != "autoencoder"]
@@ -143,7 +177,9 @@ def test_claims_with_a_threshold_have_120_seeds_and_nothing_trains_twice():
     table, more = (STUDIES[name](Request("paper")) for name in ("table1", "thresholds"))
     by_name = {}
     for cell in more:
-        by_name.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).extend(cell.seeds)
+        by_name.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).extend(
+            cell.seeds
+        )
     assert len(by_name) == 2 * 2 * 3
     assert {tuple(seeds) for seeds in by_name.values()} == {tuple(range(120))}
     stored = {c.hash for c in table}
@@ -152,7 +188,10 @@ def test_claims_with_a_threshold_have_120_seeds_and_nothing_trains_twice():
 
 
 def test_sweeps_have_nine_levels_and_look_at_the_end():
-    shift, noise = (by_key(name, Request("paper"))["wine", "released", "mse"] for name in ("fig-shift", "fig-noise"))
+    shift, noise = (
+        by_key(name, Request("paper"))["wine", "released", "mse"]
+        for name in ("fig-shift", "fig-noise")
+    )
     assert shift.task.variants[0] == Variant(shift=0.1)
     assert noise.task.variants[-1] == Variant(noise=0.9)
     assert len(shift.task.variants) == len(noise.task.variants) == 9
@@ -163,13 +202,19 @@ def test_figures_share_the_cells_of_tables():
     request = Request("quick")
     hashes = {name: {c.hash for c in STUDIES[name](request)} for name in TRAINED}
     assert hashes["fig-curves"] == hashes["table1"]
-    assert {c.hash for c in STUDIES["fig-mixup-curves"](request) if c.arm.name == "rlp"} <= hashes["table1"]
+    assert {c.hash for c in STUDIES["fig-mixup-curves"](request) if c.arm.name == "rlp"} <= hashes[
+        "table1"
+    ]
     assert hashes["fig-reconstructions"] <= hashes["table2"]
 
 
 @pytest.mark.parametrize(("budget", "absent"), [("epochs", "steps"), ("steps", "paper")])
 def test_a_budget_leaves_the_other_comparison_out(budget, absent):
-    found = {c.arm.protocol for c in cells_of(TRAINED, Request("quick", budget)) if not is_rlp(c.arm.name)}
+    found = {
+        c.arm.protocol
+        for c in cells_of(TRAINED, Request("quick", budget))
+        if not is_rlp(c.arm.name)
+    }
     assert absent not in found
     # RLP itself is needed either way.
     assert any(is_rlp(c.arm.name) for c in cells_of(["table1"], Request("quick", budget)))
@@ -187,7 +232,9 @@ def test_requests_round_trip_and_are_checked():
     request = Request("paper", "steps", 7, ("wine",), None)
     assert Request.from_options(dataclasses.asdict(request)) == request
     assert request.arguments() == "--scale paper --budget steps --seeds 7 --datasets wine"
-    with pytest.raises(ValueError, match='scale must be one of "smoke", "quick", "paper", got \'huge\''):
+    with pytest.raises(
+        ValueError, match='scale must be one of "smoke", "quick", "paper", got \'huge\''
+    ):
         Request("huge")
     with pytest.raises(ValueError, match='budget must be one of "epochs", "steps", "both"'):
         Request("quick", "hours")
@@ -198,14 +245,24 @@ def test_requests_round_trip_and_are_checked():
 COSTS = Path(__file__).parents[2] / "docs" / "results" / "costs.md"
 
 
-@pytest.mark.parametrize("part", COSTS.read_text("utf-8").split("\n## ")[1:], ids=["tables", "images"])
+@pytest.mark.parametrize(
+    "part", COSTS.read_text("utf-8").split("\n## ")[1:], ids=["tables", "images"]
+)
 def test_predictions_are_within_a_factor_of_what_was_measured(part):
-    """The page says 1.5 for every name; its numbers are core seconds of the commands that it names."""
+    """The page says 1.5 for every name; its numbers are core seconds of the commands that it
+    names."""
     words = re.search(r"rlploss reproduce (.*)", part)[1].split()
-    options = dict(zip(words[words.index("--scale") :: 2], words[words.index("--scale") + 1 :: 2], strict=True))
-    request = Request(options["--scale"], "both", int(options["--seeds"]), tuple(options["--datasets"].split(",")))
+    options = dict(
+        zip(words[words.index("--scale") :: 2], words[words.index("--scale") + 1 :: 2], strict=True)
+    )
+    request = Request(
+        options["--scale"], "both", int(options["--seeds"]), tuple(options["--datasets"].split(","))
+    )
     asked = CATALOG if words[0] == "all" else words[: words.index("--scale")]
-    rows = [[cell.strip() for cell in row.split(" | ")] for row in re.findall(r"(?m)^\| (.*) \|$", part)[2:-1]]
+    rows = [
+        [cell.strip() for cell in row.split(" | ")]
+        for row in re.findall(r"(?m)^\| (.*) \|$", part)[2:-1]
+    ]
     measured = {row[0].replace("\\|", "|"): float(row[-2].replace(",", "")) for row in rows}
     seen, predicted = set(), {}
     for name in CATALOG:

@@ -1,4 +1,5 @@
-"""The rules in worlds where the truth is known; benchmarks/verdict_worlds.py has them at full size."""
+"""The rules in worlds where the truth is known; benchmarks/verdict_worlds.py has them at full
+size."""
 
 import numpy as np
 import pytest
@@ -55,7 +56,9 @@ def test_equal_arms_are_refuted_with_enough_seeds_and_undecided_with_few():
 
 
 def test_worse_in_half_is_refuted():
-    assert worlds.words("20 % better in half, worse in half", "normal", 30, 12, 20) == {NOT_REPRODUCED: 20}
+    assert worlds.words("20 % better in half, worse in half", "normal", 30, 12, 20) == {
+        NOT_REPRODUCED: 20
+    }
 
 
 def test_one_percent_is_reproduced_where_it_is_significant_and_says_by_how_much():
@@ -88,8 +91,14 @@ def test_the_interval_beside_a_word_never_contradicts_it(world, law):
     for n in (3, 10, 30):
         for word, c in findings(worlds.claim(world, law, n, 12, rng)):
             inside = c.low < 1.0 < c.high
-            assert inside == (word in ("undecided", "level")) or (word == "level" and c.p < 0.05), (word, c)
-            assert c.is_none(c.low, c.high) == (word == "level") or word in ("better", "worse"), (word, c)
+            assert inside == (word in ("undecided", "level")) or (word == "level" and c.p < 0.05), (
+                word,
+                c,
+            )
+            assert c.is_none(c.low, c.high) == (word == "level") or word in ("better", "worse"), (
+                word,
+                c,
+            )
     # Spreads and shares too: what the correction leaves undecided is told with the wider interval.
     wide, narrow = 1.0 + rng.normal(size=(2, 12)) * np.array([[1.0], [0.35]])
     pairs = [Placed("a", stats.spread(wide, narrow))] * 4
@@ -100,7 +109,7 @@ def test_the_interval_beside_a_word_never_contradicts_it(world, law):
 def test_what_the_correction_leaves_undecided_is_shown_with_the_corrected_interval():
     worse = Comparison(1.05, 1.01, 1.0916, 0.015, 30, False, "ratio")
     assert finding(worse) == "worse"
-    ((word, c), *_) = findings([Placed("here", worse)] * 4)
+    (word, c), *_ = findings([Placed("here", worse)] * 4)
     assert word == "undecided"
     assert effect(c) == "1.05 [0.998,\u00a01.10]"
     assert effect(worse) == "1.05 [1.01,\u00a01.09]"  # of a row of a table, uncorrected
@@ -112,11 +121,16 @@ def test_no_difference_says_within_what():
     assert tally([Placed("Wine", same)]).endswith("no difference worth the name (within 5 %)")
     assert tally([Placed("Wine", level)]).endswith("the other way")
     points = Comparison(0.001, -0.004, 0.005, 0.8, 30, True, "difference")
-    assert "no difference worth the name (within 1 point): Moons" in tally([Placed("Moons", points)] * 4)
+    assert "no difference worth the name (within 1 point): Moons" in tally(
+        [Placed("Moons", points)] * 4
+    )
 
 
 def test_lists_name_the_arms_where_they_differ():
-    good, open_ = Comparison(0.5, 0.4, 0.6, 1e-6, 30, True, "ratio"), Comparison(0.9, 0.6, 1.3, 0.4, 30, True, "ratio")
+    good, open_ = (
+        Comparison(0.5, 0.4, 0.6, 1e-6, 30, True, "ratio"),
+        Comparison(0.9, 0.6, 1.3, 0.4, 30, True, "ratio"),
+    )
     wine = [Placed("Wine", c, f"against {arm}") for arm, c in (("MSE", good), ("MSE+L2", open_))]
     linear = [Placed("Linear", open_, f"against {arm}") for arm in ("MSE", "MSE+L2")]
     sweep = [Placed("Noise", c, "against MSE") for c in (good, open_, open_)]
@@ -148,7 +162,9 @@ def test_the_words(held, at_steps, word):
 
 
 def test_gone_at_equal_steps_needs_evidence():
-    few, enough = (worlds.steps_words("better nowhere: equal", "normal", n, 12, 15) for n in (5, 60))
+    few, enough = (
+        worlds.steps_words("better nowhere: equal", "normal", n, 12, 15) for n in (5, 60)
+    )
     assert few[OPEN_AT_STEPS] > few[GONE]
     assert enough[GONE] > enough[OPEN_AT_STEPS]
     assert enough[REPRODUCED] == few[REPRODUCED] == 0

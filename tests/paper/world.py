@@ -1,4 +1,5 @@
-"""Made-up results for every cell: worlds in which the paper is right, right only at equal epochs, or wrong."""
+"""Made-up results for every cell: worlds in which the paper is right, right only at equal epochs,
+or wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ PROVENANCE = {
 
 def level(cell, world):
     """Where the error of a cell ends."""
-    name, arm, protocol = cell.task.name.split(" ")[0].split("-")[0], cell.arm.name, cell.arm.protocol
+    name, arm, protocol = (
+        cell.task.name.split(" ")[0].split("-")[0],
+        cell.arm.name,
+        cell.arm.protocol,
+    )
     ours = published.value("table1", name, "rlp", "mse")
     theirs = published.value("table1", name, "mse", "mse")
     rlp, base = (ours.mean, theirs.mean) if ours else (0.04, 0.5)
@@ -43,13 +48,21 @@ def measured(cell, variant):
     setting = cell.task.variants[variant]
     skewed = getattr(setting, "distribution", "") == "skewed"
     condition = {"different": 2.0 * skewed, "threshold": 1.0, "holds": skewed}
-    steps = {"curvature_rlp": 9.0, "curvature_mse": 1.0, "nearer": 1.0, "good_step": 0.1, "convergent_step": 0.11}
+    steps = {
+        "curvature_rlp": 9.0,
+        "curvature_mse": 1.0,
+        "nearer": 1.0,
+        "good_step": 0.1,
+        "convergent_step": 0.11,
+    }
     missing = 2.0 * (getattr(setting, "method", "") == "paper")
     return {
         "floor": {"value": 1.0, "error": 0.1, "exact": 1.0},
-        "valley": {f"mean {t:g}": 0.4 * (variant == 0) for t in TS}
-        | {f"error {t:g}": 0.01 for t in TS}
-        | {"lowest": 0.01, "lowest_error": 0.01},
+        "valley": (
+            {f"mean {t:g}": 0.4 * (variant == 0) for t in TS}
+            | {f"error {t:g}": 0.01 for t in TS}
+            | {"lowest": 0.01, "lowest_error": 0.01}
+        ),
         "condition": condition | steps,
         "empirical": {"error": 1.0 / (variant + 1)},
         "coverage": {"missing": missing, "equal": 0.0, "least": 0.0, "most": 2.0},
@@ -60,11 +73,18 @@ def measured(cell, variant):
 def curves(cell, variant, seed, world):
     """The curves of one network."""
     ours, at_steps = is_rlp(cell.arm.name), cell.arm.protocol in ("steps", "corrected-steps")
-    ahead = ours != (world == "wrong")  # the arm that this world favours learns faster and varies less
+    ahead = ours != (
+        world == "wrong"
+    )  # the arm that this world favours learns faster and varies less
     key = zlib.crc32(f"{cell.arm.name} {at_steps} {variant}".encode())
     noise = np.random.default_rng([key, seed]).normal() * (0.0002 if ahead else 0.002)
     done = np.linspace(0.0, 1.0, POINTS)
-    overfits = cell.task.name == "california" and not ahead and not ours and not (world == "gone" and at_steps)
+    overfits = (
+        cell.task.name == "california"
+        and not ahead
+        and not ours
+        and not (world == "gone" and at_steps)
+    )
     speed = 60.0 if ahead or overfits else 3.0
     if world == "gone" and at_steps and not ours:
         speed = 300.0
@@ -107,13 +127,18 @@ def read(cell, world):
 
 
 def results(request, world, without=(), names=tuple(CATALOG), later=lambda cell: False):
-    """What a directory would hold in a world; datasets in `without` could not be had, `later` is not run yet."""
+    """What a directory would hold in a world; datasets in `without` could not be had, `later` is
+    not run yet."""
 
     def reader(cell):
         return None if cell.task.dataset in without or later(cell) else read(cell, world)
 
     def missing(cell):
-        return f"dataset {cell.task.dataset} cannot be had" if cell.task.dataset in without else "not run yet"
+        return (
+            f"dataset {cell.task.dataset} cannot be had"
+            if cell.task.dataset in without
+            else "not run yet"
+        )
 
     return {name: Grid(name, request, reader, missing) for name in names}
 

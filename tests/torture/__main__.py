@@ -1,4 +1,5 @@
-"""`python -m tests.torture [PART ...]`: every part with its size as an option; see docs/reliability.md."""
+"""`python -m tests.torture [PART ...]`: every part with its size as an option; see
+docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -14,9 +15,13 @@ PARTS = ("store", "checkpoints", "fuzz", "guided", "long")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none is given")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if none is given"
+    )
     parser.add_argument("--kills", type=int, default=200, help="of studies, and as many of fit")
-    parser.add_argument("--kills-local", type=int, default=10, help="of studies with worker processes")
+    parser.add_argument(
+        "--kills-local", type=int, default=10, help="of studies with worker processes"
+    )
     parser.add_argument("--cases", type=int, default=12_000, help="of fuzzing, over all targets")
     parser.add_argument("--only", default="", help="of fuzzing: targets whose name contains this")
     parser.add_argument("--runs", type=int, default=2000, help="of the long study")
@@ -59,7 +64,7 @@ def _steps(part: str, options: argparse.Namespace) -> list[Callable[[], list[Lin
 
 def _kills(part: str, options: argparse.Namespace) -> list[Line]:
     from tests.torture.forks import Forker
-    from tests.torture.kills import kill_fit, kill_study
+    from tests.torture.kills import kill_fit, kill_study, kill_workers
 
     with Forker() as forker:
         if part == "checkpoints":
@@ -67,6 +72,7 @@ def _kills(part: str, options: argparse.Namespace) -> list[Line]:
         found = [kill_study(forker, options.kills, options.seed)]
         if options.kills_local:
             found.append(kill_study(forker, options.kills_local, options.seed, "local:2"))
+            found.append(kill_workers(forker, options.kills_local, options.seed))
         return found
 
 

@@ -1,8 +1,8 @@
-"""A process that has imported everything once and forks a child for each call: a command line costs only its work.
+"""A process that has imported everything once and forks a child for each call: a command line costs
+only its work.
 
-The parent of the forks starts no threads and computes nothing, so a fork of it is as good as a fresh process.
-Requests and answers are lines of JSON on its standard input and output.
-"""
+The parent of the forks starts no threads and computes nothing, so a fork of it is as good as a
+fresh process. Requests and answers are lines of JSON on its standard input and output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CRASHED = 70  # exit code of a child that ended with an exception
 
 @dataclass(frozen=True)
 class Done:
-    """How a child ended: `code` is negative for a signal, None if it was still running at the time-out."""
+    """How a child ended: `code` is negative for a signal, None if it was still running at the
+    time-out."""
 
     code: int | None
     out: str
@@ -253,6 +254,7 @@ def _main() -> None:
         "pydantic.main",
         "importlib.readers",
         "rich._emoji_codes",
+        "encodings.unicode_escape",
         "typer._adapters",
         "tests.torture.work",
     ):
@@ -262,8 +264,8 @@ def _main() -> None:
     from rlploss.lab import store
     from rlploss.paper import measure
 
-    for root in (measure.__name__, train.__name__):
-        store.code_version(root)  # reads and hashes the sources, once
+    for files in (measure.DECIDING, train.DECIDING):
+        store.code_version(*files)  # reads and hashes the sources, once
     for line in sys.stdin:
         done = _serve([Call(**call) for call in json.loads(line)])
         answers.write(json.dumps([vars(answer) for answer in done]) + "\n")

@@ -1,4 +1,5 @@
-"""What every fuzzed call is held to: no hang, no exception but the promised ones, one sentence each."""
+"""What every fuzzed call is held to: no hang, no exception but the promised ones, one sentence
+each."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from contextlib import contextmanager
 
 from tests.torture.summary import demand
 
-SECONDS = 20.0  # of processor time for one case; the slowest honest one takes a fraction of a second
+SECONDS = (
+    20.0  # of processor time for one case; the slowest honest one takes a fraction of a second
+)
 LONGEST = 1500  # characters of a message
 
 
@@ -18,7 +21,8 @@ class Hang(BaseException):
 
 @contextmanager
 def no_hang() -> Iterator[None]:
-    """Raise Hang after SECONDS of processor time (its timer is not the one that pytest-timeout uses)."""
+    """Raise Hang after SECONDS of processor time (its timer is not the one that pytest-timeout
+    uses)."""
 
     def stop(*_: object) -> None:
         raise Hang(f"no end after {SECONDS:g} s of processor time")

@@ -1,8 +1,7 @@
 """A long study: memory, open files and processes at its end are those of its beginning.
 
-Training is stubbed (closed-form curves in microseconds, tests/lab/stub.py); the plan, the worker processes, the pipes,
-the store and the progress are the real ones.
-"""
+Training is stubbed (closed-form curves in microseconds, tests/lab/stub.py); the plan, the worker
+processes, the pipes, the store and the progress are the real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from tests.torture.summary import Line, Progress, demand
 
-GROWTH = 24  # MiB that the driver may grow between the first quarter and the end; 2,000 cells hold some, once
+# MiB that the driver may grow between the first quarter and the end; 2,000 cells hold some, once
+GROWTH = 24
 
 
 def rss(process: int | str = "self") -> float:
@@ -45,12 +45,13 @@ def children() -> set[int]:
 
 
 def run(n_runs: int, workers: str = "local:2") -> list[Line]:
-    """`n_runs` cells of one run each, in two processes, then once more: nothing is trained the second time."""
+    """`n_runs` cells of one run each, in two processes, then once more: nothing is trained the
+    second time."""
     from tests.lab import stub
 
+    from rlploss.lab.executors import parse_workers
     from rlploss.lab.run import execute, plan
     from rlploss.lab.store import Store
-    from rlploss.lab.workers import parse_workers
 
     if not Path("/proc/self/fd").exists():
         return [Line("long", "a study (needs /proc: not looked at here)", 0, "", 0.0)]
@@ -66,13 +67,17 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
             def write(cell: Any, result: Any) -> None:
                 real(cell, result)
                 done = len(marks) + 1
-                team_memory = sum(rss(number) for number in children() - before) if done % 100 == 0 else 0.0
+                team_memory = (
+                    sum(rss(number) for number in children() - before) if done % 100 == 0 else 0.0
+                )
                 marks.append((rss(), open_files(), team_memory))
                 progress.tell(done)
 
             store.write = write
             todo = plan(cells, store, cost=lambda cell: 0.01, workers=team)
-            finished = execute(todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO()))
+            finished = execute(
+                todo, store, train=stub.train, workers=team, console=Console(file=io.StringIO())
+            )
             demand(finished.trained == n_runs and not finished.failed, f"{finished}")
         with Store(folder, code_version="e") as store:
             again = plan(cells, store, cost=lambda cell: 0.01, workers=team)
@@ -80,13 +85,27 @@ def run(n_runs: int, workers: str = "local:2") -> list[Line]:
         quarter = marks[n_runs // 4]
         grown, worker_memory = marks[-1][0] - quarter[0], [m[2] for m in marks if m[2]]
         demand(grown < GROWTH, f"memory grew by {grown:.0f} MiB after the first quarter")
-        demand(max(m[1] for m in marks) <= quarter[1] + 2, f"open files grew from {quarter[1]} to {marks[-1][1]}")
+        demand(
+            max(m[1] for m in marks) <= quarter[1] + 2,
+            f"open files grew from {quarter[1]} to {marks[-1][1]}",
+        )
         if len(worker_memory) > 3:
             demand(worker_memory[-1] < worker_memory[1] + GROWTH, f"workers grew: {worker_memory}")
-        # What multiprocessing itself keeps for the rest of the process: its tracker and the pipe to it.
+        # What multiprocessing itself keeps for the rest of the process: its tracker and the pipe to
+        # it.
         demand(len(children() - before) <= 1, f"processes are left: {children() - before}")
-        demand(open_files() <= handles + 1, f"file handles are left: {open_files()} after {handles}")
+        demand(
+            open_files() <= handles + 1, f"file handles are left: {open_files()} after {handles}"
+        )
     words = f"driver {grown:+.1f} MiB after the first quarter, {open_files() - handles:+d} handles"
     if worker_memory:
         words += f", workers {worker_memory[-1] - worker_memory[0]:+.1f} MiB"
-    return [Line("long", f"a study of {n_runs:,} runs ({workers}), training stubbed", n_runs, words, progress.seconds)]
+    return [
+        Line(
+            "long",
+            f"a study of {n_runs:,} runs ({workers}), training stubbed",
+            n_runs,
+            words,
+            progress.seconds,
+        )
+    ]

@@ -1,4 +1,5 @@
-"""What the parts of a torture run have in common: failures that are counted, and lines of a table."""
+"""What the parts of a torture run have in common: failures that are counted, and lines of a
+table."""
 
 from __future__ import annotations
 
@@ -32,10 +33,20 @@ def table(lines: list[Line]) -> str:
     """The summary, as Markdown."""
     head = ["part", "what", "cases", "seen", "seconds", "result"]
     rows = [
-        [x.part, x.what, f"{x.cases:,}", x.seen, f"{x.seconds:.0f}", "broken" if x.broken else "held"] for x in lines
+        [
+            x.part,
+            x.what,
+            f"{x.cases:,}",
+            x.seen,
+            f"{x.seconds:.0f}",
+            "broken" if x.broken else "held",
+        ]
+        for x in lines
     ]
     widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
-    shown = [" | ".join(cell.ljust(widths[k]) for k, cell in enumerate(row)) for row in [head, *rows]]
+    shown = [
+        " | ".join(cell.ljust(widths[k]) for k, cell in enumerate(row)) for row in [head, *rows]
+    ]
     shown.insert(1, " | ".join("-" * width for width in widths))
     return "\n".join(f"| {row} |" for row in shown)
 
@@ -44,7 +55,12 @@ class Progress:
     """A line now and then, so that a long part is seen to be alive."""
 
     def __init__(self, part: str, total: int) -> None:
-        self.part, self.total, self.started, self.last = part, total, time.monotonic(), time.monotonic()
+        self.part, self.total, self.started, self.last = (
+            part,
+            total,
+            time.monotonic(),
+            time.monotonic(),
+        )
 
     @property
     def seconds(self) -> float:
@@ -56,4 +72,6 @@ class Progress:
         now = time.monotonic()
         if now - self.last >= 10 or done == self.total:
             self.last = now
-            print(f"{self.part}: {done:,} of {self.total:,}{words}, {self.seconds:.0f} s", flush=True)
+            print(
+                f"{self.part}: {done:,} of {self.total:,}{words}, {self.seconds:.0f} s", flush=True
+            )

@@ -1,29 +1,24 @@
-"""What is fuzzed: for each reader of something that others wrote, a way to make input and a way to judge the outcome.
+"""What is fuzzed: for each reader of something that others wrote, a way to make input and a way to
+judge the outcome.
 
-A target returns True if the input was accepted, False if it was refused as promised, and raises otherwise.
-"""
+A target returns True if the input was accepted, False if it was refused as promised, and raises
+otherwise."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import copy
-import gzip
 import io
 import json
 import os
 import shutil
-import struct
-import tarfile
 import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -32,8 +27,12 @@ from tests.torture.guard import one_sentence
 from tests.torture.summary import demand
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-_MEMORY = Path("/dev/shm")  # where there is such a thing, waiting for the disk is not what is tested
-SCRATCH = Path(tempfile.mkdtemp(prefix="rlploss-fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+_MEMORY = Path(
+    "/dev/shm"
+)  # where there is such a thing, waiting for the disk is not what is tested
+SCRATCH = Path(
+    tempfile.mkdtemp(prefix="rlploss-fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+)
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 CELLS = (
@@ -49,29 +48,13 @@ texts = st.one_of(st.sampled_from(CELLS), st.text(max_size=12))
 ENCODINGS = (
     "latin-1", "utf-16", "cp1252", "ascii", "utf-7", "unicode_escape", "hex", "idna", "undefined", "klingon", "", "\0",
 )  # fmt: skip
-MEMBERS = (
-    "data",
-    "data",
-    "a/../data",
-    "../x",
-    "/etc/passwd",
-    "C:\\x",
-    "..\\x",
-    "a/b",
-    ".",
-    "",
-    "a" * 120,
-    "\u202edata",
-)
-LABELS = (
-    "[1, 2, 3]", "[-1]", "[256]", "{}", "7", "[[1], [2, 3]]", '["a"]', "[1.5]", "null", "[null]", "[NaN]", "[1e999]",
-    "[" * 5000, "[" + "1" * 5000 + "]",
-)  # fmt: skip
 words = st.sampled_from(["red", "green", "yes", "no", "<b>", "=1", "ألف"])
 dates = st.dates().map(str)
 mutations = st.lists(
     st.tuples(
-        st.integers(0, 2**31), st.sampled_from(["set", "cut", "insert", "repeat", "truncate"]), st.binary(max_size=8)
+        st.integers(0, 2**31),
+        st.sampled_from(["set", "cut", "insert", "repeat", "truncate"]),
+        st.binary(max_size=8),
     ),
     max_size=6,
 )
@@ -107,17 +90,29 @@ def table_bytes(draw: Draw) -> tuple[str, str, bytes]:
         return name, encoding, draw(st.binary(max_size=400))
     n_columns, n_rows = draw(st.integers(1, 5)), draw(st.integers(0, 40))
     delimiter = draw(st.sampled_from(",;\t|"))
-    # A few values repeated: then columns have kinds (numbers, dates, categories), and are not all free text.
-    kinds = st.sampled_from([texts, st.floats(-9, 9).map(str), st.integers(-99, 99).map(str), dates, words])
+    # A few values repeated: then columns have kinds (numbers, dates, categories), and are not all
+    # free text.
+    kinds = st.sampled_from(
+        [texts, st.floats(-9, 9).map(str), st.integers(-99, 99).map(str), dates, words]
+    )
     pools = [draw(st.lists(draw(kinds), min_size=1, max_size=12)) for _ in range(n_columns)]
     picks = draw(st.lists(st.integers(0, 11), min_size=n_rows, max_size=n_rows))
     header = draw(st.lists(texts, min_size=n_columns, max_size=n_columns))
-    rows = [header] + [[pool[(pick + k) % len(pool)] for k, pool in enumerate(pools)] for pick in picks]
+    rows = [header] + [
+        [pool[(pick + k) % len(pool)] for k, pool in enumerate(pools)] for pick in picks
+    ]
     style = draw(st.sampled_from(["quoted", "bare"]))
-    lines = [delimiter.join('"' + c.replace('"', '""') + '"' if style == "quoted" else c for c in row) for row in rows]
+    lines = [
+        delimiter.join('"' + c.replace('"', '""') + '"' if style == "quoted" else c for c in row)
+        for row in rows
+    ]
     text = draw(st.sampled_from(["\n", "\r\n", "\r"])).join(lines)
     with contextlib.suppress(UnicodeError, LookupError, ValueError):
-        return (name, encoding, mutated(text.encode(encoding), draw(mutations) if draw(st.integers(0, 3)) == 0 else []))
+        return (
+            name,
+            encoding,
+            mutated(text.encode(encoding), draw(mutations) if draw(st.integers(0, 3)) == 0 else []),
+        )
     return name, encoding, text.encode("utf-8", "surrogatepass")
 
 
@@ -155,11 +150,17 @@ def _design(path: Path, encoding: str = "utf-8") -> bool:
                 f"shapes {design.X.shape}",
             )
             demand(not np.isinf(design.X).any(), "an infinite feature")
-            demand(bool(np.isfinite(design.target.y.astype(np.float64)).all()), "a target that is not finite")
+            demand(
+                bool(np.isfinite(design.target.y.astype(np.float64)).all()),
+                "a target that is not finite",
+            )
             demand(not np.isnan(design.X).all(axis=0).any(), "a column without values")
             shown = columns_table(design.columns)
             check_csv(shown.csv())
-            demand(len(shown.markdown().splitlines()) == 2 + len(design.columns), "a line too many in Markdown")
+            demand(
+                len(shown.markdown().splitlines()) == 2 + len(design.columns),
+                "a line too many in Markdown",
+            )
     if accepted:
         page = html(Report("t", ("s",), (Section("c", "C", tables=(shown,)),)))
         page.encode()
@@ -195,7 +196,10 @@ def parquet_bytes(draw: Draw) -> bytes:
         picks = draw(st.lists(st.integers(0, len(values)), min_size=n, max_size=n))
         arrays.append(pa.array([None if k == len(values) else values[k] for k in picks], arrow))
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, names=[n.encode(errors="replace").decode() for n in names]), buffer)
+    pq.write_table(
+        pa.Table.from_arrays(arrays, names=[n.encode(errors="replace").decode() for n in names]),
+        buffer,
+    )
     return mutated(buffer.getvalue(), draw(mutations) if draw(st.integers(0, 3)) == 0 else [])
 
 
@@ -241,124 +245,6 @@ def check_parquet(data: bytes) -> bool:
     return _design(path)
 
 
-# Archives
-
-
-@st.composite
-def archive_bytes(draw: Draw) -> tuple[str, bytes]:
-    """(kind, bytes): an archive with hostile members, mutated before or after it is compressed."""
-    kind = draw(st.sampled_from(["zip", "tar", "gz"]))
-    names = st.one_of(
-        st.sampled_from(MEMBERS),
-        st.text(max_size=8),
-    )  # fmt: skip
-    members = draw(st.lists(st.tuples(names, st.binary(max_size=40), st.integers(0, 9)), max_size=4))
-    changes = draw(mutations)
-    inside = draw(st.booleans())
-    buffer = io.BytesIO()
-    if kind == "gz":
-        return kind, mutated(gzip.compress(b"0123456789" * 4, mtime=0), changes)
-    if kind == "zip":
-        with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", draw(st.sampled_from([0, 8]))) as archive:
-            warnings.simplefilter("ignore")  # of members that are there twice
-            for name, data, special in members:
-                info = zipfile.ZipInfo(name.replace("\0", "") or "x")
-                if special == 0:
-                    info.create_system, info.external_attr = 3, 0o120777 << 16
-                with contextlib.suppress(UnicodeEncodeError):
-                    archive.writestr(info, data)
-        return kind, mutated(buffer.getvalue(), changes)
-    pax = draw(
-        st.dictionaries(
-            st.sampled_from(["size", "path", "GNU.sparse.major", "GNU.sparse.map", "mtime"]), texts, max_size=2
-        )
-    )
-    with tarfile.open(fileobj=buffer, mode="w", format=draw(st.sampled_from([0, 1, 2]))) as tar:
-        for name, data, special in members:
-            entry = tarfile.TarInfo(name.replace("\0", "").encode(errors="replace").decode())
-            entry.size = len(data)
-            if pax and tar.format == tarfile.PAX_FORMAT:
-                entry.pax_headers = {k: v.replace("\0", "").encode(errors="replace").decode() for k, v in pax.items()}
-            if special < 4:
-                entry.type, entry.linkname = (b"1", b"2", b"3", b"S")[special], "/etc/passwd"
-            with contextlib.suppress(ValueError):
-                tar.addfile(entry, io.BytesIO(data))
-    raw = mutated(buffer.getvalue(), changes) if inside else buffer.getvalue()
-    packed = gzip.compress(raw, 1, mtime=0)
-    return kind, packed if inside else mutated(packed, changes)
-
-
-def check_archive(case: tuple[str, bytes]) -> bool:
-    """Members of the size asked for, or FormatError; and nothing is ever written."""
-    from rlploss.datasets import readers
-    from rlploss.datasets.readers import FormatError, read_archive, read_gz
-
-    kind, data = case
-    folder = SCRATCH / "archive"
-    folder.mkdir(exist_ok=True)
-    path = folder / "a"
-    path.write_bytes(data)
-    try:
-        with path.open("rb") as file, mock.patch.object(readers, "MAX_UNPACKED", 1 << 20):
-            if kind == "gz":
-                demand(len(read_gz(file, "a", 40)) == 40, "another size")
-            else:
-                found = read_archive(file, {"data": 7})
-                demand({name: len(content) for name, content in found.items()} == {"data": 7}, f"{found}")
-        return True
-    except FormatError as error:
-        one_sentence(error)
-        return False
-    finally:
-        demand(os.listdir(folder) == ["a"], f"something was written: {os.listdir(folder)}")
-
-
-@st.composite
-def format_bytes(draw: Draw) -> tuple[str, bytes]:
-    """(format, bytes) of what the archives hold: IDX, CIFAR batches, PNG, tables, labels."""
-    kind = draw(st.sampled_from(["idx", "cifar", "png", "csv", "labels"]))
-    changes = draw(mutations)
-    if kind == "idx":
-        sizes = draw(st.lists(st.sampled_from([0, 1, 2, 3, 2**16, 2**32 - 1]), max_size=70))
-        return kind, mutated(struct.pack(f">4B{len(sizes)}I", 0, 0, 8, len(sizes), *sizes) + bytes(12), changes)
-    if kind == "cifar":
-        return kind, mutated(bytes([draw(st.integers(0, 12))]) + bytes(3072), changes)
-    if kind == "png":
-        rows = b"".join(bytes([draw(st.integers(0, 5))]) + draw(st.binary(min_size=6, max_size=6)) for _ in range(2))
-        header = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
-
-        def chunk(name: bytes, body: bytes) -> bytes:
-            return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-        parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(mutated(rows, changes[:2]))), chunk(b"IEND", b"")]
-        return kind, mutated(b"\x89PNG\r\n\x1a\n" + b"".join(parts), changes[2:])
-    if kind == "csv":
-        return kind, mutated(b"a,b\n1,2\n3,4\n", changes) if draw(st.booleans()) else draw(texts).encode(
-            errors="replace"
-        )
-    return kind, mutated(draw(st.sampled_from(LABELS)).encode(), changes)
-
-
-def check_format(case: tuple[str, bytes]) -> bool:
-    """An array, or FormatError."""
-    from rlploss.datasets.readers import FormatError, read_cifar_batch, read_csv, read_idx, read_labels, read_png
-
-    kind, data = case
-    readers: dict[str, Callable[[bytes], Any]] = {
-        "idx": read_idx,
-        "cifar": read_cifar_batch,
-        "png": lambda d: read_png(d, width=2, height=2),
-        "csv": lambda d: read_csv(d, header=True),
-        "labels": read_labels,
-    }
-    try:
-        readers[kind](data)
-        return True
-    except FormatError as error:
-        one_sentence(error)
-        return False
-
-
 # Specs and rows of a store
 
 plain = st.recursive(
@@ -371,7 +257,13 @@ SPEC: dict[str, Any] = {
     "task": {"kind": "Task", "dataset": "linear", "model": "regression", "variants": [{"kind": "Variant"}]},
     "budget": {"kind": "Epochs", "n": 2}, "evaluate_every": 1, "seeds": [0, 1],
 }  # fmt: skip
-OPTIONS: dict[str, Any] = {"scale": "smoke", "budget": "both", "seeds": 2, "datasets": ["linear"], "arms": None}
+OPTIONS: dict[str, Any] = {
+    "scale": "smoke",
+    "budget": "both",
+    "seeds": 2,
+    "datasets": ["linear"],
+    "arms": None,
+}
 
 
 @st.composite
@@ -381,49 +273,62 @@ def stored_rows(draw: Draw) -> tuple[str, str, str]:
     for original in (SPEC, OPTIONS, {"step": [1], "mse": [0.5]}):
         value: Any = copy.deepcopy(original)
         for _ in range(draw(st.integers(0, 2))):
-            inside = draw(st.sampled_from([value, *(part for part in value.values() if isinstance(part, dict))]))
+            inside = draw(
+                st.sampled_from(
+                    [value, *(part for part in value.values() if isinstance(part, dict))]
+                )
+            )
             place = draw(st.sampled_from([*inside, "other"])) if inside else "other"
             if draw(st.booleans()):
                 inside[place] = draw(plain)
             else:
                 inside.pop(place, None)
         text = json.dumps(draw(plain) if draw(st.integers(0, 9)) == 0 else value)
-        broken = mutated(text.encode(), draw(mutations)) if draw(st.integers(0, 5)) == 0 else text.encode()
+        broken = (
+            mutated(text.encode(), draw(mutations))
+            if draw(st.integers(0, 5)) == 0
+            else text.encode()
+        )
         made.append(broken.decode(errors="replace").replace("\0", ""))
     return made[0], made[1], made[2]
 
 
 def check_store(case: tuple[str, str, str]) -> bool:
-    """A store with strange rows: it is planned and rendered around them, or one sentence says what cannot be read."""
+    """A store with strange rows: it is planned and rendered around them, or one sentence says what
+    cannot be read."""
     from rich.console import Console
 
+    from rlploss.lab.executors import parse_workers
     from rlploss.lab.run import plan
     from rlploss.lab.store import Store
     from rlploss.lab.study import Cell
     from rlploss.lab.text import LabError
-    from rlploss.lab.workers import Inline
     from rlploss.paper.request import Request
     from rlploss.paper.studies import expected_seconds
 
     spec, options, curve = case
     cell = Cell.from_spec(SPEC)
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, Store(folder, code_version="e") as store:
+    with (
+        tempfile.TemporaryDirectory(dir=SCRATCH) as folder,
+        Store(folder, code_version="e") as store,
+    ):
         origin = '{"engine":"torch","threads":1,"versions":{},"machine":{}}'
         insert = (
-            "INSERT INTO cell (spec_hash, code_version, spec, provenance, created, seconds) VALUES (?, ?, ?, ?, '', 1)"
+            "INSERT INTO cell (spec_hash, code_version, spec, networks, provenance, created,"
+            " seconds) VALUES (?, 'e', ?, ?, ?, '', 1)"
         )
-        store._connection.execute(insert, ("other", "e", spec, origin))
-        row = store._connection.execute(insert, (cell.hash, "e", json.dumps(SPEC), origin)).lastrowid
-        for seed in (0, 1):
-            store._connection.execute(
-                'INSERT INTO network (cell, variant, seed, seconds, curve, "values") VALUES (?, 0, ?, 1, ?, ?)',
-                (row, seed, curve, '{"size": 7}'),
-            )
+        network = f'"variant":0,"seconds":1,"curve":{curve},"values":{{"size":7}},"arrays":{{}}'
+        networks = ",".join(f'{{"seed":{seed},{network}}}' for seed in (0, 1))
+        store._connection.execute(insert, ("other", spec, "[]", origin))
+        store._connection.execute(insert, (cell.hash, json.dumps(SPEC), f"[{networks}]", origin))
         store._connection.execute("INSERT INTO request VALUES ('table1', ?, '')", (options,))
-        plan([cell], store, cost=expected_seconds, workers=Inline())
+        plan([cell], store, cost=expected_seconds, workers=parse_workers("inline"))
         Console(file=io.StringIO())
         accepted = True
-        for read in (lambda: store.read(cell), lambda: Request.from_options(store.requests()["table1"])):
+        for read in (
+            lambda: store.read(cell),
+            lambda: Request.from_options(store.requests()["table1"]),
+        ):
             try:
                 read()
             except (LabError, ValueError, TypeError) as error:
@@ -453,7 +358,8 @@ def _fit(path: Path, engine: str = "auto") -> None:
 
 @st.composite
 def checkpoint_bytes(draw: Draw) -> bytes:
-    """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another file."""
+    """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another
+    file."""
     from rlploss.training import checkpoint as checkpoints
 
     data, content = _checkpoint(draw(st.sampled_from(["kernel", "torch"])))
@@ -461,7 +367,9 @@ def checkpoint_bytes(draw: Draw) -> bytes:
     if how == "bytes":
         return mutated(data, draw(mutations))
     made = copy.deepcopy(content)
-    strange = st.one_of(plain, st.just(torch.zeros(3)), st.just({}), st.just(torch.zeros((0, 2), dtype=torch.int8)))
+    strange = st.one_of(
+        plain, st.just(torch.zeros(3)), st.just({}), st.just(torch.zeros((0, 2), dtype=torch.int8))
+    )
     if how == "other":
         made = draw(strange)
     else:
@@ -482,7 +390,8 @@ def checkpoint_bytes(draw: Draw) -> bytes:
 
 
 def check_checkpoint(data: bytes) -> bool:
-    """`fit` goes on from it, or refuses it with ValueError; and it stays as it is if it is refused."""
+    """`fit` goes on from it, or refuses it with ValueError; and it stays as it is if it is
+    refused."""
     from rlploss import DivergenceError
 
     path = SCRATCH / "run.pt"

@@ -1,4 +1,5 @@
-"""Command lines to fuzz: the real options with wrong and hostile values, and words that are no options at all."""
+"""Command lines to fuzz: the real options with wrong and hostile values, and words that are no
+options at all."""
 
 from __future__ import annotations
 
@@ -45,17 +46,39 @@ def command_lines(draw: Draw) -> list[str]:
     """A command with options; more often than not one that would go far."""
     word = st.one_of(st.sampled_from(VALUES), st.text(max_size=6))
     name = draw(
-        st.sampled_from([*OPTIONS, "compare", "compare", "inspect", "reproduce", "nonsense", "--version", "--help"])
+        st.sampled_from(
+            [
+                *OPTIONS,
+                "compare",
+                "compare",
+                "inspect",
+                "reproduce",
+                "nonsense",
+                "--version",
+                "--help",
+            ]
+        )
     )
     words = [name]
     if name in ("compare", "inspect"):
         words += [
-            draw(st.sampled_from(["table.csv"] * 6 + ["broken.csv", "no.csv", "dir", "", "\0", "x" * 300 + ".csv"]))
+            draw(
+                st.sampled_from(
+                    ["table.csv"] * 6
+                    + ["broken.csv", "no.csv", "dir", "", "\0", "x" * 300 + ".csv"]
+                )
+            )
         ]
-        words += ["--target", draw(st.sampled_from(["y"] * 6 + ["a", "A", "name", "nothing", "\udcff"]))]
+        words += [
+            "--target",
+            draw(st.sampled_from(["y"] * 6 + ["a", "A", "name", "nothing", "\udcff"])),
+        ]
     elif name == "reproduce":
         words += draw(
-            st.lists(st.sampled_from(["table1", "fig-planes", "fig-networks", "all", "table9", ""]), max_size=2)
+            st.lists(
+                st.sampled_from(["table1", "fig-planes", "fig-networks", "all", "table9", ""]),
+                max_size=2,
+            )
         )
     elif name == "data":  # `get` of a real name would ask the network
         words += [
@@ -63,10 +86,18 @@ def command_lines(draw: Draw) -> list[str]:
             draw(st.sampled_from(["no-such", "", "\0", "--all", "../x"])),
         ]
     elif name == "report":
-        words += [draw(st.sampled_from(["dir", "theirs", "store", "no", "table.csv", "\0", "/dev/null", "x" * 300]))]
+        words += [
+            draw(
+                st.sampled_from(
+                    ["dir", "theirs", "store", "no", "table.csv", "\0", "/dev/null", "x" * 300]
+                )
+            )
+        ]
     for _ in range(draw(st.integers(0, 3))):
         known = OPTIONS.get(name, ())
-        words.append(draw(st.sampled_from(known)) if known and draw(st.integers(0, 5)) else draw(word))
+        words.append(
+            draw(st.sampled_from(known)) if known and draw(st.integers(0, 5)) else draw(word)
+        )
         if words[-1] != "--list":
             words.append(draw(word))
     return words
@@ -78,7 +109,8 @@ class Far(Exception):
 
 @contextlib.contextmanager
 def playground() -> Iterator[Path]:
-    """A directory with good and bad files; training is replaced by an exception, the cache is empty."""
+    """A directory with good and bad files; training is replaced by an exception, the cache is
+    empty."""
     folder = SCRATCH / "words"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "dir").mkdir(parents=True)
@@ -108,7 +140,8 @@ def playground() -> Iterator[Path]:
 
 
 def check_words(words: list[str]) -> bool:
-    """Exit code 0, 1 or 2; one sentence on stderr if it is not 0; nothing half-written, nothing of others touched."""
+    """Exit code 0, 1 or 2; one sentence on stderr if it is not 0; nothing half-written, nothing of
+    others touched."""
     from rlploss.cli import run
 
     out, err = io.StringIO(), io.StringIO()

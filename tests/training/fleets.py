@@ -24,10 +24,13 @@ def build(outputs: int = 1) -> Any:
 
 
 def bits(history: History) -> dict[str, Any]:
-    """Everything that a run leaves behind but its seconds, so that equality is equality to the bit."""
+    """Everything that a run leaves behind but its seconds, so that equality is equality to the
+    bit."""
     assert history.model is not None
     return {
-        **{name: repr(column) for name, column in history.columns.items() if name != "seconds"},  # repr: nan is nan
+        **{
+            name: repr(column) for name, column in history.columns.items() if name != "seconds"
+        },  # repr: nan is nan
         "stopped": history.stopped,
         "best_step": history.best_step,
         "engine": history.settings["engine"],
@@ -35,12 +38,18 @@ def bits(history: History) -> dict[str, Any]:
     }
 
 
-def check_against_fit(make: Any, problems: list[Problem], objective: Any, **settings: Any) -> list[History]:
+def check_against_fit(
+    make: Any, problems: list[Problem], objective: Any, **settings: Any
+) -> list[History]:
     """Run the fleet and each replica alone, and compare curves and weights to the bit."""
     fleet = fit_fleet(make, problems, objective, **settings)
     for number, (problem, ours) in enumerate(zip(problems, fleet, strict=True)):
         own = {name: getattr(problem, name) for name in ("objective", "optimizer", "budget")}
-        mine = {"objective": objective, **settings, **{name: v for name, v in own.items() if v is not None}}
+        mine = {
+            "objective": objective,
+            **settings,
+            **{name: v for name, v in own.items() if v is not None},
+        }
         model = make(problem.seed)
         theirs = fit(
             model,
@@ -74,4 +83,6 @@ class Gated(nn.Module):
 
 
 def convolutional() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(3, 1))
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(3, 1)
+    )

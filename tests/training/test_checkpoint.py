@@ -1,4 +1,5 @@
-"""Killed at any moment and started again, a run ends with the same bits; a checkpoint of another run is refused."""
+"""Killed at any moment and started again, a run ends with the same bits; a checkpoint of another
+run is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def network(seed: int = 1) -> nn.Module:
 
 
 def dropping(seed: int = 1) -> nn.Module:
-    return seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)), seed)
+    return seeded(
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)), seed
+    )
 
 
 def cubed(pred: Tensor, target: Tensor) -> Tensor:
@@ -73,18 +75,33 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "mse": (network, MSE(7), {"schedule": "cosine"}),
     "mse mixup": (network, MSE(7, mixup=0.25), {}),
     "rlp": (network, RLP(9, 8), {}),
-    "draw": (network, RLP(9, 8, probe="draw"), {"optimizer": SGD(0.02, momentum=0.9, nesterov=True)}),
-    "each epoch": (network, RLP(9, 8, plan="each-epoch", subsets_per_step=3), {"optimizer": AdamW(0.02, 0.1)}),
+    "draw": (
+        network,
+        RLP(9, 8, probe="draw"),
+        {"optimizer": SGD(0.02, momentum=0.9, nesterov=True)},
+    ),
+    "each epoch": (
+        network,
+        RLP(9, 8, plan="each-epoch", subsets_per_step=3),
+        {"optimizer": AdamW(0.02, 0.1)},
+    ),
     "rlp mixup": (network, RLP.released(9, 8, mixup=0.25), {}),
     "pointwise": (network, Pointwise(cubed, 7), {}),
-    "early stopping": (network, MSE(40), {"optimizer": Adam(0.3), "early_stopping": EarlyStopping("mse", 4)}),
+    "early stopping": (
+        network,
+        MSE(40),
+        {"optimizer": Adam(0.3), "early_stopping": EarlyStopping("mse", 4)},
+    ),
     "dropout": (dropping, Huber(7), {"optimizer": AdamW(0.02, 0.1)}),
     "momentum by torch": (dropping, MSE(7), {"optimizer": SGD(0.02, momentum=0.9)}),
     "a function": (network, MSE(7), {"optimizer": torch.optim.Adagrad}),
 }
 ONLY_TORCH = ("dropout", "momentum by torch", "a function")
 BOTH = [
-    (case, engine) for case in CASES for engine in ("torch", "kernel") if engine == "torch" or case not in ONLY_TORCH
+    (case, engine)
+    for case in CASES
+    for engine in ("torch", "kernel")
+    if engine == "torch" or case not in ONLY_TORCH
 ]
 STEPS = 40
 
@@ -93,11 +110,18 @@ def run(case: str, path: Path | None = None, **more: Any) -> tuple[History, list
     make, objective, settings = CASES[case]
     X, y = data()
     model = make()
-    settings = {"optimizer": Adam(0.02), **settings, **more}
+    settings = {"optimizer": Adam(0.02), "seed": 3, **settings, **more}
     if path is not None:
         settings |= {"checkpoint": path, "checkpoint_every": Steps(3)}
     history = fit(
-        model, X, y, objective, budget=Steps(STEPS), validation=data(20), evaluate_every=Steps(5), seed=3, **settings
+        model,
+        X,
+        y,
+        objective,
+        budget=Steps(STEPS),
+        validation=data(20),
+        evaluate_every=Steps(5),
+        **settings,
     )
     return history, [p.detach().clone() for p in model.parameters()]
 
@@ -127,9 +151,8 @@ def one_step_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """Calls of the kernel with a single step, so that a run can be killed after any."""
     real = KernelEngine.run
 
-    def run(self: KernelEngine, window: Any, deadline: float) -> Any:
-        one = replace(window, last=window.first + 1, spans=window.spans[:1], totals=window.totals[:1])
-        return real(self, one, deadline)
+    def run(self: KernelEngine, block: Any, spans: Any, factors: Any, deadline: float) -> Any:
+        return real(self, block, spans[:1], factors, deadline)
 
     patch.setattr(KernelEngine, "run", run)
 
@@ -150,7 +173,9 @@ def test_killed_at_random_steps_and_resumed(
     whole = run(case, engine=engine)
     assert whole[0].settings["engine"] == engine
     lottery = random.Random(case)
-    for number, at in enumerate(lottery.sample(range(int(whole[0].last("step"))), 4)):  # 76 points in all
+    for number, at in enumerate(
+        lottery.sample(range(int(whole[0].last("step"))), 4)
+    ):  # 76 points in all
         path = tmp_path / f"{number}.pt"
         with monkeypatch.context() as patch:
             kill_after_steps(patch, at, engine)
@@ -163,7 +188,9 @@ def test_killed_at_random_steps_and_resumed(
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("moment", ["save", "fsync", "replace"])
-def test_killed_while_writing(moment: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_writing(
+    moment: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run("mse", engine=engine)
     for number, at in enumerate((0, 3, 7)):
         path = tmp_path / f"{number}.pt"
@@ -176,7 +203,9 @@ def test_killed_while_writing(moment: str, engine: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_killed_again_and_again(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_again_and_again(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run("rlp", engine=engine)
     path = tmp_path / "run.pt"
     for _ in range(5):
@@ -188,7 +217,9 @@ def test_killed_again_and_again(engine: str, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_a_finished_run_is_not_trained_again(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_not_trained_again(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run("early stopping", tmp_path / "run.pt", engine=engine)
     with monkeypatch.context() as patch:
         kill_after(patch, 0, torch.autograd, "backward")
@@ -196,25 +227,35 @@ def test_a_finished_run_is_not_trained_again(engine: str, tmp_path: Path, monkey
         assert_same_bits(run("early stopping", tmp_path / "run.pt", engine=engine), whole)
 
 
-@pytest.mark.parametrize(("case", "engine"), [("dropout", "torch"), ("rlp mixup", "kernel"), ("pointwise", "kernel")])
+@pytest.mark.parametrize(
+    ("case", "engine"), [("dropout", "torch"), ("rlp mixup", "kernel"), ("pointwise", "kernel")]
+)
 def test_checkpoints_change_nothing(case: str, engine: str, tmp_path: Path) -> None:
     assert_same_bits(run(case, tmp_path / "a.pt", engine=engine), run(case, engine=engine))
 
 
+@pytest.mark.parametrize("seed", [3, 4, 5])
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_checkpoints_by_the_clock_change_nothing(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock cuts a run into other calls each time: with no patience it is cut as often as can be."""
+def test_checkpoints_by_the_clock_change_nothing(
+    engine: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock cuts a run into other calls each time: with no patience it is cut, and saved, after
+    every step."""
     from rlploss.training import loop
 
-    whole = run("rlp", engine=engine)
+    whole = run("rlp", engine=engine, seed=seed)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     saves = []
     real = CheckpointFile.save
-    monkeypatch.setattr(CheckpointFile, "save", lambda self, state: (saves.append(state["step"]), real(self, state))[1])
+    monkeypatch.setattr(
+        CheckpointFile,
+        "save",
+        lambda self, state: (saves.append(state["step"]), real(self, state))[1],
+    )
     monkeypatch.setattr(kernel_engine, "CALL_SECONDS", 0.0)
-    assert_same_bits(run("rlp", engine=engine, checkpoint=tmp_path / "run.pt"), whole)
-    assert len(saves) >= 8
-    assert saves[-1] == STEPS
+    path = tmp_path / "run.pt"
+    assert_same_bits(run("rlp", engine=engine, seed=seed, checkpoint=path), whole)
+    assert saves == list(range(1, STEPS + 1))
 
 
 # Which engine a checkpoint belongs to
@@ -230,7 +271,9 @@ def test_a_checkpoint_names_its_engine(
         with pytest.raises(Killed):
             run("mse", path, engine=engine)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"engine is '{engine}' in the file and '{other}' here; delete it, or pass"):
+    with pytest.raises(
+        ValueError, match=f"engine is '{engine}' in the file and '{other}' here; delete it, or pass"
+    ):
         run("mse", path, engine=other)
     assert path.read_bytes() == before
     history, _ = run("mse", path)
@@ -246,8 +289,12 @@ def test_a_missing_engine_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(Killed):
             run("mse", path, engine="kernel")
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else real(name))
-    with pytest.raises(ImportError, match=r"needs numba, which is not installed: pip install 'rlploss\[kernel\]'"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "numba" else real(name)
+    )
+    with pytest.raises(
+        ImportError, match=r"needs numba, which is not installed: pip install 'rlploss\[kernel\]'"
+    ):
         run("mse", path)
 
 
@@ -268,7 +315,16 @@ SCRIPT = """
 @pytest.mark.slow
 def test_a_real_kill_at_any_moment(engine: str, tmp_path: Path) -> None:
     def start(checkpoint: str, out: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), checkpoint, str(out), engine]
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            textwrap.dedent(SCRIPT),
+            checkpoint,
+            str(out),
+            engine,
+        ]
         return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SOURCE})
 
     whole, path, out = tmp_path / "whole.pt", tmp_path / "run.pt", tmp_path / "out.pt"
@@ -280,7 +336,9 @@ def test_a_real_kill_at_any_moment(engine: str, tmp_path: Path) -> None:
             time.sleep(0.005)  # until it has come at least one checkpoint further
         time.sleep(pause)
         process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it ended before it was killed: make the run longer"
+        assert process.wait() == -signal.SIGKILL, (
+            "it ended before it was killed: make the run longer"
+        )
     assert start(str(path), out).wait() == 0
     for a, b in zip(torch.load(whole), torch.load(out), strict=True):
         assert torch.equal(a, b)
@@ -294,7 +352,12 @@ def test_divergence_leaves_the_last_good_checkpoint(engine: str, tmp_path: Path)
     def poisoned(step: int, total: int) -> float:
         return 1e30 if step >= 12 else 1.0
 
-    settings: dict[str, Any] = {"budget": Steps(40), "optimizer": SGD(0.001), "schedule": poisoned, "checkpoint": path}
+    settings: dict[str, Any] = {
+        "budget": Steps(40),
+        "optimizer": SGD(0.001),
+        "schedule": poisoned,
+        "checkpoint": path,
+    }
     with pytest.raises(DivergenceError):
         fit(network(), X, y, MSE(), checkpoint_every=Steps(5), engine=engine, **settings)
     kept = torch.load(path, weights_only=True)["state"]
@@ -309,7 +372,10 @@ def test_a_checkpoint_of_another_run_says_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     run("mse", path)
     X, y = data()
-    with pytest.raises(ValueError, match=r"must belong to this run.*optimizer\.lr is 0\.02 in the file and 0\.03 here"):
+    with pytest.raises(
+        ValueError,
+        match=r"must belong to this run.*optimizer\.lr is 0\.02 in the file and 0\.03 here",
+    ):
         run("mse", path, optimizer=Adam(0.03))
     with pytest.raises(ValueError, match=r"objective\.mixup is None in the file and 0\.25 here"):
         run("mse mixup", path)
@@ -319,8 +385,27 @@ def test_a_checkpoint_of_another_run_says_what_differs(tmp_path: Path) -> None:
         fit(network(), X + 1, y, MSE(7), budget=Steps(STEPS), checkpoint=path)
     with pytest.raises(ValueError, match=r"model is .*RegressionNet.*in the file and .*Sequential"):
         fit(dropping(), X, y, MSE(7), budget=Steps(STEPS), checkpoint=path)
+    with pytest.raises(ValueError, match="schedule is 'cosine' in the file and 'linear' here"):
+        run("mse", path, schedule="linear")
     with pytest.raises(ValueError, match=r"budget\.n is 40 in the file and 41 here"):
         fit(network(), X, y, MSE(7), budget=Steps(STEPS + 1), checkpoint=path)
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_what_only_one_of_two_runs_has_is_a_difference(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version of the library may describe runs by more, or by less, than another."""
+    path, real = tmp_path / "run.pt", Loop._spec
+    run("mse", path, seed=seed)
+    monkeypatch.setattr(Loop, "_spec", lambda self: {**real(self), "more": seed})
+    with pytest.raises(ValueError, match=f"differs: more is None in the file and {seed} here;"):
+        run("mse", path, seed=seed)
+    path.unlink()
+    run("mse", path, seed=seed)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"differs: more is {seed} in the file and None here;"):
+        run("mse", path, seed=seed)
 
 
 def changed(pred: Tensor, target: Tensor) -> Tensor:
@@ -331,7 +416,9 @@ def test_a_function_is_known_by_its_source(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "run.pt"
     run("pointwise", path)
     monkeypatch.setitem(CASES, "pointwise", (network, Pointwise(changed, 7), {}))
-    with pytest.raises(ValueError, match=r"objective\.function\.function is 'cubed' in the file and 'changed' here"):
+    with pytest.raises(
+        ValueError, match=r"objective\.function\.function is 'cubed' in the file and 'changed' here"
+    ):
         run("pointwise", path)
 
 
@@ -352,12 +439,16 @@ def test_a_damaged_checkpoint_is_an_error(damage: str, tmp_path: Path) -> None:
         state = torch.load(path, weights_only=True)
         state["state"]["model"]["fc1.weight"][0, 0] += 1e-7
         torch.save(state, path)
-    with pytest.raises(ValueError, match=r"checkpoint .*run\.pt must be .*delete it, or pass another"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint .*run\.pt must be .*delete it, or pass another"
+    ):
         run("mse", path)
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_another_environment_is_told_and_goes_on(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_environment_is_told_and_goes_on(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run.pt"
     with monkeypatch.context() as patch:
         kill_after_steps(patch, 20, engine)
@@ -365,7 +456,9 @@ def test_another_environment_is_told_and_goes_on(engine: str, tmp_path: Path, mo
             run("mse", path, engine=engine)
     real = files.environment
     monkeypatch.setattr(files, "environment", lambda *a: {**real(*a), "torch": "9.9"})
-    with pytest.warns(RuntimeWarning, match=r"written elsewhere: torch is .* in the file and '9\.9' here"):
+    with pytest.warns(
+        RuntimeWarning, match=r"written elsewhere: torch is .* in the file and '9\.9' here"
+    ):
         history, _ = run("mse", path)
     assert history.stopped == "budget"
 
@@ -391,7 +484,8 @@ def test_the_number_of_threads_matters_to_torch_and_not_to_the_kernel(
 NO_MEMORY = [
     MemoryError(),
     RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory:"
+        " you tried ..."
     ),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
 ]
@@ -427,17 +521,31 @@ def test_checkpoint_every_needs_a_file() -> None:
 def fleet(case: str, folder: Path | None, **more: Any) -> list[tuple[History, list[Tensor]]]:
     make, objective, settings = CASES[case]
     X, y = data()
-    problems = [Problem(X + i, y, seed=i, validation=data(20), budget=Steps(STEPS - 9 * i)) for i in range(3)]
+    problems = [
+        Problem(X + i, y, seed=i, validation=data(20), budget=Steps(STEPS - 9 * i))
+        for i in range(3)
+    ]
     files = {} if folder is None else {"checkpoint": folder, "checkpoint_every": Steps(4)}
     histories = fit_fleet(
-        make, problems, objective, budget=Steps(STEPS), evaluate_every=Steps(5), **{**settings, **files, **more}
+        make,
+        problems,
+        objective,
+        budget=Steps(STEPS),
+        evaluate_every=Steps(5),
+        **{**settings, **files, **more},
     )
-    return [(h, [p.detach().clone() for p in h.model.parameters()]) for h in histories if h.model is not None]
+    return [
+        (h, [p.detach().clone() for p in h.model.parameters()])
+        for h in histories
+        if h.model is not None
+    ]
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("case", ["mse", "draw", "rlp mixup", "pointwise", "early stopping"])
-def test_fleets_resume_too(case: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleets_resume_too(
+    case: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = fleet(case, None, engine=engine)
     for at in (1, 4, 8):
         folder = tmp_path / str(at)
@@ -455,7 +563,9 @@ def test_fleets_resume_too(case: str, engine: str, tmp_path: Path, monkeypatch: 
         assert sorted(p.name for p in folder.iterdir()) == [f"replica-{i:04}.pt" for i in range(3)]
 
 
-def test_a_fleet_of_networks_with_dropout_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_of_networks_with_dropout_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each replica's generator is its own, however many were trained before it in this process."""
     whole = fleet("dropout", None)
     with monkeypatch.context() as patch:
@@ -482,7 +592,9 @@ def test_the_time_left_of_a_resumed_fleet(tmp_path: Path, monkeypatch: pytest.Mo
     for progress in told[:-1]:
         fresh = progress.step - done
         if fresh > 0 and progress.step < total:
-            assert progress.remaining == pytest.approx(progress.elapsed / fresh * (total - progress.step))
+            assert progress.remaining == pytest.approx(
+                progress.elapsed / fresh * (total - progress.step)
+            )
     assert any(0 < p.step - done < total - done for p in told), "the test must have seen some"
     steps = [p.step for p in told]
     assert steps == sorted(steps)
@@ -499,7 +611,12 @@ def test_a_reporter_knows_what_was_done_before(monkeypatch: pytest.MonkeyPatch) 
     now[0] += 10
     reporter.add(100)
     reporter.end()
-    assert [(p.step, p.total_steps) for p in told] == [(600, 1000), (700, 1000), (800, 1000), (800, 1000)]
+    assert [(p.step, p.total_steps) for p in told] == [
+        (600, 1000),
+        (700, 1000),
+        (800, 1000),
+        (800, 1000),
+    ]
     assert told[0].remaining == float("inf")
     assert told[1].remaining == pytest.approx(30)  # 300 steps at 10 a second
     assert told[2].remaining == pytest.approx(20)
@@ -519,7 +636,13 @@ def test_epochs_can_be_the_unit_of_checkpoints(tmp_path: Path) -> None:
     X, y = data()
     for _ in range(2):
         history = fit(
-            network(), X, y, MSE(), budget=Epochs(2), checkpoint=tmp_path / "a" / "b.pt", checkpoint_every=Epochs(1)
+            network(),
+            X,
+            y,
+            MSE(),
+            budget=Epochs(2),
+            checkpoint=tmp_path / "a" / "b.pt",
+            checkpoint_every=Epochs(1),
         )
     assert history.last("epoch") == 2
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b.pt"]

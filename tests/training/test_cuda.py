@@ -1,12 +1,26 @@
-"""On a GPU everything gives what it gives on the CPU, to rounding. These tests run only where there is a GPU."""
+"""On a GPU everything gives what it gives on the CPU, to rounding. These tests run only where there
+is a GPU."""
 
 import pytest
 import torch
 from tests.close import assert_close
 
-from rlploss import MSE, RLP, Adam, ProjectionBank, RegressionNet, Steps, balanced_subsets, fit, rlp_loss, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    Adam,
+    ProjectionBank,
+    RegressionNet,
+    Steps,
+    balanced_subsets,
+    fit,
+    rlp_loss,
+    seeded,
+)
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch.cuda.is_available() is False")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: torch.cuda.is_available() is False"
+)
 
 CUDA = "cuda"
 
@@ -45,7 +59,10 @@ def test_fit_gives_what_it_gives_on_the_cpu(objective):
             engine="torch",
         )
         assert next(net.parameters()).device.type == device
-        found[device] = torch.cat([p.detach().cpu().flatten() for p in net.parameters()]), history["mse"]
+        found[device] = (
+            torch.cat([p.detach().cpu().flatten() for p in net.parameters()]),
+            history["mse"],
+        )
     for on_cpu, on_gpu in zip(found["cpu"], found[CUDA], strict=True):
         assert_close(on_gpu, on_cpu, 1e-8)
 
@@ -67,7 +84,10 @@ def value_and_gradient(loss, pred):
 @pytest.mark.parametrize("probe", ["subset", "draw", "expected", "sum"])
 def test_the_loss_and_the_bank(probe):
     X, y = table()
-    pred, plan = y + X[:, :1] ** 2, balanced_subsets(120, 20, 12, generator=torch.Generator().manual_seed(1))
+    pred, plan = (
+        y + X[:, :1] ** 2,
+        balanced_subsets(120, 20, 12, generator=torch.Generator().manual_seed(1)),
+    )
     points = X[:12] if probe == "draw" else None
     found = []
     for device in ("cpu", CUDA):
@@ -80,7 +100,9 @@ def test_the_loss_and_the_bank(probe):
         bank = ProjectionBank(x, subsets, probe=probe)
         if z is not None:
             bank.redraw(z)
-        kept = value_and_gradient(lambda leaf, bank=bank, target=target: bank.loss(leaf, target), pred.to(device))
+        kept = value_and_gradient(
+            lambda leaf, bank=bank, target=target: bank.loss(leaf, target), pred.to(device)
+        )
         found.append([*value_and_gradient(plain, pred.to(device)), *kept])
     for on_cpu, on_gpu in zip(*found, strict=True):
         assert_close(on_gpu, on_cpu)

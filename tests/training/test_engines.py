@@ -1,4 +1,5 @@
-"""Both engines give the same to rounding: every objective, head, optimiser and probe. Which one is taken, and why."""
+"""Both engines give the same to rounding: every objective, head, optimiser and probe. Which one is
+taken, and why."""
 
 from __future__ import annotations
 
@@ -120,7 +121,9 @@ def assert_engines_agree(
         model = seeded(make, 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateLossWarning)
-            history = fit(model, X, y, objective, engine=engine, **{"budget": Steps(200), "seed": 3, **more})
+            history = fit(
+                model, X, y, objective, engine=engine, **{"budget": Steps(200), "seed": 3, **more}
+            )
         assert history.settings["engine"] == engine
         models.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
         curves.append(torch.from_numpy(history["loss"][1:]))
@@ -171,10 +174,16 @@ def test_engines_agree_on_whatever_is_drawn(
 ) -> None:  # fmt: skip
     X, y = table(seed, d)
     value = OBJECTIVES[objective]
-    mixed = value.mixup is not None or isinstance(value, BatchLoss) or getattr(value, "float32_cutoff", False)
+    mixed = (
+        value.mixup is not None
+        or isinstance(value, BatchLoss)
+        or getattr(value, "float32_cutoff", False)
+    )
     more: dict[str, Any] = {}
     if weighted and not mixed:
-        more["sample_weight"] = torch.rand(N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+        more["sample_weight"] = (
+            torch.rand(N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+        )
     assert_engines_agree(
         lambda: network(d, (*widths, 3), hidden, head, bias),
         X,
@@ -188,7 +197,9 @@ def test_engines_agree_on_whatever_is_drawn(
     )
 
 
-@pytest.mark.parametrize("objective", [MSE(17), RLP(M, K), RLP(M, K, plan="each-epoch"), RLP(M, K, mixup=0.3)])
+@pytest.mark.parametrize(
+    "objective", [MSE(17), RLP(M, K), RLP(M, K, plan="each-epoch"), RLP(M, K, mixup=0.3)]
+)
 def test_engines_stay_close_in_single_precision(objective: Objective) -> None:
     X, _ = table()
     y = torch.sin(X[:, 0]) + X[:, 1]
@@ -201,12 +212,19 @@ def test_engines_stay_close_in_single_precision(objective: Objective) -> None:
 
 
 def test_more_than_4096_rows_in_one_step() -> None:
-    """Pointwise losses on all rows, subsets of many, and all subsets in one step, too many rows for one form."""
+    """Pointwise losses on all rows, subsets of many, and all subsets in one step, too many rows for
+    one form."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(5000, D, generator=generator, dtype=torch.float64)
     y = torch.sin(X[:, 0])
-    for objective in (MSE("all"), RLP(100, 20, subsets_per_step=3), RLP(100, 60, subsets_per_step="all")):
-        assert_engines_agree(lambda: network(D, (6, 1), nn.Tanh, "linear"), X, y, objective, budget=Steps(20))
+    for objective in (
+        MSE("all"),
+        RLP(100, 20, subsets_per_step=3),
+        RLP(100, 60, subsets_per_step="all"),
+    ):
+        assert_engines_agree(
+            lambda: network(D, (6, 1), nn.Tanh, "linear"), X, y, objective, budget=Steps(20)
+        )
 
 
 # Which one is taken
@@ -258,22 +276,41 @@ class Doubled(nn.Sequential):
             {},
             "Unflatten is no linear layer",
         ),
-        (lambda: nn.Sequential(nn.Linear(D, 4), nn.Dropout(), nn.Linear(4, 1)), {}, "Dropout is no linear layer"),
-        (lambda: nn.Sequential(nn.Linear(D, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), {}, "BatchNorm1d is no linear"),
-        (lambda: nn.Sequential(nn.Linear(D, 4), nn.GELU(), nn.Linear(4, 1)), {}, "GELU is no linear layer"),
+        (
+            lambda: nn.Sequential(nn.Linear(D, 4), nn.Dropout(), nn.Linear(4, 1)),
+            {},
+            "Dropout is no linear layer",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(D, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+            {},
+            "BatchNorm1d is no linear",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(D, 4), nn.GELU(), nn.Linear(4, 1)),
+            {},
+            "GELU is no linear layer",
+        ),
         (lambda: Doubled(nn.Linear(D, 1)), {}, "Doubled is no linear layer"),
         (frozen, {}, "some of its parameters are frozen"),
         (hooked, {}, "Linear has hooks"),
         (hooked_parameter, {}, "a parameter has hooks"),
-        (lambda: nn.Linear(D, 1), {"optimizer": torch.optim.Adagrad}, "the optimizer is a function"),
+        (
+            lambda: nn.Linear(D, 1),
+            {"optimizer": torch.optim.Adagrad},
+            "the optimizer is a function",
+        ),
     ],
 )
-def test_what_the_kernel_cannot_do_is_told(make: Callable[[], nn.Module], more: dict[str, Any], reason: str) -> None:
+def test_what_the_kernel_cannot_do_is_told(
+    make: Callable[[], nn.Module], more: dict[str, Any], reason: str
+) -> None:
     engine, why = chosen(make(), MSE(17), **more)
     assert engine == "torch"
     assert reason in why
     with pytest.raises(
-        ValueError, match=f'engine="kernel" is not possible here: .*{reason}.*; use engine="auto" or "torch"'
+        ValueError,
+        match=f'engine="kernel" is not possible here: .*{reason}.*; use engine="auto" or "torch"',
     ):
         chosen(make(), MSE(17), engine="kernel", **more)
 
@@ -286,7 +323,9 @@ def test_what_the_kernel_cannot_do_is_told(make: Callable[[], nn.Module], more: 
         lambda: nn.Sequential(nn.Flatten(2), nn.Linear(2, 1)),
     ],
 )
-def test_a_network_on_the_last_axis_of_its_rows_is_no_chain_on_flattened_rows(make: Callable[[], nn.Module]) -> None:
+def test_a_network_on_the_last_axis_of_its_rows_is_no_chain_on_flattened_rows(
+    make: Callable[[], nn.Module],
+) -> None:
     X = torch.randn(20, 2, 2, generator=torch.Generator().manual_seed(0))
     ends = []
     for engine in ("torch", "auto"):
@@ -320,7 +359,8 @@ def test_autocast_goes_to_torch() -> None:
 
 
 def test_autocast_sees_the_weights_of_every_step() -> None:
-    """torch keeps weights that autocast has cast until its block ends, which here is after the training."""
+    """torch keeps weights that autocast has cast until its block ends, which here is after the
+    training."""
     X = table()[0].float()
     net = seeded(lambda: RegressionNet(D), 0)
     with torch.autocast("cpu"):
@@ -329,15 +369,27 @@ def test_autocast_sees_the_weights_of_every_step() -> None:
             validation=(X, X[:, :1]), evaluate_every=Steps(60),
         )  # fmt: skip
     assert history.last("mse") < 0.5 * history["mse"][0]
-    assert history.last("mse") == pytest.approx(float(((net(X) - X[:, :1]) ** 2).mean().detach()), rel=0.1)
+    assert history.last("mse") == pytest.approx(
+        float(((net(X) - X[:, :1]) ** 2).mean().detach()), rel=0.1
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "widths"),
     [
         (RegressionNet(7), [7, 32, 1]),
-        (nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3, bias=False), nn.Identity(), nn.Tanh()), [4, 3]),
-        (nn.Sequential(nn.Sequential(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)), [4, 3, 2]),
+        (
+            nn.Sequential(
+                nn.Flatten(), nn.Identity(), nn.Linear(4, 3, bias=False), nn.Identity(), nn.Tanh()
+            ),
+            [4, 3],
+        ),
+        (
+            nn.Sequential(
+                nn.Sequential(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)
+            ),
+            [4, 3, 2],
+        ),
         (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.ReLU()), None),  # two activations in a row
         (nn.Sequential(nn.Linear(4, 3), nn.GELU()), None),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), None),
@@ -402,7 +454,10 @@ def test_without_numba_torch_trains_and_says_why() -> None:
 
 
 def test_importing_does_not_import_numba() -> None:
-    code = "import sys, rlploss, rlploss.training; print('numba' in sys.modules, 'scipy' in sys.modules)"
+    code = (
+        "import sys, rlploss, rlploss.training; print('numba' in sys.modules, 'scipy' in"
+        " sys.modules)"
+    )
     assert in_a_process(code).split() == ["False", "False"]
 
 
@@ -411,7 +466,8 @@ def test_training_that_goes_on_takes_the_settings_of_its_own_optimizer() -> None
     engines = []
     for decay in (0.0, 0.5):
         net = seeded(lambda: RegressionNet(3), 0)
-        job = make_job(net, Problem(X, X.sum(1)), MSE(), Adam(1e-3, weight_decay=decay), Steps(1))
-        engines.append(ModuleEngine(job))
+        adam = Adam(1e-3, weight_decay=decay)
+        job = make_job(net, Problem(X, X.sum(1)), objective=MSE(), optimizer=adam)
+        engines.append(ModuleEngine(job, 1))
     engines[1].load_state_dict(engines[0].state_dict())
     assert engines[1].optimizer.param_groups[0]["weight_decay"] == 0.5

@@ -1,4 +1,5 @@
-"""`fit`: it learns, counts, measures, stops and leaves no traces. By both engines where it matters."""
+"""`fit`: it learns, counts, measures, stops and leaves no traces. By both engines where it
+matters."""
 
 from __future__ import annotations
 
@@ -78,11 +79,15 @@ def network(d: int = 3, outputs: int = 1) -> nn.Module:
 )
 def test_every_objective_learns(objective: Objective | str, lr: float) -> None:
     X, y = data()
-    history = fit(network(), X, y, objective, budget=Steps(300), evaluate_every=Steps(50), optimizer=Adam(lr))
+    history = fit(
+        network(), X, y, objective, budget=Steps(300), evaluate_every=Steps(50), optimizer=Adam(lr)
+    )
     assert history["loss"][-1] < 0.3 * history["loss"][1]
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(), CrossEntropy(mixup=0.25), RLP(40), MSE(), RLP(40, mixup=0.25)])
+@pytest.mark.parametrize(
+    "objective", [CrossEntropy(), CrossEntropy(mixup=0.25), RLP(40), MSE(), RLP(40, mixup=0.25)]
+)
 def test_classification_learns(objective: Objective) -> None:
     X, _ = data(120, 2)
     labels = (X[:, 0] * X[:, 1] > 0).long()
@@ -105,11 +110,22 @@ def test_classification_learns(objective: Objective) -> None:
 
 def test_reconstruction_learns_with_and_without_naming_the_target(engine: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    X = torch.sigmoid(torch.randn(100, 2, generator=generator) @ torch.randn(2, 12, generator=generator))
+    X = torch.sigmoid(
+        torch.randn(100, 2, generator=generator) @ torch.randn(2, 12, generator=generator)
+    )
     curves = []
     for y in (None, X):
         model = seeded(lambda: Autoencoder(12, latent=4), 0)
-        history = fit(model, X, y, RLP(), budget=Steps(300), optimizer=Adam(0.01), validation=(X, y), engine=engine)
+        history = fit(
+            model,
+            X,
+            y,
+            RLP(),
+            budget=Steps(300),
+            optimizer=Adam(0.01),
+            validation=(X, y),
+            engine=engine,
+        )
         assert history.last("mse") < 0.4 * history["mse"][0]
         curves.append(history["mse"])
     np.testing.assert_array_equal(*curves)
@@ -143,7 +159,9 @@ def test_numpy_arrays_and_one_dimensional_outputs() -> None:
         (RLP.paper(12, 7), 84, 1),
     ],
 )
-def test_axes_agree_with_each_other(objective: Objective, rows: int, steps: int, engine: str) -> None:
+def test_axes_agree_with_each_other(
+    objective: Objective, rows: int, steps: int, engine: str
+) -> None:
     X, y = data()
     by_epoch = fit(network(), X, y, objective, budget=Epochs(4), engine=engine)
     np.testing.assert_array_equal(by_epoch["epoch"], np.arange(5))
@@ -151,7 +169,9 @@ def test_axes_agree_with_each_other(objective: Objective, rows: int, steps: int,
     np.testing.assert_array_equal(by_epoch["samples"], rows * np.arange(5))
     assert (np.diff(by_epoch["seconds"]) > 0).all()
     assert by_epoch["seconds"][0] == 0
-    by_step = fit(network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=Steps(1), engine=engine)
+    by_step = fit(
+        network(), X, y, objective, budget=Steps(4 * steps), evaluate_every=Steps(1), engine=engine
+    )
     np.testing.assert_array_equal(by_step["step"], np.arange(4 * steps + 1))
     np.testing.assert_allclose(by_step["epoch"], by_step["step"] / steps)
     np.testing.assert_array_equal(by_step["samples"][::steps], by_epoch["samples"])
@@ -179,7 +199,9 @@ def test_evaluations_always_include_the_start_and_the_end(engine: str) -> None:
     np.testing.assert_array_equal(history["step"], [0, 10, 20, 25])
     assert math.isnan(history["loss"][0])
     assert (history.stopped, history.model is not None, len(history)) == ("budget", True, 4)
-    with pytest.raises(ValueError, match=r'the column must be one of "step", .*"loss", got \'mse\''):
+    with pytest.raises(
+        ValueError, match=r'the column must be one of "step", .*"loss", got \'mse\''
+    ):
         history["mse"]
 
 
@@ -196,13 +218,17 @@ def test_metrics_against_their_definitions() -> None:
         assert features.shape == (50, 3)
         return float((pred - target).abs().max())
 
-    history = fit(model, X, y, MSE(), budget=Steps(30), validation=(V, w), metrics=(*names, largest))
+    history = fit(
+        model, X, y, MSE(), budget=Steps(30), validation=(V, w), metrics=(*names, largest)
+    )
     with torch.no_grad():
         pred = model(V).squeeze(1)
     gap = (pred - w).double()
     assert history.last("mse") == pytest.approx(float(gap.square().mean()), rel=1e-5)
     assert history.last("mae") == pytest.approx(float(gap.abs().mean()), rel=1e-5)
-    assert history.last("rlp") == pytest.approx(float(rlp_loss(pred, w, V, intercept=False)), rel=1e-4)
+    assert history.last("rlp") == pytest.approx(
+        float(rlp_loss(pred, w, V, intercept=False)), rel=1e-4
+    )
     assert history.last("largest") == pytest.approx(float(gap.abs().max()), rel=1e-5)
 
 
@@ -223,7 +249,9 @@ def test_accuracy_and_macro_f1_against_counting() -> None:
         assert accuracy(pred, target) == pytest.approx(float((said == true).double().mean()))
 
 
-def test_validation_rows_are_measured_in_parts_of_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_rows_are_measured_in_parts_of_one_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from rlploss.training import evaluation
 
     X, y = data()
@@ -271,7 +299,16 @@ def test_the_mode_is_put_back_even_after_an_error(training: bool, engine: str) -
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        fit(model, X, y, MSE(10), budget=Steps(2), callbacks=[fail], validation=data(5), engine=engine)
+        fit(
+            model,
+            X,
+            y,
+            MSE(10),
+            budget=Steps(2),
+            callbacks=[fail],
+            validation=data(5),
+            engine=engine,
+        )
     assert model.training is training
 
 
@@ -344,10 +381,20 @@ def test_early_stopping_knows_that_accuracy_goes_up() -> None:
 
 def test_a_callback_can_stop_the_run(engine: str) -> None:
     X, y = data()
-    history = fit(network(), X, y, MSE(), budget=Epochs(50), callbacks=[lambda event: event.epoch >= 2], engine=engine)
+    history = fit(
+        network(),
+        X,
+        y,
+        MSE(),
+        budget=Epochs(50),
+        callbacks=[lambda event: event.epoch >= 2],
+        engine=engine,
+    )
     assert (history.stopped, history.last("epoch")) == ("callback", 2)
     # only True stops: what a callback returns by the way does not
-    history = fit(network(), X, y, MSE(), budget=Epochs(3), callbacks=[lambda event: 1, lambda event: "yes"])
+    history = fit(
+        network(), X, y, MSE(), budget=Epochs(3), callbacks=[lambda event: 1, lambda event: "yes"]
+    )
     assert history.stopped == "budget"
 
 
@@ -392,7 +439,8 @@ def test_divergence_names_step_rate_and_cause_and_keeps_finite_weights(engine: s
     model = network()
     settings: dict[str, Any] = {"budget": Steps(50), "optimizer": SGD(1e12), "engine": engine}
     with pytest.raises(
-        DivergenceError, match=r"became (inf|nan) at step \d+ \(epoch .*lr 1e\+12; likely cause: a learning"
+        DivergenceError,
+        match=r"became (inf|nan) at step \d+ \(epoch .*lr 1e\+12; likely cause: a learning",
     ):
         fit(model, X, y, MSE(), **settings)
     assert all(torch.isfinite(p).all() for p in model.parameters())
@@ -412,7 +460,11 @@ def test_an_update_that_overflows_is_seen_wherever_a_stretch_ends(steps: int, en
     X, y = data()
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
-    settings: dict[str, Any] = {"budget": Steps(steps), "evaluate_every": Steps(5), "engine": engine}
+    settings: dict[str, Any] = {
+        "budget": Steps(steps),
+        "evaluate_every": Steps(5),
+        "engine": engine,
+    }
     history = fit(model, X, 100 * y, MSE(), optimizer=SGD(3e38), on_divergence="record", **settings)
     assert history.stopped == "diverged"
     assert "the loss became inf at step 0 " in history.message
@@ -442,7 +494,6 @@ def test_default_sizes() -> None:
     assert sizes(6, 1) == (3, 20)
     assert sizes(14, 12, probe="draw", draw_from="outside")[0] == 7
     assert RLP().resolve(20, 12).shape() == (15, 1000, 1)
-    assert RLP().resolve(20, 12, n_processes=4).shape() == (15, 1000, 4)
     assert MSE().resolve(20, 3) == MSE(20)
     assert MSE().resolve(2000, 3) == MSE(100)
     assert MSE(7).resolve(5, 3) == MSE(5)
@@ -458,18 +509,42 @@ def test_the_defaults_in_force_are_told() -> None:
         "budget": Steps(1),
     }
     assert {name: settings[name] for name in told} == told
-    assert (settings["n_rows"], settings["seed"], settings["schedule"], settings["clip_grad"]) == (300, 0, None, None)
-    assert fit(network(), X, y, RLP(10, 5, probe="sum"), budget=Steps(1)).settings["objective"].intercept is False
-    assert fit(network(), X, y, "mse", optimizer="adamw", budget=Epochs(1)).settings["budget"] == Epochs(1)
+    assert (settings["n_rows"], settings["seed"], settings["schedule"], settings["clip_grad"]) == (
+        300,
+        0,
+        None,
+        None,
+    )
+    assert (
+        fit(network(), X, y, RLP(10, 5, probe="sum"), budget=Steps(1))
+        .settings["objective"]
+        .intercept
+        is False
+    )
+    assert fit(network(), X, y, "mse", optimizer="adamw", budget=Epochs(1)).settings[
+        "budget"
+    ] == Epochs(1)
 
 
 @pytest.mark.parametrize(
     ("objective", "expected"),
     [
-        (RLP.paper(n_subsets=6), {"probe": "draw", "draw_from": "train", "method": "paper", "subsets_per_step": 6}),
-        (RLP.released(n_subsets=6), {"probe": "subset", "method": "balanced", "subsets_per_step": 1}),
-        (RLP.paper(n_subsets=6, mixup=0.2), {"probe": "sum", "method": "paper", "subsets_per_step": 6, "mixup": 0.2}),
-        (RLP.released(n_subsets=6, mixup=0.2), {"probe": "subset", "subsets_per_step": 1, "mixup": 0.2}),
+        (
+            RLP.paper(n_subsets=6),
+            {"probe": "draw", "draw_from": "train", "method": "paper", "subsets_per_step": 6},
+        ),
+        (
+            RLP.released(n_subsets=6),
+            {"probe": "subset", "method": "balanced", "subsets_per_step": 1},
+        ),
+        (
+            RLP.paper(n_subsets=6, mixup=0.2),
+            {"probe": "sum", "method": "paper", "subsets_per_step": 6, "mixup": 0.2},
+        ),
+        (
+            RLP.released(n_subsets=6, mixup=0.2),
+            {"probe": "subset", "subsets_per_step": 1, "mixup": 0.2},
+        ),
         (
             RLP.released(n_subsets=6, float32_cutoff=True),
             {"probe": "subset", "subsets_per_step": 1, "float32_cutoff": True},
@@ -524,11 +599,22 @@ def test_the_seed_decides_everything_even_dropout() -> None:
     assert not np.array_equal(curve(1, 2)[1:], curve(2, 2)[1:])
 
 
-@pytest.mark.parametrize("objective", [MSE(16), MSE(16, mixup=0.3), RLP(12, 9), RLP(12, 9, plan="each-epoch")])
+@pytest.mark.parametrize(
+    "objective", [MSE(16), MSE(16, mixup=0.3), RLP(12, 9), RLP(12, 9, plan="each-epoch")]
+)
 def test_the_seed_decides_what_is_drawn(objective: Objective, engine: str) -> None:
     X, y = data()
     curves = [
-        fit(network(), X, y, objective, budget=Steps(20), seed=seed, evaluate_every=Steps(1), engine=engine)["loss"]
+        fit(
+            network(),
+            X,
+            y,
+            objective,
+            budget=Steps(20),
+            seed=seed,
+            evaluate_every=Steps(1),
+            engine=engine,
+        )["loss"]
         for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(curves[0], curves[1])
@@ -548,11 +634,17 @@ def test_the_seed_decides_what_a_loss_of_ones_own_draws(engine: str, tmp_path: A
     first = trained(0)
     assert all(torch.equal(a, b) for a, b in zip(first, trained(1), strict=True))
     problems = [Problem(X, y, seed=seed) for seed in (4, 5)]
-    *_, second = fit_fleet(lambda _: network(), problems, objective, budget=Steps(12), engine=engine)
+    *_, second = fit_fleet(
+        lambda _: network(), problems, objective, budget=Steps(12), engine=engine
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, second.model.parameters(), strict=True))
 
     stops = iter([False, False, True])
-    settings = {"checkpoint": tmp_path / "run.pt", "checkpoint_every": Steps(4), "evaluate_every": Steps(4)}
+    settings = {
+        "checkpoint": tmp_path / "run.pt",
+        "checkpoint_every": Steps(4),
+        "evaluate_every": Steps(4),
+    }
     with pytest.raises(KeyboardInterrupt):
         trained(2, callbacks=[lambda event: _stop(next(stops))], **settings)
     assert all(torch.equal(a, b) for a, b in zip(first, trained(3, **settings), strict=True))
@@ -568,7 +660,8 @@ def _stop(now: bool) -> None:
     [(MSE(16, mixup=0.3), 5), (RLP(12, 9, plan="each-epoch"), 9), (RLP(12, 9, mixup=0.3), 9)],
 )
 def test_every_epoch_draws_anew(objective: Objective, per_epoch: int, engine: str) -> None:
-    """With a rate of next to nothing the losses of two epochs differ by what was drawn, and by nothing else."""
+    """With a rate of next to nothing the losses of two epochs differ by what was drawn, and by
+    nothing else."""
     X, y = data()
     history = fit(
         network(), X, y, objective, budget=Epochs(3), optimizer=SGD(1e-12), evaluate_every=Steps(1), engine=engine
@@ -591,9 +684,12 @@ def test_a_frozen_part_stays_as_it_is() -> None:
 # Parameters and their optimiser
 
 
-@pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), SGD(0.05, 0.9, nesterov=True), Adam(0.01), SGD(0.05)])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(0.05, momentum=0.9), SGD(0.05, 0.9, nesterov=True), Adam(0.01), SGD(0.05)]
+)
 def test_a_parameter_that_is_first_used_later(optimizer: Any) -> None:
-    """Torch's optimiser has no state for a parameter without a gradient; it must not stumble when one comes."""
+    """Torch's optimiser has no state for a parameter without a gradient; it must not stumble when
+    one comes."""
 
     class Late(nn.Module):
         def __init__(self) -> None:
@@ -632,7 +728,15 @@ def test_an_unused_parameter_does_not_matter(tmp_path: Any) -> None:
     model = seeded(Spare, 0)
     before = model.spare.weight.detach().clone()
     for _ in range(2):  # the second time from the checkpoint
-        fit(model, X, y, MSE(), budget=Steps(5), optimizer=SGD(0.1, momentum=0.9), checkpoint=tmp_path / "run.pt")
+        fit(
+            model,
+            X,
+            y,
+            MSE(),
+            budget=Steps(5),
+            optimizer=SGD(0.1, momentum=0.9),
+            checkpoint=tmp_path / "run.pt",
+        )
     assert torch.equal(model.spare.weight, before)
 
 

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.fleets import D, Gated, bits, build, check_against_fit, convolutional, data, replicas
+from tests.training.fleets import (
+    D,
+    Gated,
+    bits,
+    build,
+    check_against_fit,
+    convolutional,
+    data,
+    replicas,
+)
 from torch import Tensor, nn
 
 from rlploss import (
@@ -73,7 +82,11 @@ CASES: dict[str, Any] = {
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 @pytest.mark.parametrize("case", CASES)
 def test_fleet_equals_fit(case: str, engine: str) -> None:
-    settings: dict[str, Any] = {"budget": Steps(60), "evaluate_every": Steps(25), "optimizer": AdamW(0.01, 0.1)}
+    settings: dict[str, Any] = {
+        "budget": Steps(60),
+        "evaluate_every": Steps(25),
+        "optimizer": AdamW(0.01, 0.1),
+    }
     fleet = check_against_fit(build(), replicas(), CASES[case], engine=engine, **settings)
     assert [h.settings["engine"] for h in fleet] == [engine] * 3
     assert len({h.last("mse") for h in fleet}) == 3
@@ -83,12 +96,37 @@ def test_fleet_equals_fit(case: str, engine: str) -> None:
 def test_replicas_differ_in_rows_objectives_rates_and_budgets(engine: str) -> None:
     problems = [
         Problem(*data(0, 60), validation=data(9, 30), optimizer=Adam(0.02), objective=RLP(10, 7)),
-        Problem(*data(1, 45), validation=data(8, 20), seed=1, optimizer=Adam(0.01, 0.3), budget=Steps(35)),
-        Problem(*data(2, 80), validation=data(7, 30), seed=4, budget=Epochs(5), objective=RLP(17, 9, ridge=0.2)),
-        Problem(*data(2, 80), validation=data(7, 30), seed=2, budget=Steps(200), objective="mae", optimizer=SGD(0.1)),
+        Problem(
+            *data(1, 45),
+            validation=data(8, 20),
+            seed=1,
+            optimizer=Adam(0.01, 0.3),
+            budget=Steps(35),
+        ),
+        Problem(
+            *data(2, 80),
+            validation=data(7, 30),
+            seed=4,
+            budget=Epochs(5),
+            objective=RLP(17, 9, ridge=0.2),
+        ),
+        Problem(
+            *data(2, 80),
+            validation=data(7, 30),
+            seed=2,
+            budget=Steps(200),
+            objective="mae",
+            optimizer=SGD(0.1),
+        ),
     ]
     fleet = check_against_fit(
-        build(), problems, RLP(14, 9), budget=Steps(60), evaluate_every=Steps(20), optimizer=Adam(0.01), engine=engine
+        build(),
+        problems,
+        RLP(14, 9),
+        budget=Steps(60),
+        evaluate_every=Steps(20),
+        optimizer=Adam(0.01),
+        engine=engine,
     )
     assert [h.last("step") for h in fleet] == [60, 35, 45, 200]
     assert [h.settings["objective"] for h in fleet] == [
@@ -125,7 +163,11 @@ def test_classes_and_a_network_with_two_hidden_layers(engine: str) -> None:
     def network(output: str) -> Any:
         return lambda seed: seeded(lambda: MoonsNet(hidden=6, output=output), seed).double()
 
-    common: dict[str, Any] = {"budget": Epochs(4), "metrics": ("accuracy", "f1", "cross_entropy"), "engine": engine}
+    common: dict[str, Any] = {
+        "budget": Epochs(4),
+        "metrics": ("accuracy", "f1", "cross_entropy"),
+        "engine": engine,
+    }
     for objective in (CrossEntropy(20), CrossEntropy(20, mixup=0.25)):
         check_against_fit(network("logits"), problems, objective, optimizer=Adam(0.01), **common)
     check_against_fit(network("sigmoid"), problems, RLP(9, 12), optimizer=Adam(0.01), **common)
@@ -134,12 +176,24 @@ def test_classes_and_a_network_with_two_hidden_layers(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 def test_multiple_outputs_several_validation_shapes_and_weights(engine: str) -> None:
-    weights = [torch.rand(50, generator=torch.Generator().manual_seed(i), dtype=torch.float64) + 0.1 for i in range(3)]
-    problems = [
-        Problem(*data(i, 50, 3), validation=data(50 + i, 20 + i, 3), seed=i, sample_weight=weights[i] if i else None)
+    weights = [
+        torch.rand(50, generator=torch.Generator().manual_seed(i), dtype=torch.float64) + 0.1
         for i in range(3)
     ]
-    settings: dict[str, Any] = {"budget": Epochs(3), "metrics": ("mse", "mae", "rlp"), "engine": engine}
+    problems = [
+        Problem(
+            *data(i, 50, 3),
+            validation=data(50 + i, 20 + i, 3),
+            seed=i,
+            sample_weight=weights[i] if i else None,
+        )
+        for i in range(3)
+    ]
+    settings: dict[str, Any] = {
+        "budget": Epochs(3),
+        "metrics": ("mse", "mae", "rlp"),
+        "engine": engine,
+    }
     for objective in (RLP(12, 9), RLP(8, 9), Huber(16), RLP(12, 9, subsets_per_step="all")):
         check_against_fit(build(3), problems, objective, optimizer=Adam(0.01), **settings)
 
@@ -152,14 +206,22 @@ def test_stopping_early_and_by_callback(engine: str) -> None:
         seen.append((event.replica, event.step))
         return event.replica == 0 and event.step >= 20
 
-    settings: dict[str, Any] = {"budget": Steps(400), "evaluate_every": Steps(10), "optimizer": Adam(0.05)}
+    settings: dict[str, Any] = {
+        "budget": Steps(400),
+        "evaluate_every": Steps(10),
+        "optimizer": Adam(0.05),
+    }
     settings["engine"] = engine
-    fleet = fit_fleet(build(), replicas(4), MSE(60), callbacks=[stop_first], early_stopping=3, **settings)
+    fleet = fit_fleet(
+        build(), replicas(4), MSE(60), callbacks=[stop_first], early_stopping=3, **settings
+    )
     assert fleet[0].stopped == "callback"
     assert fleet[0].last("step") == 20
     assert (0, 30) not in seen
     assert "early stopping" in {h.stopped for h in fleet}
-    check_against_fit(build(), replicas(4), MSE(60), early_stopping=EarlyStopping("mse", 3), **settings)
+    check_against_fit(
+        build(), replicas(4), MSE(60), early_stopping=EarlyStopping("mse", 3), **settings
+    )
 
 
 @pytest.mark.parametrize("factory", [Gated, convolutional])
@@ -167,14 +229,18 @@ def test_other_architectures_train_by_torch(factory: Any) -> None:
     def make(seed: int) -> nn.Module:
         return seeded(factory, seed).double()
 
-    fleet = check_against_fit(make, replicas(2), RLP(13, 11), budget=Steps(20), optimizer=Adam(0.01))
+    fleet = check_against_fit(
+        make, replicas(2), RLP(13, 11), budget=Steps(20), optimizer=Adam(0.01)
+    )
     assert {h.settings["engine"] for h in fleet} == {"torch"}
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(8), nn.Dropout])
 def test_networks_with_a_memory_or_a_lottery(layer: Any) -> None:
     def make(seed: int) -> nn.Module:
-        return seeded(lambda: nn.Sequential(nn.Linear(D, 8), layer(), nn.Linear(8, 1)), seed).double()
+        return seeded(
+            lambda: nn.Sequential(nn.Linear(D, 8), layer(), nn.Linear(8, 1)), seed
+        ).double()
 
     check_against_fit(make, replicas(3), MSE(17), budget=Steps(12))
 
@@ -185,7 +251,9 @@ def test_the_papers_larger_networks() -> None:
     labels = torch.randint(10, (12,), generator=generator)
     pixels = torch.rand(30, 9, generator=generator, dtype=torch.float64)
     digits = [Problem(images, labels, seed=s, validation=(images, labels)) for s in range(2)]
-    check_against_fit(lambda seed: seeded(LeNet5, seed).double(), digits, CrossEntropy(6), budget=Steps(3))
+    check_against_fit(
+        lambda seed: seeded(LeNet5, seed).double(), digits, CrossEntropy(6), budget=Steps(3)
+    )
     copies = [Problem(pixels, None, seed=s, validation=(pixels, None)) for s in range(2)]
     for engine in ("torch", "kernel"):
         check_against_fit(
@@ -200,10 +268,17 @@ def test_the_papers_larger_networks() -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 def test_single_precision(engine: str) -> None:
-    problems = [Problem(X.float(), y.float(), seed=i) for i, (X, y) in enumerate(data(i) for i in range(2))]
+    problems = [
+        Problem(X.float(), y.float(), seed=i) for i, (X, y) in enumerate(data(i) for i in range(2))
+    ]
     for objective in (RLP(13, 11), RLP(13, 11, mixup=0.3), MSE(17)):
         check_against_fit(
-            lambda s: build()(s).float(), problems, objective, budget=Steps(200), optimizer=Adam(0.01), engine=engine
+            lambda s: build()(s).float(),
+            problems,
+            objective,
+            budget=Steps(200),
+            optimizer=Adam(0.01),
+            engine=engine,
         )
 
 
@@ -211,7 +286,12 @@ def test_many_replicas() -> None:
     fleet = fit_fleet(build(), replicas(300), MSE(20), budget=Steps(3))
     for number in (0, 149, 150, 299):
         alone = fit(
-            build()(number), *data(number), MSE(20), budget=Steps(3), seed=number, validation=data(100 + number)
+            build()(number),
+            *data(number),
+            MSE(20),
+            budget=Steps(3),
+            seed=number,
+            validation=data(100 + number),
         )
         assert bits(fleet[number]) == bits(alone)
 
@@ -226,7 +306,10 @@ def test_the_order_of_problems_does_not_matter() -> None:
 
 def test_kernel_and_torch_in_one_fleet() -> None:
     """A function as optimiser sends one replica to torch; the others stay with the kernel."""
-    problems = [*replicas(2), Problem(*data(2), seed=2, validation=data(102), optimizer=torch.optim.Adagrad)]
+    problems = [
+        *replicas(2),
+        Problem(*data(2), seed=2, validation=data(102), optimizer=torch.optim.Adagrad),
+    ]
     fleet = check_against_fit(build(), problems, MSE(17), budget=Steps(20))
     assert [h.settings["engine"] for h in fleet] == ["kernel", "kernel", "torch"]
     assert fleet[2].settings["engine_reason"] == "the optimizer is a function"
@@ -238,7 +321,12 @@ def test_kernel_and_torch_in_one_fleet() -> None:
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 def test_divergence_ends_one_replica_and_not_the_others(engine: str) -> None:
     problems = [*replicas(2), Problem(*data(2), seed=2, validation=data(102), optimizer=SGD(1e150))]
-    settings: dict[str, Any] = {"budget": Steps(75), "optimizer": Adam(0.01), "schedule": "linear", "engine": engine}
+    settings: dict[str, Any] = {
+        "budget": Steps(75),
+        "optimizer": Adam(0.01),
+        "schedule": "linear",
+        "engine": engine,
+    }
     fleet = check_against_fit(build(), problems, MSE(17), on_divergence="record", **settings)
     assert [h.stopped for h in fleet] == ["budget", "budget", "diverged"]
     assert fleet[2].message.startswith("replica 2: the loss became ")
@@ -250,7 +338,8 @@ def test_divergence_ends_one_replica_and_not_the_others(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 def test_an_error_leaves_the_trained_weights_and_not_the_initial_ones(engine: str) -> None:
-    """The weights of every replica are its own, as far as it came, when one of them diverges or a callback fails."""
+    """The weights of every replica are its own, as far as it came, when one of them diverges or a
+    callback fails."""
     made: dict[int, nn.Module] = {}
 
     def make(seed: int) -> nn.Module:
@@ -300,7 +389,9 @@ def test_callbacks_see_current_weights_and_may_compute_gradients(engine: str) ->
         assert all(p.grad is not None for p in model.parameters())
         norms[event.replica, event.step] = float(loss.detach())
         V, w = data(100 + event.replica)
-        assert event.metrics["mse"] == pytest.approx(float(nn.functional.mse_loss(model(V), w).detach()), rel=1e-12)
+        assert event.metrics["mse"] == pytest.approx(
+            float(nn.functional.mse_loss(model(V), w).detach()), rel=1e-12
+        )
 
     settings: dict[str, Any] = {"budget": Steps(40), "evaluate_every": Steps(10), "engine": engine}
     for objective in (MSE(17), RLP(13, 11), Pointwise(quartic, 17)):
@@ -328,7 +419,14 @@ def test_a_callback_may_replace_weights() -> None:
             optimizer=SGD(0.05), engine=engine,
         )  # fmt: skip
         ends.append(history)
-    plain = fit(build()(0), *data(0), MSE(60), budget=Steps(40), evaluate_every=Steps(20), optimizer=SGD(0.05))
+    plain = fit(
+        build()(0),
+        *data(0),
+        MSE(60),
+        budget=Steps(40),
+        evaluate_every=Steps(20),
+        optimizer=SGD(0.05),
+    )
     assert abs(ends[0].last("loss") - plain.last("loss")) > 1e-3
     np.testing.assert_allclose(ends[1]["loss"], ends[0]["loss"], rtol=1e-10)
 
@@ -354,10 +452,16 @@ class Interrupted(BaseException):
     """Stands for KeyboardInterrupt, which would end the tests if it came too late."""
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the signal that is lost, see `send`
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of the signal that is lost, see `send`
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-@pytest.mark.parametrize("objective", [MSE(17), RLP(13, 11, plan="each-epoch"), Pointwise(quartic, 17)], ids=repr)
-def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(objective: Any, engine: str) -> None:
+@pytest.mark.parametrize(
+    "objective", [MSE(17), RLP(13, 11, plan="each-epoch"), Pointwise(quartic, 17)], ids=repr
+)
+def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(
+    objective: Any, engine: str
+) -> None:
     made: dict[int, nn.Module] = {}
 
     def make(seed: int) -> nn.Module:
@@ -367,12 +471,15 @@ def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(objective: Any, 
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    fit_fleet(make, replicas(1), objective, budget=Steps(2), engine=engine)  # whatever must be compiled
+    fit_fleet(
+        make, replicas(1), objective, budget=Steps(2), engine=engine
+    )  # whatever must be compiled
     before = signal.signal(signal.SIGUSR1, interrupt)
     over = threading.Event()
 
     def send() -> None:
-        """Send the signal, and again: one that comes while Python collects garbage is lost to everybody."""
+        """Send the signal, and again: one that comes while Python collects garbage is lost to
+        everybody."""
         over.wait(2.0)
         while not over.is_set():
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -424,13 +531,21 @@ def test_progress_counts_the_steps_of_all(engine: str) -> None:
         ),
         ({"build_model": 3}, "build_model must be a function of a seed .*got int"),
         ({"build_model": lambda seed: None}, r"model must be a torch\.nn\.Module, got NoneType"),
-        ({"problems": [data(0)]}, r"problems must be Problem values, got tuple; write Problem\(X, y\)"),
+        (
+            {"problems": [data(0)]},
+            r"problems must be Problem values, got tuple; write Problem\(X, y\)",
+        ),
         ({"problems": Problem(*data(0))}, "problems must be"),
         ({"checkpoint_every": Steps(3)}, "checkpoint_every needs a place to write to"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
-    settings: dict[str, Any] = {"build_model": build(), "problems": [Problem(*data(0))], "objective": "mse", **change}
+    settings: dict[str, Any] = {
+        "build_model": build(),
+        "problems": [Problem(*data(0))],
+        "objective": "mse",
+        **change,
+    }
     with pytest.raises((ValueError, TypeError), match=message):
         fit_fleet(**settings, budget=Steps(2))
 
@@ -450,12 +565,15 @@ def test_an_empty_fleet() -> None:
 
 
 def test_problems_from_a_generator_keep_their_own_validation_rows() -> None:
-    """Lists die and others take their place in memory: replicas must not be told apart by where a dead list was."""
+    """Lists die and others take their place in memory: replicas must not be told apart by where a
+    dead list was."""
     X, y = data(0)
 
     def problems() -> Any:
         for i in range(12):
-            yield Problem(X, y, seed=0, validation=(X.tolist(), torch.full_like(y, float(i)).tolist()))
+            yield Problem(
+                X, y, seed=0, validation=(X.tolist(), torch.full_like(y, float(i)).tolist())
+            )
 
     done = fit_fleet(build(), problems(), MSE(17), budget=Steps(1))
     assert len({history["mse"][0] for history in done}) == 12

@@ -33,12 +33,19 @@ def history() -> History:
 
 def test_it_prints_as_three_lines(history: History) -> None:
     lines = repr(history).splitlines()
-    assert lines[0] == "History of RLP(20, n_subsets=10, subsets_per_step=1, intercept=True), Adam(0.01), Steps(1200)"
-    assert lines[1] == (
-        f"  step 1,200 (epoch 120): loss {history.last('loss'):.4g}, mse {history.last('mse'):.4g}, "
-        f"mae {history.last('mae'):.4g}"
+    assert (
+        lines[0]
+        == "History of RLP(20, n_subsets=10, subsets_per_step=1, intercept=True), Adam(0.01),"
+        " Steps(1200)"
     )
-    assert lines[2] == f"  stopped by budget; kernel engine, {history.last('seconds'):.3g} s, 4 evaluations"
+    assert (
+        lines[1] == f"  step 1,200 (epoch 120): loss {history.last('loss'):.4g}, mse"
+        f" {history.last('mse'):.4g}, mae {history.last('mae'):.4g}"
+    )
+    assert (
+        lines[2]
+        == f"  stopped by budget; kernel engine, {history.last('seconds'):.3g} s, 4 evaluations"
+    )
     assert len(lines) == 3
 
 
@@ -94,7 +101,9 @@ def test_plot(history: History) -> None:
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), history["mse"])
     assert history.plot("mae", ax=ax) is ax
     assert len(ax.lines) == 2
-    with pytest.raises(ValueError, match='against must be one of "step", "epoch", "samples", "seconds"'):
+    with pytest.raises(
+        ValueError, match='against must be one of "step", "epoch", "samples", "seconds"'
+    ):
         history.plot(against="mse")
     with pytest.raises(ValueError, match="the column must be one of"):
         history.plot("nothing")
@@ -108,7 +117,9 @@ def test_a_plot_draws_without_a_screen(history: History, tmp_path: Path) -> None
 
 
 def test_columns_at_or_below_zero_are_drawn_on_a_plain_axis() -> None:
-    curves = History({}, {"step": [0, 1], "epoch": [0, 1], "loss": [float("nan"), 1.0], "gain": [-1.0, 1.0]})
+    curves = History(
+        {}, {"step": [0, 1], "epoch": [0, 1], "loss": [float("nan"), 1.0], "gain": [-1.0, 1.0]}
+    )
     assert curves.plot().get_yscale() == "linear"
     assert curves.plot("gain").get_yscale() == "linear"
     assert curves.plot("loss").get_yscale() == "log"
@@ -122,7 +133,11 @@ def test_a_run_of_no_evaluation_beyond_the_start_can_be_drawn() -> None:
 
 def test_nothing_is_better_than_minus_infinity() -> None:
     stopper = Stopper(EarlyStopping("mse", patience=5), ["mse"])
-    assert [stopper.better(value, step) for step, value in enumerate((1.0, -math.inf, 0.5))] == [True, True, False]
+    assert [stopper.better(value, step) for step, value in enumerate((1.0, -math.inf, 0.5))] == [
+        True,
+        True,
+        False,
+    ]
     assert stopper.best_step == 1
 
 
@@ -142,8 +157,12 @@ def test_the_metric_rlp_is_the_projected_residual() -> None:
         for kind in (RegressionNet, Widened):
             network = seeded(lambda kind=kind: kind(3, n_outputs=2), 0)
             residual = network(X).detach().double() - (y * scale).double()
-            history = fit(network, X, y, MSE(), budget=Steps(1), validation=(X, y * scale), metrics="rlp")
-            assert history["rlp"][0] == pytest.approx(float((basis.mT @ residual).square().sum()) / 100, rel=1e-5)
+            history = fit(
+                network, X, y, MSE(), budget=Steps(1), validation=(X, y * scale), metrics="rlp"
+            )
+            assert history["rlp"][0] == pytest.approx(
+                float((basis.mT @ residual).square().sum()) / 100, rel=1e-5
+            )
 
 
 def test_autocast_does_not_reach_the_metric_rlp() -> None:

@@ -82,7 +82,9 @@ class Twin:
 
     def gradient(self, outputs: list[Array], back: Array) -> list[Array]:
         found: list[Array] = []
-        for (weight, bias, kind), x, out in zip(self.layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
+        for (weight, bias, kind), x, out in zip(
+            self.layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True
+        ):
             if kind == "ReLU":
                 back = back * (out > 0)
             elif kind == "Tanh":
@@ -90,14 +92,22 @@ class Twin:
             elif kind == "Sigmoid":
                 back = back * out * (1 - out)
             elif kind == "Softmax":
-                back = np.stack([(np.diag(p) - np.outer(p, p)) @ g for p, g in zip(out, back, strict=True)])
+                back = np.stack(
+                    [(np.diag(p) - np.outer(p, p)) @ g for p, g in zip(out, back, strict=True)]
+                )
             if bias is not None:
                 found.append(back.sum(0))
             found.append(back.T @ x)
             back = back @ weight
         return found[::-1]
 
-    def step(self, x: Array, loss: Callable[[Array], tuple[float, Array]], optimizer: Any, clip: float | None) -> float:
+    def step(
+        self,
+        x: Array,
+        loss: Callable[[Array], tuple[float, Array]],
+        optimizer: Any,
+        clip: float | None,
+    ) -> float:
         """Take one step; `loss` gives value and gradient of the predictions."""
         outputs = self.forward(x)
         value, back = loss(outputs[-1])
@@ -117,7 +127,11 @@ class Twin:
             else:
                 m[:] = 0.9 * m + 0.1 * g
                 v[:] = 0.999 * v + 0.001 * g**2
-                p -= optimizer.lr * (m / (1 - 0.9**self.steps)) / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
+                p -= (
+                    optimizer.lr
+                    * (m / (1 - 0.9**self.steps))
+                    / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
+                )
         return value
 
 
@@ -191,7 +205,10 @@ def test_steps_equal_the_twin_in_numpy(
     twin = Twin(model)
     objective, function = LOSSES[loss]
     w = weight / weight.mean()
-    values = [twin.step(X, lambda pred: function(pred, y, w), OPTIMIZERS[optimizer], clip) for _ in range(8)]
+    values = [
+        twin.step(X, lambda pred: function(pred, y, w), OPTIMIZERS[optimizer], clip)
+        for _ in range(8)
+    ]
     history = fit(
         model, X, labels, objective, budget=Steps(8), evaluate_every=Steps(1), optimizer=OPTIMIZERS[optimizer],
         clip_grad=clip, sample_weight=weight, engine="kernel",
@@ -221,7 +238,9 @@ def test_the_twins_own_gradient() -> None:
                 assert g[at] == pytest.approx((above - below) / (2 * h), rel=1e-5, abs=1e-9)
 
 
-def plane_loss(x: Array, y: Array, *, probe: str, intercept: bool) -> Callable[[Array], tuple[float, Array]]:
+def plane_loss(
+    x: Array, y: Array, *, probe: str, intercept: bool
+) -> Callable[[Array], tuple[float, Array]]:
     """Value and gradient of one subset by the pseudo-inverse."""
     columns = np.column_stack([x, np.ones(len(x))]) if intercept else x
     A = columns @ np.linalg.pinv(columns) / math.sqrt(len(x))
@@ -239,7 +258,9 @@ def plane_loss(x: Array, y: Array, *, probe: str, intercept: bool) -> Callable[[
 @pytest.mark.parametrize("plan", ["once", "each-epoch"])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("probe", ["subset", "sum"])
-def test_planes_equal_the_twin_in_numpy(probe: str, intercept: bool, plan: str, mixup: float | None) -> None:
+def test_planes_equal_the_twin_in_numpy(
+    probe: str, intercept: bool, plan: str, mixup: float | None
+) -> None:
     M, K = 9, 5
     X, y, labels = classes()
     model = seeded(NETWORKS["relu"], 2).double()
@@ -254,7 +275,9 @@ def test_planes_equal_the_twin_in_numpy(probe: str, intercept: bool, plan: str, 
             b = balanced_subsets(N, M, K, generator=draws)[j].numpy()
             lam = float(mixup_lambdas(K, mixup, generator=stream(4, "mixup", epoch))[j])
             x, target = lam * X[a] + (1 - lam) * X[b], lam * y[a] + (1 - lam) * y[b]
-        values.append(twin.step(x, plane_loss(x, target, probe=probe, intercept=intercept), Adam(0.01), None))
+        values.append(
+            twin.step(x, plane_loss(x, target, probe=probe, intercept=intercept), Adam(0.01), None)
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the sum with an intercept
         history = fit(
@@ -289,8 +312,11 @@ COLUMNS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("probe", ["subset", "sum"])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("mixup", [None, 0.4])
-def test_fresh_subsets_of_any_condition(name: str, probe: str, intercept: bool, mixup: float | None) -> None:
-    """The loss of every fresh subset is that of `rlp_loss`, whose rule of rank is tested against exact arithmetic."""
+def test_fresh_subsets_of_any_condition(
+    name: str, probe: str, intercept: bool, mixup: float | None
+) -> None:
+    """The loss of every fresh subset is that of `rlp_loss`, whose rule of rank is tested against
+    exact arithmetic."""
     n, M, K = 80, 12, 7
     generator = torch.Generator().manual_seed(0)
     X = COLUMNS[name](torch.randn(n, 3, generator=generator, dtype=torch.float64))
@@ -314,7 +340,9 @@ def test_fresh_subsets_of_any_condition(name: str, probe: str, intercept: bool, 
                 r = model(x).detach() - (lam * y[plan[j]] + (1 - lam) * y[other[j]])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected.append(float(rlp_loss(r, torch.zeros_like(r), x, probe=probe, intercept=intercept)))
+                expected.append(
+                    float(rlp_loss(r, torch.zeros_like(r), x, probe=probe, intercept=intercept))
+                )
     objective = RLP(M, K, probe=probe, intercept=intercept, plan="each-epoch", mixup=mixup)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -335,7 +363,15 @@ def test_bad_subsets_train_as_they_do_by_torch(name: str) -> None:
     ends = []
     for engine in ("torch", "kernel"):
         model = seeded(lambda: RegressionNet(X.shape[1], 2), 0).double()
-        fit(model, X, y, RLP(12, 7, plan="each-epoch"), budget=Steps(100), optimizer=Adam(0.01), engine=engine)
+        fit(
+            model,
+            X,
+            y,
+            RLP(12, 7, plan="each-epoch"),
+            budget=Steps(100),
+            optimizer=Adam(0.01),
+            engine=engine,
+        )
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(ends[1], ends[0], rtol=1e-8, atol=1e-9)
 
@@ -351,7 +387,14 @@ def test_rare_columns_need_the_careful_way(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kernel_engine, "probe_rows", counted)
     generator = torch.Generator().manual_seed(0)
     X = COLUMNS["rare"](torch.randn(80, 3, generator=generator, dtype=torch.float64))
-    fit(RegressionNet(4).double(), X, X[:, 0], RLP(12, 7, plan="each-epoch"), budget=Steps(100), engine="kernel")
+    fit(
+        RegressionNet(4).double(),
+        X,
+        X[:, 0],
+        RLP(12, 7, plan="each-epoch"),
+        budget=Steps(100),
+        engine="kernel",
+    )
     assert 10 < sum(doubtful) < 90
 
 
@@ -371,8 +414,21 @@ def test_a_loss_of_inf_leaves_the_weights_before_that_step(engine: str) -> None:
     def watch(event: Event) -> None:
         seen[event.step] = flat(event.model()).clone()
 
-    settings: dict[str, Any] = {"budget": Steps(50), "optimizer": SGD(1e6), "evaluate_every": Steps(1)}
-    history = fit(model, X, y, MSE("all"), callbacks=[watch], on_divergence="record", engine=engine, **settings)
+    settings: dict[str, Any] = {
+        "budget": Steps(50),
+        "optimizer": SGD(1e6),
+        "evaluate_every": Steps(1),
+    }
+    history = fit(
+        model,
+        X,
+        y,
+        MSE("all"),
+        callbacks=[watch],
+        on_divergence="record",
+        engine=engine,
+        **settings,
+    )
     assert history.stopped == "diverged"
     assert "became inf" in history.message
     last = max(seen)
@@ -384,7 +440,8 @@ def test_a_loss_of_inf_leaves_the_weights_before_that_step(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
 def test_a_gradient_of_inf_with_a_finite_loss_does_not_reach_the_weights(engine: str) -> None:
-    """Predictions of 1e19 have squares of 1e38, which float32 holds; times inputs of 1e20 they are too large."""
+    """Predictions of 1e19 have squares of 1e38, which float32 holds; times inputs of 1e20 they are
+    too large."""
     X, y = torch.full((2, 1), 1e20), torch.tensor([0.0, 0.0])
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
@@ -426,7 +483,8 @@ def test_nan_inside_the_network_is_not_swallowed(hidden: Any, engine: str) -> No
 
 
 @pytest.mark.parametrize(
-    "objective", [MSE(3), MAE(3), Huber(3), RLP(4, 3), RLP(4, 3, plan="each-epoch"), CrossEntropy(3)]
+    "objective",
+    [MSE(3), MAE(3), Huber(3), RLP(4, 3), RLP(4, 3, plan="each-epoch"), CrossEntropy(3)],
 )
 def test_every_loss_looks_for_nan(objective: Objective) -> None:
     X = torch.linspace(5, 9, 12, dtype=torch.float64).view(6, 2).square()
@@ -443,8 +501,13 @@ def test_a_loss_may_be_negative() -> None:
     def minus_correlation(pred: Tensor, target: Tensor, features: Tensor) -> Tensor:
         return -torch.corrcoef(torch.cat([pred, target], 1).mT)[0, 1]
 
-    for objective in (BatchLoss(minus_correlation, 20), Pointwise(lambda a, b: -torch.exp(-((a - b) ** 2)), 20)):
-        history = fit(build()(0), X, y, objective, budget=Steps(300), optimizer=Adam(0.01), engine="kernel")
+    for objective in (
+        BatchLoss(minus_correlation, 20),
+        Pointwise(lambda a, b: -torch.exp(-((a - b) ** 2)), 20),
+    ):
+        history = fit(
+            build()(0), X, y, objective, budget=Steps(300), optimizer=Adam(0.01), engine="kernel"
+        )
         assert history.stopped == "budget"
         assert history.last("loss") < -0.8
 
@@ -483,7 +546,16 @@ def test_averages_of_single_precision_are_not_biased(tmp_path: Path) -> None:
     with torch.no_grad():
         model.weight.zero_()
     path = tmp_path / "run.pt"
-    fit(model, X, y, MSE("all"), budget=Steps(1), optimizer=Adam(1e-6), checkpoint=path, engine="kernel")
+    fit(
+        model,
+        X,
+        y,
+        MSE("all"),
+        budget=Steps(1),
+        optimizer=Adam(1e-6),
+        checkpoint=path,
+        engine="kernel",
+    )
     state = torch.load(path, weights_only=True)["state"]["engine"]
     assert float(state["first"][0]) == pytest.approx(0.1 * -6, rel=2e-7)
     assert float(state["second"][0]) == pytest.approx(0.001 * 36, rel=2e-7)
@@ -508,8 +580,11 @@ def apply_sigmoid(z):
     ids=["tanh", "sigmoid"],
 )
 def test_activations_to_the_last_digits(function, twin, dtype, tolerance):
-    """Of the value, so far as it is a number of this type: a small one is as right as a large one."""
-    z = np.concatenate([[0.0, -0.0, np.inf, 1e-30], np.linspace(-87, 87, 9999), np.linspace(-2, 2, 999)]).astype(dtype)
+    """Of the value, so far as it is a number of this type: a small one is as right as a large
+    one."""
+    z = np.concatenate(
+        [[0.0, -0.0, np.inf, 1e-30], np.linspace(-87, 87, 9999), np.linspace(-2, 2, 999)]
+    ).astype(dtype)
     exact = twin(z.astype(np.float64))
     function(z)
     assert (np.abs(z - exact) <= tolerance * np.abs(exact)).all()

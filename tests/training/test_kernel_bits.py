@@ -1,4 +1,5 @@
-"""The kernel gives the same bits however it is called, is compiled once for each type, and keeps that on disk."""
+"""The kernel gives the same bits however it is called, is compiled once for each type, and keeps
+that on disk."""
 
 from __future__ import annotations
 
@@ -69,11 +70,20 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("name", ["mse", "rlp", "mixup", "pointwise"])
-def test_the_same_bits_with_any_number_of_threads(name: str, threads: Callable[[int], None]) -> None:
+def test_the_same_bits_with_any_number_of_threads(
+    name: str, threads: Callable[[int], None]
+) -> None:
     found = []
     for n in (1, 2, 8):
         threads(n)
-        fleet = fit_fleet(build(), replicas(7), BITS[name], budget=Steps(200), optimizer=Adam(0.01), engine="kernel")
+        fleet = fit_fleet(
+            build(),
+            replicas(7),
+            BITS[name],
+            budget=Steps(200),
+            optimizer=Adam(0.01),
+            engine="kernel",
+        )
         found.append([bits(h) for h in fleet])
         assert torch.get_num_threads() == n
     assert found[0] == found[1] == found[2]
@@ -96,18 +106,28 @@ WIDE = """
 
 @pytest.mark.slow
 def test_the_same_bits_where_blas_would_take_several_threads() -> None:
-    found = {in_a_process(WIDE, OMP_NUM_THREADS=n, OPENBLAS_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "4")}
+    found = {
+        in_a_process(WIDE, OMP_NUM_THREADS=n, OPENBLAS_NUM_THREADS=n, MKL_NUM_THREADS=n)
+        for n in ("1", "4")
+    }
     assert len(found) == 1
 
 
-def test_the_same_bits_while_torch_is_busy_in_another_thread(threads: Callable[[int], None]) -> None:
+def test_the_same_bits_while_torch_is_busy_in_another_thread(
+    threads: Callable[[int], None],
+) -> None:
     """Torch's OpenMP and the kernel's threads at once."""
-    whole = [bits(h) for h in fit_fleet(build(), replicas(5), RLP(13, 11), budget=Steps(2000), engine="kernel")]
+    whole = [
+        bits(h)
+        for h in fit_fleet(build(), replicas(5), RLP(13, 11), budget=Steps(2000), engine="kernel")
+    ]
     threads(2)
     stop = threading.Event()
 
     def work() -> None:
-        a = torch.ones(300, 300)  # nothing random: networks are built meanwhile, and torch has one generator
+        a = torch.ones(
+            300, 300
+        )  # nothing random: networks are built meanwhile, and torch has one generator
         while not stop.is_set():
             a = torch.tanh(a @ a)
 
@@ -122,14 +142,17 @@ def test_the_same_bits_while_torch_is_busy_in_another_thread(threads: Callable[[
 
 
 def test_two_runs_at_once_in_threads_of_the_callers_own() -> None:
-    """The kernel releases Python's lock; the run of one thread is not disturbed by that of the other."""
+    """The kernel releases Python's lock; the run of one thread is not disturbed by that of the
+    other."""
     models = [build()(number) for number in range(2)]  # torch has one generator for all threads
     found: dict[int, Any] = {}
 
     def train(number: int) -> None:
         X, y = data(number)
         model = copy.deepcopy(models[number])
-        found[number] = bits(fit(model, X, y, MSE(17), budget=Steps(3000), seed=number, engine="kernel"))
+        found[number] = bits(
+            fit(model, X, y, MSE(17), budget=Steps(3000), seed=number, engine="kernel")
+        )
 
     workers = [threading.Thread(target=train, args=(number,)) for number in range(2)]
     for worker in workers:
@@ -146,7 +169,9 @@ def _child(queue: Any) -> None:
     queue.put(run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))})
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads: that is what is tested
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of forks beside threads: that is what is tested
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_the_same_bits_in_a_process_of_its_own(how: str) -> None:
     whole = run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))}
@@ -180,14 +205,39 @@ def test_nothing_is_compiled_again(tmp_path: Path) -> None:
     ]  # fmt: skip
     for dtype in (torch.float32, torch.float64):
         for table in tables:
-            for objective in (MSE(17), RLP(13, 11, mixup=0.3), RLP(13, 11), Pointwise(lambda a, b: (a - b) ** 2)):
+            for objective in (
+                MSE(17),
+                RLP(13, 11, mixup=0.3),
+                RLP(13, 11),
+                Pointwise(lambda a, b: (a - b) ** 2),
+            ):
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of tables of whole numbers that are degenerate
+                    warnings.simplefilter(
+                        "ignore"
+                    )  # of tables of whole numbers that are degenerate
                     fit(build()(0).to(dtype), table, y, objective, budget=Steps(2), engine="kernel")
     transposed = build()(0)
     transposed.fc1.weight = nn.Parameter(torch.randn(4, 8, dtype=torch.float64).mT)
-    fit(transposed, X, y, MSE(17), budget=Steps(2), engine="kernel", sample_weight=np.arange(1, 61), clip_grad=1)
-    fit(build()(0), X, y, MSE(17), budget=Steps(2), engine="kernel", schedule=lambda step, total: 1, optimizer=SGD(1))
+    fit(
+        transposed,
+        X,
+        y,
+        MSE(17),
+        budget=Steps(2),
+        engine="kernel",
+        sample_weight=np.arange(1, 61),
+        clip_grad=1,
+    )
+    fit(
+        build()(0),
+        X,
+        y,
+        MSE(17),
+        budget=Steps(2),
+        engine="kernel",
+        schedule=lambda step, total: 1,
+        optimizer=SGD(1),
+    )
     assert len(kernel.run.signatures) <= 2
 
 
@@ -235,7 +285,9 @@ def test_the_cache_is_made_and_used_again(tmp_path: Path) -> None:
     assert third == first
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that not even root can write to")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a folder that not even root can write to"
+)
 @pytest.mark.slow
 def test_a_cache_that_cannot_be_written_to_is_done_without() -> None:
     """Nor is another place used, which would not know when the sources change."""

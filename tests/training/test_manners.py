@@ -1,4 +1,5 @@
-"""What `fit` does with what is the caller's: modes, losses, callbacks, generators, checkpoints of other runs."""
+"""What `fit` does with what is the caller's: modes, losses, callbacks, generators, checkpoints of
+other runs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlploss import MSE, RLP, SGD, Adam, BatchLoss, Pointwise, Problem, RLPLoss, Steps, fit, fit_fleet, seeded
+from rlploss import (
+    MSE,
+    RLP,
+    SGD,
+    Adam,
+    BatchLoss,
+    Pointwise,
+    Problem,
+    RLPLoss,
+    Steps,
+    fit,
+    fit_fleet,
+    seeded,
+)
 from rlploss.training.kernel_engine import read_chain
 
 G = torch.Generator().manual_seed(0)
@@ -25,7 +39,10 @@ def network(activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Sequential:
 
 
 def normalised() -> nn.Sequential:
-    return seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1)), 0)
+    return seeded(
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1)),
+        0,
+    )
 
 
 def test_parts_in_evaluation_mode_stay_there() -> None:
@@ -37,14 +54,23 @@ def test_parts_in_evaluation_mode_stay_there() -> None:
     assert [part.training for part in model] == [True, False, True, True]
     model.eval()
     fit(model, X, Y, "mse", budget=Steps(5))
-    assert not torch.equal(model[1].running_mean, before), "a module in evaluation mode is trained in training mode"
+    assert not torch.equal(model[1].running_mean, before), (
+        "a module in evaluation mode is trained in training mode"
+    )
     assert not any(part.training for part in model.modules())
 
 
 def test_a_callback_may_leave_the_network_in_evaluation_mode() -> None:
     plain, watched = normalised(), normalised()
     fit(plain, X, Y, "mse", budget=Steps(50))
-    fit(watched, X, Y, "mse", budget=Steps(50), callbacks=[lambda event: event.model().eval() and None])
+    fit(
+        watched,
+        X,
+        Y,
+        "mse",
+        budget=Steps(50),
+        callbacks=[lambda event: event.model().eval() and None],
+    )
     assert torch.equal(plain[0].weight, watched[0].weight)
 
 
@@ -52,7 +78,10 @@ def test_a_callback_may_leave_the_network_in_evaluation_mode() -> None:
 def test_a_callback_stops_with_any_true(answer: object) -> None:
     history = fit(network(), X, Y, "mse", budget=Steps(50), callbacks=[lambda event: answer])
     assert history.stopped == "callback"
-    assert fit(network(), X, Y, "mse", budget=Steps(50), callbacks=[lambda event: 1]).stopped == "budget"
+    assert (
+        fit(network(), X, Y, "mse", budget=Steps(50), callbacks=[lambda event: 1]).stopped
+        == "budget"
+    )
 
 
 @pytest.mark.parametrize("engine", ["kernel", "torch"])
@@ -77,7 +106,14 @@ def test_a_loss_that_uses_the_weights_is_not_half_followed() -> None:
         fit(model, X, Y, BatchLoss(penalised, 20), budget=Steps(20))
     fit(model, X, Y, BatchLoss(penalised, 20), budget=Steps(20), engine="torch")
     own = torch.ones((), requires_grad=True)  # nobody trains it
-    fit(model, X, Y, Pointwise(lambda p, t: own * (p - t) ** 2, 20), budget=Steps(20), engine="kernel")
+    fit(
+        model,
+        X,
+        Y,
+        Pointwise(lambda p, t: own * (p - t) ** 2, 20),
+        budget=Steps(20),
+        engine="kernel",
+    )
 
 
 @pytest.fixture
@@ -104,12 +140,16 @@ def test_what_only_looks_like_a_chain_is_for_torch() -> None:
 def test_a_fleet_needs_a_network_for_each_replica() -> None:
     only = network()
     with pytest.raises(ValueError, match="a network for each replica, got the same one again"):
-        fit_fleet(lambda seed: only, [Problem(X, Y, seed=s) for s in range(2)], "mse", budget=Steps(3))
+        fit_fleet(
+            lambda seed: only, [Problem(X, Y, seed=s) for s in range(2)], "mse", budget=Steps(3)
+        )
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "cross_entropy"])
 def test_one_output_has_no_classes_to_compare(metric: str) -> None:
-    with pytest.raises(ValueError, match=f"metrics='{metric}' compares the outputs of classes, got one output"):
+    with pytest.raises(
+        ValueError, match=f"metrics='{metric}' compares the outputs of classes, got one output"
+    ):
         fit(network(), X, Y, "mse", budget=Steps(3), validation=(X, Y), metrics=metric)
 
 
@@ -138,11 +178,21 @@ def rms(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
     ],
     ids=["layers", "optimizer", "loss"],
 )
-def test_the_checkpoint_of_another_run_is_refused(first: Any, second: Any, what: str, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_refused(
+    first: Any, second: Any, what: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.pt"
 
     def run(activation: Any, objective: Any, optimizer: Any) -> Any:
-        return fit(network(activation), X, Y, objective, budget=Steps(9), optimizer=optimizer, checkpoint=path)
+        return fit(
+            network(activation),
+            X,
+            Y,
+            objective,
+            budget=Steps(9),
+            optimizer=optimizer,
+            checkpoint=path,
+        )
 
     done = run(*first)
     assert run(*first).columns["loss"] == pytest.approx(done.columns["loss"], nan_ok=True)
@@ -152,7 +202,9 @@ def test_the_checkpoint_of_another_run_is_refused(first: Any, second: Any, what:
 
 def test_threads_do_not_disturb_each_others_weights() -> None:
     def trained(seed: int) -> Tensor:
-        model = seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1)), seed % 4)
+        model = seeded(
+            lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1)), seed % 4
+        )
         fit(model, X, Y, "mse", budget=Steps(5), seed=seed % 4)
         return model[0].weight.detach()
 

@@ -1,4 +1,5 @@
-"""`fit(sample_weight=...)`: weighted planes against a slow twin, and against repeated or absent rows."""
+"""`fit(sample_weight=...)`: weighted planes against a slow twin, and against repeated or absent
+rows."""
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def table(seed=0):
 
 
 def value_of(residual, x, w, *, intercept, ridge):
-    """Weighted ridge regression of the residual, by the normal equations; weighted mean square of the fit."""
+    """Weighted ridge regression of the residual, by the normal equations; weighted mean square of
+    the fit."""
     z = np.column_stack([x, np.ones(len(x))]) if intercept else x
     penalty = np.diag([ridge] * x.shape[1] + [0.0] * intercept)
     fitted = z @ np.linalg.solve(z.T @ (w[:, None] * z) + penalty, z.T @ (w * residual))
@@ -87,15 +89,37 @@ def test_pointwise_losses_are_weighted_means(objective, function, size, engine):
     with torch.no_grad():
         residual = model(torch.from_numpy(X)).squeeze(1).numpy() - y
     history = fit(
-        model, X, y, objective(size), budget=Epochs(1), optimizer=SGD(1e-12), sample_weight=w, seed=1, engine=engine
+        model,
+        X,
+        y,
+        objective(size),
+        budget=Epochs(1),
+        optimizer=SGD(1e-12),
+        sample_weight=w,
+        seed=1,
+        engine=engine,
     )
     # the mean of the batches' means: weights are scaled once, for all rows
-    assert_close(history.last("loss"), np.average(function(residual), weights=w), rtol=1e-7 if size == 8 else 1e-9)
+    assert_close(
+        history.last("loss"),
+        np.average(function(residual), weights=w),
+        rtol=1e-7 if size == 8 else 1e-9,
+    )
 
 
 def trained(X, y, objective=None, engine="auto", **settings):
     objective = MSE() if objective is None else objective
-    history = fit(net(), X, y, objective, budget=Steps(30), optimizer=SGD(0.05), seed=2, engine=engine, **settings)
+    history = fit(
+        net(),
+        X,
+        y,
+        objective,
+        budget=Steps(30),
+        optimizer=SGD(0.05),
+        seed=2,
+        engine=engine,
+        **settings,
+    )
     return torch.cat([p.detach().flatten() for p in history.model.parameters()])
 
 
@@ -116,7 +140,8 @@ def test_whole_weights_on_one_subset_are_repeated_rows(probe, engine):
 
 @pytest.mark.parametrize(("size", "n"), [(N, 1), (12, 200)])
 def test_the_sum_probe_sums_weighted_rows(size, n, engine):
-    """Repeated rows are summed as often as they are there: Σ w·(fitted residual), by weighted least squares."""
+    """Repeated rows are summed as often as they are there: Σ w·(fitted residual), by weighted least
+    squares."""
     X, y, w = table(2)
     model = net()
     with torch.no_grad():
@@ -143,13 +168,17 @@ def test_rows_of_weight_zero_are_absent(objective, engine):
     X, y, w = table(4)
     keep = np.arange(N) % 4 != 0
     with_zeros = trained(X, y, objective, engine, sample_weight=np.where(keep, w, 0.0))
-    assert torch.equal(with_zeros, trained(X[keep], y[keep], objective, engine, sample_weight=w[keep]))
+    assert torch.equal(
+        with_zeros, trained(X[keep], y[keep], objective, engine, sample_weight=w[keep])
+    )
 
 
 def test_only_ratios_count(engine):
     X, y, w = table(5)
     assert_close(
-        trained(X, y, RLP(9), engine, sample_weight=w), trained(X, y, RLP(9), engine, sample_weight=1e3 * w), rtol=1e-7
+        trained(X, y, RLP(9), engine, sample_weight=w),
+        trained(X, y, RLP(9), engine, sample_weight=1e3 * w),
+        rtol=1e-7,
     )
 
 
@@ -159,7 +188,9 @@ def test_subsets_of_full_rank_are_weighted_mse(engine):
     with pytest.warns(MSEEquivalentWarning):
         history = fit(net(), X, y, RLP(2, 12), budget=Epochs(1), **settings)
     plain = fit(net(), X, y, MSE(N), budget=Steps(1), **settings)
-    assert_close(history.last("loss"), plain.last("loss"), rtol=1e-6)  # 12 subsets of 2 cover the rows once
+    assert_close(
+        history.last("loss"), plain.last("loss"), rtol=1e-6
+    )  # 12 subsets of 2 cover the rows once
 
 
 def test_classes_can_be_weighted(engine):
@@ -168,14 +199,18 @@ def test_classes_can_be_weighted(engine):
     model = nn.Sequential(nn.Linear(D, 2)).double()
     with torch.no_grad():
         logs = model(torch.from_numpy(X)).log_softmax(1).numpy()
-    history = fit(model, X, labels, CrossEntropy(N), budget=Steps(1), sample_weight=w, engine=engine)
+    history = fit(
+        model, X, labels, CrossEntropy(N), budget=Steps(1), sample_weight=w, engine=engine
+    )
     assert_close(history.last("loss"), np.average(-logs[np.arange(N), labels], weights=w))
 
 
 def test_a_fleet_takes_weights_per_problem(engine):
     X, y, w = table(8)
     problems = [Problem(X, y, seed=2, sample_weight=v) for v in (w, None)]
-    fleet = fit_fleet(lambda seed: net(), problems, RLP(9), budget=Steps(30), optimizer=SGD(0.05), engine=engine)
+    fleet = fit_fleet(
+        lambda seed: net(), problems, RLP(9), budget=Steps(30), optimizer=SGD(0.05), engine=engine
+    )
     for history, weight in zip(fleet, (w, None), strict=True):
         flat = torch.cat([p.detach().flatten() for p in history.model.parameters()])
         assert torch.equal(flat, trained(X, y, RLP(9), engine, sample_weight=weight))
@@ -185,7 +220,13 @@ def test_a_fleet_takes_weights_per_problem(engine):
     ("weights", "message"),
     [
         (np.ones(3), r"sample_weight must have shape \(24,\), one per row, got \(3,\)"),
-        (-np.arange(N), "sample_weight must hold numbers of at least 0, one of them above 0, got values from -23"),
+        (
+            -np.arange(N),
+            (
+                "sample_weight must hold numbers of at least 0, one of them above 0, got values"
+                " from -23"
+            ),
+        ),
         (np.zeros(N), "one of them above 0, got values from 0 to 0"),
         (np.full(N, np.nan), "sample_weight must be finite, got nan"),
     ],

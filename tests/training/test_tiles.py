@@ -18,7 +18,9 @@ GUARD = 7.5
 
 
 @numba.njit
-def run_product(a: Any, row_step: int, term_step: int, b: Any, out: Any, start: Any, after: int, h: Any) -> None:
+def run_product(
+    a: Any, row_step: int, term_step: int, b: Any, out: Any, start: Any, after: int, h: Any
+) -> None:
     product(a, row_step, term_step, b, out, start, after, h)
 
 
@@ -37,7 +39,9 @@ def is_whole(around: Any) -> bool:
     return bool((around[:64] == GUARD).all() and (around[-64:] == GUARD).all())
 
 
-@pytest.mark.parametrize("n", [1, 3, LANES // 2, LANES - 1, LANES, LANES + 1, 2 * LANES - 1, 2 * LANES, 5 * LANES + 2])
+@pytest.mark.parametrize(
+    "n", [1, 3, LANES // 2, LANES - 1, LANES, LANES + 1, 2 * LANES - 1, 2 * LANES, 5 * LANES + 2]
+)
 @pytest.mark.parametrize("m", [1, 2, TALL - 1, TALL, TALL + 1, 3 * TALL - 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_product_equals_its_twin(m: int, n: int, dtype: Any) -> None:
@@ -46,12 +50,18 @@ def test_a_product_equals_its_twin(m: int, n: int, dtype: Any) -> None:
         a, b, h = (rng.normal(size=size).astype(dtype) for size in ((m, k), (k, n), (m, n)))
         for start in (np.zeros(0, dtype), rng.normal(size=n).astype(dtype)):
             twin = a.astype(np.float64) @ b + (start if len(start) else 0)
-            wanted = {PLAIN: twin, RELU: np.maximum(twin, 0), WHERE_POSITIVE: np.where(h > 0, twin, 0)}
+            wanted = {
+                PLAIN: twin,
+                RELU: np.maximum(twin, 0),
+                WHERE_POSITIVE: np.where(h > 0, twin, 0),
+            }
             for after, expected in wanted.items():
                 for given, steps in ((a, (k, 1)), (np.ascontiguousarray(a.T), (1, m))):
                     out, around = guarded(m, n, dtype=dtype)
                     run_product(given, *steps, b, out, start, after, h)
-                    np.testing.assert_allclose(out, expected, rtol=0, atol=8 * k * np.finfo(dtype).eps)
+                    np.testing.assert_allclose(
+                        out, expected, rtol=0, atol=8 * k * np.finfo(dtype).eps
+                    )
                     assert is_whole(around), "it writes beyond its matrix"
 
 
@@ -63,14 +73,18 @@ def test_dots_equal_their_twin(m: int, k: int, dtype: Any) -> None:
     a, b = (rng.normal(size=size).astype(dtype) for size in ((m, k), k))
     out, around = guarded(m, dtype=dtype)
     run_dots(a, b, out)
-    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=0, atol=8 * k * np.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        out, a.astype(np.float64) @ b, rtol=0, atol=8 * k * np.finfo(dtype).eps
+    )
     assert is_whole(around)
 
 
 def test_numbers_do_not_depend_on_where_they_stand() -> None:
     """Rows and columns of a larger product have the bits of the same ones alone."""
     rng = np.random.default_rng(0)
-    a, b = (rng.normal(size=size).astype(np.float32) for size in ((3 * TALL + 1, 9), (9, 4 * LANES + 3)))
+    a, b = (
+        rng.normal(size=size).astype(np.float32) for size in ((3 * TALL + 1, 9), (9, 4 * LANES + 3))
+    )
     none = np.zeros(0, np.float32)
     whole = np.zeros((len(a), b.shape[1]), np.float32)
     run_product(a, 9, 1, b, whole, none, PLAIN, whole)
@@ -119,5 +133,9 @@ print("nothing beyond")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forbids memory with Linux's mprotect")
 def test_nothing_beyond_the_matrices_is_read() -> None:
-    done = subprocess.run([sys.executable, "-c", BESIDE_FORBIDDEN_MEMORY], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "nothing beyond", done.stderr[-2000:] or f"it ended with {done.returncode}"
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_FORBIDDEN_MEMORY], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "nothing beyond", (
+        done.stderr[-2000:] or f"it ended with {done.returncode}"
+    )

@@ -1,4 +1,5 @@
-"""Each algorithm against a naive twin from the paper's lines: lstsq per step, autograd, torch's own optimisers.
+"""Each algorithm against a naive twin from the paper's lines: lstsq per step, autograd, torch's own
+optimisers.
 
 Every twin is held against both engines.
 """
@@ -86,18 +87,29 @@ def with_ones(x: Tensor) -> Tensor:
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-def assert_same(ours: nn.Module, twin: nn.Module, history_loss: Tensor, values: list[float]) -> None:
-    torch.testing.assert_close(history_loss, torch.tensor(values, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+def assert_same(
+    ours: nn.Module, twin: nn.Module, history_loss: Tensor, values: list[float]
+) -> None:
+    torch.testing.assert_close(
+        history_loss, torch.tensor(values, dtype=torch.float64), rtol=1e-9, atol=1e-12
+    )
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 def trained(
-    model: nn.Module, X: Tensor, y: Tensor | None, objective: Objective, engine: str, **settings: Any
+    model: nn.Module,
+    X: Tensor,
+    y: Tensor | None,
+    objective: Objective,
+    engine: str,
+    **settings: Any,
 ) -> Tensor:
     """Train with `fit`, evaluated at every step, and return the loss of every step."""
     settings = {"optimizer": Adam(0.01), **settings}
-    history = fit(model, X, y, objective, seed=SEED, evaluate_every=Steps(1), engine=engine, **settings)
+    history = fit(
+        model, X, y, objective, seed=SEED, evaluate_every=Steps(1), engine=engine, **settings
+    )
     assert history.settings["engine"] == engine
     return torch.from_numpy(history["loss"][1:])
 
@@ -201,7 +213,9 @@ def test_every_probe_with_any_number_of_subsets_per_step(
         )
 
     values = naive(twin, loss, 3 * steps_per_epoch, adam(twin))
-    objective = RLP(M, n_subsets, probe=probe, ridge=0.1, draw_from="outside", subsets_per_step=per_step)
+    objective = RLP(
+        M, n_subsets, probe=probe, ridge=0.1, draw_from="outside", subsets_per_step=per_step
+    )
     curve = trained(ours, X, y, objective, engine, budget=Epochs(3))
     assert_same(ours, twin, curve, values)
 
@@ -210,9 +224,13 @@ def test_every_probe_with_any_number_of_subsets_per_step(
 
 
 @pytest.mark.parametrize("mixed", [None, 0.4])
-@pytest.mark.parametrize(("probe", "intercept"), [("subset", True), ("subset", False), ("sum", True), ("sum", False)])
+@pytest.mark.parametrize(
+    ("probe", "intercept"), [("subset", True), ("subset", False), ("sum", True), ("sum", False)]
+)
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_a_plan_for_each_epoch(probe: str, intercept: bool, mixed: float | None, outputs: int, engine: str) -> None:
+def test_a_plan_for_each_epoch(
+    probe: str, intercept: bool, mixed: float | None, outputs: int, engine: str
+) -> None:
     X, y = problem(outputs=outputs)
     ours, twin = network(n_outputs=outputs), network(n_outputs=outputs)
 
@@ -232,11 +250,15 @@ def test_a_plan_for_each_epoch(probe: str, intercept: bool, mixed: float | None,
             x, target = subset(epoch, j)
             columns = with_ones(x) if intercept else x
             fitted = columns @ planes_apart(columns, twin(x), target)
-            terms.append(fitted.sum(0).square().mean() if probe == "sum" else fitted.square().mean())
+            terms.append(
+                fitted.sum(0).square().mean() if probe == "sum" else fitted.square().mean()
+            )
         return torch.stack(terms).mean()
 
     values = naive(twin, loss, 24, adam(twin))
-    objective = RLP(M, K, probe=probe, intercept=intercept, plan="each-epoch", mixup=mixed, subsets_per_step=2)
+    objective = RLP(
+        M, K, probe=probe, intercept=intercept, plan="each-epoch", mixup=mixed, subsets_per_step=2
+    )
     mean_only = pytest.warns(MeanOnlyWarning) if probe == "sum" and intercept else nullcontext()
     with mean_only:
         curve = trained(ours, X, y, objective, engine, budget=Epochs(6))
@@ -255,12 +277,16 @@ def subset_loss(twin: nn.Module, X: Tensor, y: Tensor, plan: Tensor) -> Tensor:
     return torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize("size", [5, 6, 8])  # p = 4: one, two and four directions that planes do not see
+@pytest.mark.parametrize(
+    "size", [5, 6, 8]
+)  # p = 4: one, two and four directions that planes do not see
 def test_small_subsets_are_kept_by_what_they_do_not_see(size: int, engine: str) -> None:
     X, y = problem(outputs=2)
     ours, twin = network(n_outputs=2), network(n_outputs=2)
     plan = balanced_subsets(N, size, 11, generator=stream(SEED, "plan"))
-    values = naive(twin, lambda step: subset_loss(twin, X, y, plan[step % 11 : step % 11 + 1]), 33, adam(twin))
+    values = naive(
+        twin, lambda step: subset_loss(twin, X, y, plan[step % 11 : step % 11 + 1]), 33, adam(twin)
+    )
     curve = trained(ours, X, y, RLP(size, 11), engine, budget=Epochs(3))
     assert_same(ours, twin, curve, values)
 
@@ -279,7 +305,12 @@ def test_subsets_of_full_rank_are_mse(engine: str) -> None:
     X, y = problem(outputs=2)
     ours, twin = network(n_outputs=2), network(n_outputs=2)
     plan = balanced_subsets(N, 4, 10, generator=stream(SEED, "plan"))
-    values = naive(twin, lambda s: nn.functional.mse_loss(twin(X[plan[s % 10]]), y[plan[s % 10]]), 30, adam(twin))
+    values = naive(
+        twin,
+        lambda s: nn.functional.mse_loss(twin(X[plan[s % 10]]), y[plan[s % 10]]),
+        30,
+        adam(twin),
+    )
     with pytest.warns(UserWarning, match="exactly MSE"):
         curve = trained(ours, X, y, RLP(4, 10), engine, budget=Epochs(3))
     assert_same(ours, twin, curve, values)
@@ -293,7 +324,9 @@ def batches(n_rows: int, size: int) -> Iterator[tuple[int, int, Tensor]]:
     epoch = 0
     while True:
         order = (
-            torch.arange(n_rows) if size == n_rows else torch.randperm(n_rows, generator=stream(SEED, "shuffle", epoch))
+            torch.arange(n_rows)
+            if size == n_rows
+            else torch.randperm(n_rows, generator=stream(SEED, "shuffle", epoch))
         )
         for position, rows in enumerate(torch.split(order, size)):
             yield epoch, position, rows
@@ -308,7 +341,10 @@ POINTWISE: dict[str, tuple[Objective, Callable[[Tensor, Tensor], Tensor]]] = {
     "mse mixup": (MSE(12, mixup=0.25), nn.functional.mse_loss),
     "mae mixup": (MAE(12, mixup=0.25), nn.functional.l1_loss),
     "all rows": (MSE("all"), nn.functional.mse_loss),
-    "all rows, huber": (Huber(N, delta=2.0), lambda a, b: nn.functional.huber_loss(a, b, delta=2.0)),
+    "all rows, huber": (
+        Huber(N, delta=2.0),
+        lambda a, b: nn.functional.huber_loss(a, b, delta=2.0),
+    ),
     "all rows, mixup": (MSE("all", mixup=0.3), nn.functional.mse_loss),
 }
 
@@ -457,7 +493,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Objective]] = {
     ),
 }  # fmt: skip
 
-LOSSES = {"mse": nn.functional.mse_loss, "mae": nn.functional.l1_loss, "huber": nn.functional.huber_loss}
+LOSSES = {
+    "mse": nn.functional.mse_loss,
+    "mae": nn.functional.l1_loss,
+    "huber": nn.functional.huber_loss,
+}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -483,10 +523,15 @@ def test_rlp_through_every_head(head: Callable[[], nn.Module], engine: str) -> N
     labels = torch.randint(3, (N,), generator=torch.Generator().manual_seed(2))
     one_hot = nn.functional.one_hot(labels, 3).double()
     ours, twin = (
-        seeded(lambda: nn.Sequential(nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, 3), head()), 3).double() for _ in range(2)
+        seeded(
+            lambda: nn.Sequential(nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, 3), head()), 3
+        ).double()
+        for _ in range(2)
     )
     plan = balanced_subsets(N, M, K, generator=stream(SEED, "plan"))
-    values = naive(twin, lambda s: subset_loss(twin, X, one_hot, plan[s % K : s % K + 1]), 5 * K, adam(twin))
+    values = naive(
+        twin, lambda s: subset_loss(twin, X, one_hot, plan[s % K : s % K + 1]), 5 * K, adam(twin)
+    )
     curve = trained(ours, X, labels, RLP(M, K), engine, budget=Epochs(5))
     assert_same(ours, twin, curve, values)
 
@@ -535,7 +580,17 @@ def test_optimisers_schedule_and_clipping(name: str, schedule: str, engine: str)
         if clip is not None:
             nn.utils.clip_grad_norm_(twin.parameters(), clip)
         optimizer.step()
-    fit(ours, X, y, MSE(N), budget=Steps(total), optimizer=value, schedule=given, clip_grad=clip, engine=engine)
+    fit(
+        ours,
+        X,
+        y,
+        MSE(N),
+        budget=Steps(total),
+        optimizer=value,
+        schedule=given,
+        clip_grad=clip,
+        engine=engine,
+    )
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
@@ -543,9 +598,16 @@ def test_optimisers_schedule_and_clipping(name: str, schedule: str, engine: str)
 def test_a_function_is_used_as_it_is() -> None:
     X, y = problem()
     ours, twin = network(), network()
-    history = fit(ours, X, y, MSE(N), budget=Steps(4), optimizer=lambda p: torch.optim.Adagrad(p, lr=0.1))
+    history = fit(
+        ours, X, y, MSE(N), budget=Steps(4), optimizer=lambda p: torch.optim.Adagrad(p, lr=0.1)
+    )
     assert history.settings["engine"] == "torch"
-    naive(twin, lambda _: nn.functional.mse_loss(twin(X), y), 4, torch.optim.Adagrad(twin.parameters(), lr=0.1))
+    naive(
+        twin,
+        lambda _: nn.functional.mse_loss(twin(X), y),
+        4,
+        torch.optim.Adagrad(twin.parameters(), lr=0.1),
+    )
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -570,9 +632,13 @@ def test_released_autoencoder_with_its_float32_cut_off(engine: str) -> None:
         return nn.functional.mse_loss(fitted, x)
 
     values = naive(twin, loss, 20, adam(twin))
-    curve = trained(ours, X, None, RLP.released(30, 5, float32_cutoff=True), engine, budget=Steps(20))
+    curve = trained(
+        ours, X, None, RLP.released(30, 5, float32_cutoff=True), engine, budget=Steps(20)
+    )
     assert max(kept) < 20, "the cut-off must drop something here, or the test tests nothing"
-    torch.testing.assert_close(curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6
+    )
     for a, b in zip(ours.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
@@ -601,7 +667,11 @@ def test_images_and_class_numbers_with_rlp() -> None:
     plan = balanced_subsets(30, 10, 4, generator=stream(SEED, "plan"))
     one_hot = nn.functional.one_hot(labels, 10).float()
     # fewer rows than pixels: the squared error of the probabilities
-    values = naive(twin, lambda s: nn.functional.mse_loss(twin(X[plan[s]]), one_hot[plan[s]]), 4, adam(twin))
+    values = naive(
+        twin, lambda s: nn.functional.mse_loss(twin(X[plan[s]]), one_hot[plan[s]]), 4, adam(twin)
+    )
     with pytest.warns(UserWarning, match="exactly MSE"):
         curve = trained(ours, X, labels, RLP.released(10, 4), "torch", budget=Steps(4))
-    torch.testing.assert_close(curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6
+    )

@@ -1,4 +1,5 @@
-"""Objectives, optimisers and budgets as values: printed as code, to JSON and back, checked when made."""
+"""Objectives, optimisers and budgets as values: printed as code, to JSON and back, checked when
+made."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ from rlploss import (
     fit_fleet,
 )
 from rlploss._values import Value, from_json, load_file
+from rlploss.training.fit import train
 from rlploss.training.job import as_budget, as_optimizer, make_job
+from rlploss.training.loop import Supervision
 from rlploss.training.objectives import as_objective
 
 
@@ -68,16 +71,34 @@ VALUES: list[tuple[Value, str]] = [
     (RLP(9, intercept=False), "RLP(9, intercept=False)"),
     (
         RLP(
-            9, 8, subsets_per_step="all", probe="draw", ridge=1, draw_from="outside", method="paper", plan="each-epoch"
+            9,
+            8,
+            subsets_per_step="all",
+            probe="draw",
+            ridge=1,
+            draw_from="outside",
+            method="paper",
+            plan="each-epoch",
         ),
-        "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', ridge=1.0, draw_from='outside', method='paper', "
-        "plan='each-epoch')",
+        (
+            "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', ridge=1.0,"
+            " draw_from='outside', method='paper', plan='each-epoch')"
+        ),
     ),
     (RLP(mixup=0.25), "RLP(mixup=0.25)"),
-    (RLP.paper(9, 8), "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', intercept=False, method='paper')"),
+    (
+        RLP.paper(9, 8),
+        (
+            "RLP(9, n_subsets=8, subsets_per_step='all', probe='draw', intercept=False,"
+            " method='paper')"
+        ),
+    ),
     (
         RLP.paper(9, 8, mixup=0.5),
-        "RLP(9, n_subsets=8, subsets_per_step='all', probe='sum', intercept=False, method='paper', mixup=0.5)",
+        (
+            "RLP(9, n_subsets=8, subsets_per_step='all', probe='sum', intercept=False,"
+            " method='paper', mixup=0.5)"
+        ),
     ),
     (RLP.released(9, 8), "RLP(9, n_subsets=8, subsets_per_step=1, intercept=False)"),
     (
@@ -138,7 +159,14 @@ def test_a_value_comes_back_from_json(value: Value) -> None:
 def test_any_rlp_there_and_back(size: Any, n: Any, per_step: Any, probe: str, intercept: Any, ridge: float, plan: str,
                                 mixup: Any) -> None:  # fmt: skip
     value = RLP(
-        size, n, subsets_per_step=per_step, probe=probe, intercept=intercept, ridge=ridge, plan=plan, mixup=mixup
+        size,
+        n,
+        subsets_per_step=per_step,
+        probe=probe,
+        intercept=intercept,
+        ridge=ridge,
+        plan=plan,
+        mixup=mixup,
     )
     assert eval(repr(value)) == value
     assert from_json(json.loads(json.dumps(value.to_json()))) == value
@@ -260,7 +288,13 @@ def test_what_means_nothing_cannot_be_written(make: Callable[[], Any]) -> None:
 
 
 def test_names_stand_for_values_with_their_defaults() -> None:
-    names = {"rlp": RLP(), "mse": MSE(), "mae": MAE(), "huber": Huber(), "cross_entropy": CrossEntropy()}
+    names = {
+        "rlp": RLP(),
+        "mse": MSE(),
+        "mae": MAE(),
+        "huber": Huber(),
+        "cross_entropy": CrossEntropy(),
+    }
     assert {name: as_objective(name) for name in names} == names
     assert (as_optimizer("adam"), as_optimizer("adamw")) == (Adam(), AdamW())
     assert as_optimizer(torch.optim.Adagrad) is torch.optim.Adagrad
@@ -280,7 +314,10 @@ def test_a_function_of_a_module_is_described_and_loads() -> None:
 
 def test_a_function_of_a_file_loads_and_a_changed_one_does_not(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    source = "def loss(pred, target):\n    return (pred - target).abs()\n\ndef other(pred, target):\n    return pred\n"
+    source = (
+        "def loss(pred, target):\n    return (pred - target).abs()\n\ndef other(pred, target):\n   "
+        " return pred\n"
+    )
     path.write_text(source)
     value = Pointwise(load_file(path).loss)
     text = json.dumps(value.to_json())
@@ -294,10 +331,16 @@ def test_a_function_of_a_file_loads_and_a_changed_one_does_not(tmp_path: Path) -
         __import__("linecache").checkcache()
         return from_json(json.loads(text))
 
-    assert again(source + "\n\nmore = 1\n").to_json() == value.to_json(), "only the function itself counts"
-    with pytest.raises(ValueError, match=r"loss in .*mine\.py must be as it was .* but its source has changed"):
+    assert again(source + "\n\nmore = 1\n").to_json() == value.to_json(), (
+        "only the function itself counts"
+    )
+    with pytest.raises(
+        ValueError, match=r"loss in .*mine\.py must be as it was .* but its source has changed"
+    ):
         again(source.replace("abs()", "square()"))
-    with pytest.raises(ValueError, match=r"loss must be a function in .*mine\.py, got none; put it back"):
+    with pytest.raises(
+        ValueError, match=r"loss must be a function in .*mine\.py, got none; put it back"
+    ):
         again("def other(pred, target):\n    return pred\n")
     path.unlink()
     for name in [name for name in sys.modules if name.startswith("rlploss_file_")]:
@@ -336,7 +379,8 @@ def test_lambdas_closures_and_objects_print_but_do_not_load(function: Any, shown
     described = json.loads(json.dumps(value.to_json()))
     assert described["function"]["where"] is None
     with pytest.raises(
-        ValueError, match="cannot be loaded: only functions at the top of a module or file can; name it"
+        ValueError,
+        match="cannot be loaded: only functions at the top of a module or file can; name it",
     ):
         from_json(described)
 
@@ -370,7 +414,10 @@ def test_an_object_loads_where_its_class_without_arguments_makes_the_same(tmp_pa
 def test_objects_of_other_settings_are_told_apart() -> None:
     for one, other in (
         (BatchLoss(RLPLoss(ridge=0.1)), BatchLoss(RLPLoss(ridge=0.2))),
-        (Pointwise(functools.partial(torch.sub, alpha=1)), Pointwise(functools.partial(torch.sub, alpha=2))),
+        (
+            Pointwise(functools.partial(torch.sub, alpha=1)),
+            Pointwise(functools.partial(torch.sub, alpha=2)),
+        ),
     ):
         assert one.to_json()["function"]["source"] != other.to_json()["function"]["source"]
         assert one.to_json()["function"]["source"] == one.to_json()["function"]["source"]
@@ -399,15 +446,19 @@ def table(n: int = 20, d: int = 3) -> tuple[Tensor, Tensor]:
 
 
 def job(**more: Any) -> Any:
-    settings: dict[str, Any] = {"objective": RLP(), "optimizer": Adam(), "budget": Epochs(2), **more}
-    own = {name: settings.pop(name) for name in ("problem",) if name in settings}
-    return make_job(RegressionNet(3), own.get("problem", Problem(*table(), seed=3)), **settings)
+    problem = more.pop("problem", Problem(*table(), seed=3))
+    return make_job(RegressionNet(3), problem, **more)
 
 
 def test_a_problem_is_data_first_and_all_else_by_name() -> None:
     X, y = table()
     problem = Problem(X, y, seed=4, objective=RLP(5), optimizer=Adam(0.1), budget=Steps(7))
-    assert (problem.X is X, problem.y is y, problem.seed, problem.validation) == (True, True, 4, None)
+    assert (problem.X is X, problem.y is y, problem.seed, problem.validation) == (
+        True,
+        True,
+        4,
+        None,
+    )
     with pytest.raises(TypeError, match="positional"):
         Problem(X, y, 4)
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -420,46 +471,54 @@ def test_a_problem_is_data_first_and_all_else_by_name() -> None:
 def test_a_job_has_every_default_filled_in() -> None:
     made = job()
     assert made.objective == RLP(10, 1000, subsets_per_step=1, intercept=True)
-    assert (made.optimizer, made.budget, made.seed, made.table.n_rows) == (Adam(), Epochs(2), 3, 20)
-    assert (made.steps_per_epoch, made.total_steps, made.objective.samples(3, 20)) == (1000, 2000, 30)
-    assert as_budget("evaluate_every", Epochs(1)).steps(made.steps_per_epoch) == 1000
-    pointwise = job(objective=MSE(8), budget=Epochs(2))
-    assert (pointwise.steps_per_epoch, pointwise.total_steps) == (3, 6)
-    assert [pointwise.objective.samples(step, 20) for step in range(7)] == [0, 8, 16, 20, 28, 36, 40]
-    many = job(n_processes=4)
-    assert many.objective.subsets_per_step == 4
+    assert (made.optimizer, made.seed, made.table.n_rows) == (Adam(), 3, 20)
+    assert (made.steps_per_epoch, made.objective.samples(3, 20)) == (1000, 30)
+    assert Epochs(2).steps(made.steps_per_epoch) == 2000
+    pointwise = job(objective=MSE(8))
+    assert pointwise.steps_per_epoch == 3
+    assert [pointwise.objective.samples(step, 20) for step in range(7)] == [
+        0,
+        8,
+        16,
+        20,
+        28,
+        36,
+        40,
+    ]
 
 
 def test_what_a_problem_sets_wins() -> None:
     problem = Problem(*table(), objective="mse", optimizer="adamw", budget=Steps(9), seed=8)
-    made = job(problem=problem)
-    assert (made.objective, made.optimizer, made.budget, made.seed) == (MSE(20), AdamW(), Steps(9), 8)
+    made = job(problem=problem, objective=RLP(), optimizer=Adam())
+    assert (made.objective, made.optimizer, made.seed) == (MSE(20), AdamW(), 8)
+    (history,) = fit_fleet(lambda seed: RegressionNet(3), [problem], budget=Steps(5))
+    assert history.settings["budget"] == Steps(9)
+    assert history.last("step") == 9
 
 
 def test_rates_of_schedules() -> None:
-    made = job(objective=MSE(8), budget=Steps(10), schedule="linear")
-    np.testing.assert_allclose(made.rate_factors(0, 10), 1 - np.arange(10) / 10)
-    made = job(objective=MSE(8), budget=Steps(10), schedule="cosine")
-    np.testing.assert_allclose(made.rate_factors(3, 6), 0.5 * (1 + np.cos(np.pi * np.arange(3, 6) / 10)))
-    made = job(objective=MSE(8), budget=Steps(10), schedule=lambda step, total: step / total)
-    np.testing.assert_allclose(made.rate_factors(3, 6), [0.3, 0.4, 0.5])
-    np.testing.assert_array_equal(job().rate_factors(3, 6), [1, 1, 1])
+    def factors(schedule: Any, first: int, last: int) -> Any:
+        return Supervision(Steps(10), schedule=schedule).rate_factors(first, last, 10)
 
-
-def halve(step: int, total: int) -> float:
-    return 0.5
+    np.testing.assert_allclose(factors("linear", 0, 10), 1 - np.arange(10) / 10)
+    np.testing.assert_allclose(
+        factors("cosine", 3, 6), 0.5 * (1 + np.cos(np.pi * np.arange(3, 6) / 10))
+    )
+    np.testing.assert_allclose(factors(lambda step, total: step / total, 3, 6), [0.3, 0.4, 0.5])
+    assert factors(None, 3, 6) is None
 
 
 def test_a_job_is_described_in_plain_data() -> None:
-    made = job(schedule=halve, optimizer=torch.optim.Adagrad, objective=Pointwise(absolute))
+    made = job(optimizer=torch.optim.Adagrad, objective=Pointwise(absolute))
     described = json.loads(json.dumps(made.describe()))
     assert described["objective"]["function"]["function"] == "absolute"
-    assert described["schedule"]["function"] == "halve"
     assert described["optimizer"]["function"] == "Adagrad"
-    assert described["budget"] == {"kind": "Epochs", "n": 2}
     assert described["model"].startswith("RegressionNet(fc1.weight [32, 3] torch.float32")
     X, y = table()
-    assert job(problem=Problem(X + 1, y)).describe()["data"] != job(problem=Problem(X, y)).describe()["data"]
+    assert (
+        job(problem=Problem(X + 1, y)).describe()["data"]
+        != job(problem=Problem(X, y)).describe()["data"]
+    )
 
 
 def test_validation_rows_that_are_the_same_objects_are_read_once() -> None:
@@ -472,22 +531,20 @@ def test_validation_rows_that_are_the_same_objects_are_read_once() -> None:
 
 
 def test_training_goes_on_with_the_optimisers_state() -> None:
-    """Twice 30 steps with the state handed over are 60 steps, for either engine: rows are all read in every step."""
-    from rlploss.training.fit import train
-    from rlploss.training.loop import Supervision
-
+    """Twice 30 steps with the state handed over are 60 steps, for either engine: rows are all read
+    in every step."""
     X, y = table(24)
     for engine in ("torch", "kernel"):
         for optimizer in (Adam(0.01), SGD(0.01, momentum=0.9)):
-            settings: dict[str, Any] = {"objective": MSE("all"), "optimizer": optimizer}
             whole = RegressionNet(3)
             parts = RegressionNet(3)
             parts.load_state_dict(whole.state_dict())
             fit(whole, X, y, MSE("all"), budget=Steps(60), optimizer=optimizer, engine=engine)
             state = None
             for _ in range(2):
-                made = make_job(parts, Problem(X, y), budget=Steps(30), engine_state=state, **settings)
-                (loop,) = train([made], Supervision(), engine=engine if state is None else "auto")
+                problem = Problem(X, y, objective=MSE("all"), optimizer=optimizer)
+                watch = Supervision(Steps(30), engine=engine if state is None else "auto")
+                (loop,) = train([(make_job(parts, problem, state=state), watch)])
                 assert loop.engine.name == engine
                 state = loop.engine.state_dict()
             for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
@@ -496,5 +553,10 @@ def test_training_goes_on_with_the_optimisers_state() -> None:
 
 def test_a_fleet_takes_a_generator_of_problems() -> None:
     X, y = table()
-    fleet = fit_fleet(lambda seed: RegressionNet(3), (Problem(X, y, seed=s) for s in range(3)), MSE(), budget=Steps(2))
+    fleet = fit_fleet(
+        lambda seed: RegressionNet(3),
+        (Problem(X, y, seed=s) for s in range(3)),
+        MSE(),
+        budget=Steps(2),
+    )
     assert [h.settings["seed"] for h in fleet] == [0, 1, 2]

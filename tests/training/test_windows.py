@@ -5,24 +5,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from rlploss import (
-    MSE,
-    RLP,
-    Adam,
-    BatchLoss,
-    CrossEntropy,
-    Epochs,
-    Huber,
-    Pointwise,
-    RegressionNet,
-    RLPLoss,
-    Steps,
-    fit,
-    seeded,
-)
+from rlploss import MSE, RLP, Adam, Epochs, RegressionNet, Steps, fit, seeded
 from rlploss.loss.planes import same_moments
 from rlploss.training import feed
 
@@ -38,27 +22,10 @@ def data():
 
 def trained(X, y, objective="rlp", **settings):
     model = seeded(lambda: RegressionNet(D), 0).double()
-    history = fit(model, X, y, objective, seed=3, **{"budget": Epochs(3), "optimizer": Adam(1e-2), **settings})
+    history = fit(
+        model, X, y, objective, seed=3, **{"budget": Epochs(3), "optimizer": Adam(1e-2), **settings}
+    )
     return torch.cat([p.detach().flatten() for p in model.parameters()]), history
-
-
-class Items(Dataset):
-    """A dataset of (input, target), one by one; counts what is read."""
-
-    def __init__(self, X, y):
-        self.X, self.y, self.reads = X, y, 0
-
-    def __len__(self):
-        return len(self.X)
-
-    def __getitem__(self, i):
-        self.reads += 1
-        return (self.X[i], self.y[i]) if self.y is not None else self.X[i]
-
-
-class Batches(Items):
-    def __getitems__(self, index):
-        return [self[i] for i in index]
 
 
 CASES = {
@@ -96,7 +63,8 @@ def test_blocks_give_what_a_whole_plan_gives(data, monkeypatch, name, block, eng
 
 @pytest.mark.parametrize("n_features", [25, 60], ids=["complement", "mse"])
 def test_planes_of_wide_subsets_are_fitted_once(monkeypatch, n_features):
-    """Images have more columns than half of a subset's rows: the smaller side of their planes fits, and is kept."""
+    """Images have more columns than half of a subset's rows: the smaller side of their planes fits,
+    and is kept."""
     made = []
 
     class Counted(feed.ProjectionBank):
@@ -105,7 +73,9 @@ def test_planes_of_wide_subsets_are_fitted_once(monkeypatch, n_features):
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr(feed, "ProjectionBank", Counted)
-    monkeypatch.setattr(feed, "HELD_BYTES", 40 * 30 * (15 + 1) * 4)  # 40 subsets of 30 rows, half of these and the ones
+    monkeypatch.setattr(
+        feed, "HELD_BYTES", 40 * 30 * (15 + 1) * 4
+    )  # 40 subsets of 30 rows, half of these and the ones
     X = torch.randn(80, n_features, generator=torch.Generator().manual_seed(1))
     with pytest.warns() if n_features > 30 else nullcontext():
         fit(RegressionNet(n_features), X, X[:, 0], RLP(30, 40), budget=Epochs(3), engine="torch")
@@ -113,9 +83,13 @@ def test_planes_of_wide_subsets_are_fitted_once(monkeypatch, n_features):
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-@pytest.mark.parametrize("objective", [MSE(7), MSE(7, mixup=0.3), MSE("all"), MSE("all", mixup=0.3)])
+@pytest.mark.parametrize(
+    "objective", [MSE(7), MSE(7, mixup=0.3), MSE("all"), MSE("all", mixup=0.3)]
+)
 @pytest.mark.parametrize("rows", [1, 150, 10**6])
-def test_batches_do_not_depend_on_how_many_epochs_are_drawn_at_once(data, monkeypatch, objective, rows, engine):
+def test_batches_do_not_depend_on_how_many_epochs_are_drawn_at_once(
+    data, monkeypatch, objective, rows, engine
+):
     one, first = trained(*data, objective, engine=engine, budget=Steps(41))
     monkeypatch.setattr(feed, "BLOCK_ROWS", rows)
     other, second = trained(*data, objective, engine=engine, budget=Steps(41))
@@ -124,7 +98,9 @@ def test_batches_do_not_depend_on_how_many_epochs_are_drawn_at_once(data, monkey
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-@pytest.mark.parametrize("settings", [{"probe": "subset"}, {"probe": "draw"}, {"probe": "expected"}, {"ridge": 0.3}])
+@pytest.mark.parametrize(
+    "settings", [{"probe": "subset"}, {"probe": "draw"}, {"probe": "expected"}, {"ridge": 0.3}]
+)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_weights_and_mixup_in_blocks(data, monkeypatch, settings, mixed, engine):
     objective = RLP(12, 20, mixup=0.25 if mixed else None, **settings)
@@ -134,72 +110,6 @@ def test_weights_and_mixup_in_blocks(data, monkeypatch, settings, mixed, engine)
     monkeypatch.setattr(feed, "BLOCK_BYTES", 3000)
     other, _ = trained(*data, objective, sample_weight=weight, engine=engine)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
-
-
-def absolute(pred, target):
-    return (pred - target).abs()
-
-
-@pytest.mark.parametrize("kind", [Items, Batches])
-@pytest.mark.parametrize(
-    "objective",
-    [
-        RLP(10, 20),
-        RLP(10, 20, plan="each-epoch"),
-        RLP(10, 20, probe="expected"),
-        MSE(7),
-        Huber(7),
-        MSE(7, mixup=0.25),
-        MSE("all"),
-        RLP(10, 20, mixup=0.25),
-        Pointwise(absolute, 7),
-        BatchLoss(RLPLoss(intercept=True), 12),
-    ],
-    ids=repr,
-)
-def test_a_dataset_trains_as_its_tensors_do(data, kind, objective):
-    one, _ = trained(*data, objective, engine="torch")
-    other, history = trained(kind(*data), None, objective)
-    torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
-    assert history.settings["engine_reason"] == "rows are read from a Dataset"
-
-
-def test_a_dataset_of_classes_and_one_for_reconstruction(data):
-    X, _ = data
-    labels = (X[:, 0] > 0).long()
-    ends = []
-    for rows in ((X, labels), (Items(X, labels), None), (TensorDataset(X, labels), None)):
-        model = seeded(lambda: nn.Linear(D, 2), 0).double()
-        fit(model, *rows, CrossEntropy(), budget=Epochs(2), engine="torch")
-        ends.append(model.weight.detach())
-    torch.testing.assert_close(ends[1], ends[0])
-    torch.testing.assert_close(ends[2], ends[0])
-    ends = []
-    for rows in ((X, None), (Items(X, None), None)):
-        model = seeded(lambda: nn.Linear(D, D), 0).double()
-        fit(model, *rows, MSE(), budget=Epochs(2), engine="torch")
-        ends.append(model.weight.detach())
-    torch.testing.assert_close(ends[1], ends[0])
-
-
-def test_numbers_of_a_dataset_keep_their_precision(data):
-    """Python's own numbers are of double precision, which torch alone would make single."""
-    X, y = data
-    one, _ = trained(X, y, MSE(), engine="torch")
-    other, _ = trained(Items(X.tolist(), y.tolist()), None, MSE())
-    torch.testing.assert_close(other, one, rtol=1e-12, atol=1e-13)
-
-
-def test_only_rows_of_the_plan_are_read(data):
-    rows = Items(*data)
-    trained(rows, None, RLP(5, 2, intercept=False), budget=Epochs(1))
-    assert rows.reads == 2 + 10  # two to see what they are like
-
-
-def test_a_validation_dataset_is_measured(data):
-    _, one = trained(*data, budget=Steps(5), validation=data)
-    _, other = trained(*data, budget=Steps(5), validation=(Items(*data), None))
-    assert one.columns["mse"] == other.columns["mse"]
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
@@ -225,37 +135,3 @@ def test_points_with_the_moments_of_many_rows():
     assert points.shape == (8, 4)
     torch.testing.assert_close(points.mean(0), x.mean(0), rtol=1e-12, atol=0)
     torch.testing.assert_close(points.mT @ points / 8, x.mT @ x / 500, rtol=1e-12, atol=1e-14)
-
-
-def test_refusals(data):
-    X, y = data
-
-    class Endless(IterableDataset):
-        def __iter__(self):
-            return iter(())
-
-    with pytest.raises(ValueError, match="y must be None beside a Dataset"):
-        trained(Items(X, y), y)
-    with pytest.raises(TypeError, match="needs a length"):
-        trained(Endless(), None)
-    with pytest.raises(ValueError, match="got an empty Items"):
-        trained(Items(X[:0], y[:0]), None)
-    with pytest.raises(ValueError, match="sample_weight needs rows in memory"):
-        trained(Items(X, y), None, sample_weight=torch.ones(N))
-    with pytest.raises(TypeError, match=r"items must be \(input, target\), got 3 parts"):
-        trained(_Threes(X, y), None)
-    with pytest.raises(ValueError, match="needs all rows in one process and in memory"):
-        trained(Items(X, y), None, RLP(10, 5, probe="expected", draw_from="outside"))
-    with pytest.raises(ValueError, match="float32_cutoff=True needs all rows in one process and in memory"):
-        trained(Items(X, y), None, RLP.released(10, 5, float32_cutoff=True))
-    broken = X.clone()
-    broken[7, 1] = float("nan")
-    with pytest.raises(ValueError, match="the dataset's X must be finite"):
-        trained(Items(broken, y), None, "mse")
-    with pytest.raises(ValueError, match='engine="kernel" is not possible here: rows are read from a Dataset'):
-        trained(Items(X, y), None, engine="kernel")
-
-
-class _Threes(Items):
-    def __getitem__(self, i):
-        return self.X[i], self.y[i], 0

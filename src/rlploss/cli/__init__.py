@@ -1,6 +1,8 @@
-"""The command `rlploss`: puts the groups of commands together, and turns errors into one sentence and a code.
+"""The command `rlploss`: puts the groups of commands together, and turns errors into one sentence
+and a code.
 
-Exit codes: 0 done, 1 the work failed or found something wrong, 2 bad input, 130 stopped with Ctrl-C.
+Exit codes: 0 done, 1 the work failed or found something wrong, 2 bad input, 130 stopped with
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import contextlib
 import io
 import os
 import shlex
+import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,19 +25,30 @@ if TYPE_CHECKING:
     import typer
 
 STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
-RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])  # the same command goes on where it was stopped
+RESUMING = (
+    ["reproduce"],
+    ["compare"],
+    ["survey"],
+    ["data", "get"],
+)  # the same command goes on where it was stopped
 PARAMETERS = {"n_splits": "splits", "random_state": "seed"}  # that are options under another name
 
 DIABETES = "examples/diabetes.csv --target progression"
 EXAMPLES = {  # of every command, shown by its --help
     "": (f"compare {DIABETES}", "reproduce table1", "data list"),
-    "reproduce": ("table1 fig-curves --datasets wine,linear", "table1 --loss mylosses.py:log_cosh", "--list"),
+    "reproduce": ("table1 fig-curves --datasets wine,linear", "--list"),
     "report": ("rlploss-results",),
     "compare": (DIABETES, f"{DIABETES} --quick --loss mylosses.py:log_cosh"),
-    "predict": ("diabetes-progression examples/diabetes.csv", "diabetes-progression new.csv --out predictions.csv"),
+    "predict": (
+        "diabetes-progression examples/diabetes.csv",
+        "diabetes-progression new.csv --out predictions.csv",
+    ),
     "inspect": (DIABETES,),
-    "survey": ("--quick --half development", "--tables quake,laser --loss mylosses.py:log_cosh", "--list"),
-    "bench": ("--steps 500", "--json"),
+    "survey": (
+        "--quick --half development",
+        "--tables quake,laser --loss mylosses.py:log_cosh",
+        "--list",
+    ),
     "data": ("list", "get wine california", "verify"),
     "data list": ("",),
     "data get": ("wine california", "all"),
@@ -43,28 +58,35 @@ EXAMPLES = {  # of every command, shown by its --help
 
 def examples(command: str) -> str:
     """The epilog of a command's help."""
-    lines = [" ".join(f"rlploss {command} {words}".split()) for words in EXAMPLES[command]]
-    return "\n\n".join(["For example:", *lines])
+    lines = (f"rlploss {command} {words}".split() for words in EXAMPLES[command])
+    return "\n\n".join(["For example:", *map(" ".join, lines)])
 
 
 def make_app() -> typer.Typer:
     """Return the command with its groups of commands."""
     import typer
 
-    from rlploss.cli import bench, compare, data, predict, reproduce, shell, survey
+    from rlploss.cli import compare, data, predict, reproduce, shell, survey
 
     app = typer.Typer(
         cls=shell.Group,
         epilog=examples(""),
-        help="The Random Linear Projections (RLP) loss: does it help on your table, does its paper hold?",
+        help=(
+            "The Random Linear Projections (RLP) loss: does it help on your table, does its paper"
+            " hold?"
+        ),
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
-    group = typer.Typer(cls=shell.Group, epilog=examples("data"), help=data.HELP, no_args_is_help=True)
+    group = typer.Typer(
+        cls=shell.Group, epilog=examples("data"), help=data.HELP, no_args_is_help=True
+    )
     app.add_typer(group, name="data")
-    compared = (compare.compare, predict.predict, compare.inspect)
-    for command in (reproduce.reproduce, reproduce.report, *compared, survey.survey, bench.bench):
+    for command in (
+        *(reproduce.reproduce, reproduce.report, compare.compare),
+        *(predict.predict, compare.inspect, survey.survey),
+    ):
         app.command(cls=shell.Command, epilog=examples(command.__name__))(command)
     for name, one in (("list", data.list_), ("get", data.get), ("verify", data.verify)):
         group.command(name, cls=shell.Command, epilog=examples(f"data {name}"))(one)
@@ -100,21 +122,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # what typer's own have: unknown option, missing argument
+        if not hasattr(
+            error, "format_message"
+        ):  # what typer's own have: unknown option, missing argument
             raise
         text = sentence(error.format_message())
-        return _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2  # empty: help was shown
+        return (
+            _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2
+        )  # empty: help was shown
     if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
         return _stopped(words)
     return code if isinstance(code, int) else 0
 
 
 def _with_option(message: str, words: list[str]) -> str:
-    """A message that begins with the name of a parameter, with the option that was given for it instead."""
-    name = message.partition(" ")[0]
+    """A message that begins with the name of a parameter, with the option that was given for it
+    instead.
+    """
+    name, space, rest = message.partition(" ")
     option = f"--{PARAMETERS.get(name, name).replace('_', '-')}"
-    given = any(word.partition("=")[0] == option for word in words)
-    return option + message.removeprefix(name) if given else message
+    given = {word.partition("=")[0] for word in words}
+    return option + space + rest if option in given else message
 
 
 def _fail(message: str, code: int) -> int:
@@ -131,7 +159,7 @@ def _no_file(error: OSError) -> int:
     if isinstance(error, CacheError):
         return _fail(sentence(str(error)), 2)
     _forget_output()  # it may be the output that cannot be written
-    where = f"cannot use {error.filename}" if error.filename else "cannot go on"
+    where = f"cannot use {error.filename}" if error.filename else "cannot write what is shown"
     remedy = "check that it is there, that you may write there, and that the disk has room"
     return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
 
@@ -144,7 +172,9 @@ def _stopped(words: list[str], stored: str = "") -> int:
 
 
 def _forget_output() -> None:
-    """What waits to be written to stdout can go nowhere: let it not be tried again when Python ends."""
+    """What waits to be written to stdout can go nowhere: let it not be tried again when Python
+    ends.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -152,9 +182,12 @@ def _forget_output() -> None:
 def main() -> None:
     """Entry point of the command."""
     for stream in (sys.stdout, sys.stderr):
-        # A column name that the terminal's encoding does not have is shown with escapes, and nothing fails for it.
+        # A column name that the terminal's encoding does not have is shown with escapes, and
+        # nothing fails for it.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's: what is no number is shown as a gap
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {sentence(str(message))}\n"
     try:
         code = run()
     except MissingExtra as error:
@@ -162,7 +195,12 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("RLPLOSS_TRACEBACK"):
             raise
-        what = sentence(f"{type(error).__name__}: {error}", 300)
-        remedy = "report it with what RLPLOSS_TRACEBACK=1 shows"
-        code = _fail(f"a mistake in rlploss itself ({what}); {remedy}", 1)
+        code = _fail(
+            f"a mistake in rlploss itself ({sentence(f'{type(error).__name__}: {error}', 300)});"
+            " report it with what RLPLOSS_TRACEBACK=1 shows",
+            1,
+        )
+    # Python takes a moment to end, in which it would swallow Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(STOPPED))
     sys.exit(code)

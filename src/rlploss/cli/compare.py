@@ -1,4 +1,6 @@
-"""`rlploss compare` and `rlploss inspect`: arguments in, one comparison or one look at a table out."""
+"""`rlploss compare` and `rlploss inspect`: arguments in, one comparison or one look at a table
+out.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.shell import among, choice
+from rlploss.cli.shell import choice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,43 +25,46 @@ if TYPE_CHECKING:
     from rlploss.compare.design import Design
 
 ARMS = (
-    "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp, rlp+l2, rlp+mixup, "
-    "rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy, cross_entropy+l2, cross_entropy+mixup, "
-    "mse, mse+l2, rlp, rlp+l2, rlp+mixup"
+    "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp,"
+    " rlp+l2, rlp+mixup, rlp-cv; classification: prior, logistic, boosting, trees, cross_entropy,"
+    " cross_entropy+l2, cross_entropy+mixup, mse, mse+l2, rlp, rlp+l2, rlp+mixup"
 )
 ARM_NAMES = dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS))  # each once
 
 TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
-TaskOption = Annotated[str, choice("auto, regression or classification.", ("auto", "regression", "classification"))]
+TaskOption = Annotated[
+    str, choice("auto, regression or classification.", ("auto", "regression", "classification"))
+]
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")]
 Time = Annotated[str | None, typer.Option(help="A column: train on the past, test on the future.")]
-Group = Annotated[str | None, typer.Option(help="A column: rows that share its value stay together.")]
+Group = Annotated[
+    str | None, typer.Option(help="A column: rows that share its value stay together.")
+]
 TELLS = "the table tells"
-Decimal = Annotated[str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default=TELLS)]
-BETWEEN = "What stands between thousands: , . ' space or none"
-Thousands = Annotated[str | None, typer.Option(help=BETWEEN, show_default=TELLS)]
+Decimal = Annotated[
+    str | None, typer.Option(help="The decimal sign of numbers, . or ,", show_default=TELLS)
+]
+Thousands = Annotated[
+    str | None,
+    typer.Option(help="What stands between thousands: , . ' space or none", show_default=TELLS),
+]
 ENCODINGS = ("utf-8", "utf-16", "latin-1", "cp1252")
 Encoding = Annotated[str, choice("The encoding of a text file, e.g. latin-1.", ENCODINGS)]
 
 
-def _track(context: typer.Context, track: str | None) -> str | None:
-    """Track until the command ends."""
-    if track is not None:
-        from rlploss.lab.run import tracking  # here, because it imports torch
-
-        context.with_resource(tracking(track))
-    return track
-
-
-OwnLosses = Annotated[list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")]
-WHO = "Who trains: inline (this process), local (one process per core), local:N, or a cluster, dask:tcp://HOST:PORT"
+OwnLosses = Annotated[
+    list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")
+]
+WHO = (
+    "Who trains: inline (this process), local (one process per core), local:N, or a cluster,"
+    " dask:tcp://HOST:PORT"
+)
 TEAMS = ("inline", "local", "dask:tcp://")
 Team = Annotated[str, choice(f"{WHO}.", TEAMS)]
-TeamOrAuto = Annotated[str, choice(f"{WHO}; auto decides by how much there is to do.", ("auto", *TEAMS))]
-TRACKERS = among(("mlflow:", "tensorboard:"))
-TOLD = "Write curves to mlflow:URI or tensorboard:DIR too."
-Track = Annotated[str | None, typer.Option(callback=_track, help=TOLD, metavar="WHERE", autocompletion=TRACKERS)]
+TeamOrAuto = Annotated[
+    str, choice(f"{WHO}; auto decides by how much there is to do.", ("auto", *TEAMS))
+]
 
 
 def compare(
@@ -68,77 +72,98 @@ def compare(
     target: Target,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output directory; the same one resumes.", show_default="named after table and target"),
+        typer.Option(
+            help="Output directory; the same one resumes.",
+            show_default="named after table and target",
+        ),
     ] = None,
     task: TaskOption = "auto",
-    arms: Annotated[str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)] = None,
+    arms: Annotated[
+        str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)
+    ] = None,
     loss: OwnLosses = None,
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The contenders that matter most, on 5 splits.")] = False,
-    time_limit: Annotated[float | None, typer.Option(help="Train for so many seconds at most.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The contenders that matter most, on 5 splits.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Train for so many seconds at most.")
+    ] = None,
     splits: Annotated[
-        int | None, typer.Option(help="Splits into training and test rows.", show_default="10; 5 with --quick")
+        int | None,
+        typer.Option(help="Splits into training and test rows.", show_default="10; 5 with --quick"),
     ] = None,
     steps: Annotated[int, typer.Option(help="The most optimiser steps of a network.")] = 4000,
-    max_rows: Annotated[int, typer.Option(help="The most rows; larger tables are sampled.")] = 10_000,
+    max_rows: Annotated[
+        int, typer.Option(help="The most rows; larger tables are sampled.")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="The seed of the first split.")] = 0,
     workers: TeamOrAuto = "auto",
     decimal: Decimal = None,
     thousands: Thousands = None,
-    track: Track = None,
     encoding: Encoding = "utf-8",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print the three lines of the answer, and nothing else.")
     ] = False,
 ) -> None:
-    """Say what to use on a table of your own, and whether RLP helps. Keep the model that does best."""
-    from rlploss.lab.workers import LocalProcesses, Process, cores
+    """Say what to use on a table of your own, and whether RLP helps. Keep the model that does
+    best.
+    """
+    from rich.console import Console
 
-    # Much of a small network's time is Python's, which has one core for each process: the second imports meanwhile.
-    alone = workers != "auto" or cores() < 2 or "torch" in sys.modules
-    with closing(LocalProcesses(2, here=True, team=[] if alone else [Process("rlploss.compare.train")])) as pair:
-        from rich.console import Console
+    from rlploss.compare import comparison, report
+    from rlploss.lab.report import show
+    from rlploss.lab.run import check_there
 
-        from rlploss.compare import comparison, report
-        from rlploss.lab.report import show
-
-        shown = Console()
-        progress = Console(stderr=True, quiet=quiet or as_json)
-        losses = _own_values(loss)
-        written = {"decimal": decimal, "thousands": thousands}
-        design = _read(table, target, task, drop, encoding, time=time, group=group, **written)
-        place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
-        _check_place(place, design, table.name)
-        found = comparison.compare(
-            design,
-            arms=_names(arms),
-            losses=losses,
-            n_splits=splits,
-            steps=steps,
-            max_rows=max_rows,
-            quick=quick,
-            time_limit=time_limit,
-            random_state=seed,
-            workers=pair if workers == "auto" else workers,
-            out=place,
-            progress=progress,
-            on_start=lambda: _tell_table(progress, table, design, [c for c in design.columns if c.remark]),
-        )
+    shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
+    written = {"decimal": decimal, "thousands": thousands}
+    design = _read(table, target, task, drop, encoding, time=time, group=group, **written)
+    place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
+    _check_place(place, design, table.name)
+    found = comparison.compare(
+        design,
+        arms=_names(arms),
+        losses=_own_values(loss),
+        n_splits=splits,
+        steps=steps,
+        max_rows=max_rows,
+        quick=quick,
+        time_limit=time_limit,
+        random_state=seed,
+        workers=workers,
+        out=place,
+        progress=progress,
+        on_start=lambda: _tell_table(
+            progress, table, design, [c for c in design.columns if c.remark]
+        ),
+    )
     command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
     found = replace(found, source=table.name, command=command)
     page = found.write(place)  # before anything is printed: the reader may go away
-    say(shown, json.dumps(report.as_json(found), ensure_ascii=False) if as_json else found.summary())
+    check_there(place)
+    say(
+        shown, json.dumps(report.as_json(found), ensure_ascii=False) if as_json else found.summary()
+    )
     if as_json or quiet:
         return
     for text in (*found.notes, *report.late_said(found)):
         say(shown, text)
     fewer = any(len(found.cells[one.name].networks) < len(found.seeds) for one in found.contenders)
-    say(shown, f"\nTest rows, {len(found.seeds)} splits{', or as many as in brackets' if fewer else ''}\n")
+    say(
+        shown,
+        f"\nTest rows, {len(found.seeds)} splits{', or as many as in brackets' if fewer else ''}\n",
+    )
     show(shown, report.result_table(found, short=True))
-    say(shown, f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))} NEW.csv uses it")
+    say(
+        shown,
+        f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))}"
+        " NEW.csv uses it",
+    )
 
 
 def inspect(
@@ -152,22 +177,39 @@ def inspect(
     thousands: Thousands = None,
     encoding: Encoding = "utf-8",
 ) -> None:
-    """Say what each column would become, and which subset sizes RLP would try. Nothing is trained."""
+    """Say what each column would become, and which subset sizes RLP would try. Nothing is
+    trained.
+    """
     from rich.console import Console
 
     from rlploss.compare.comparison import dial_said
     from rlploss.compare.train import Trainer
 
     console = Console()
-    design = _read(table, target, task, drop, encoding, time=time, group=group, decimal=decimal, thousands=thousands)
+    design = _read(
+        table,
+        target,
+        task,
+        drop,
+        encoding,
+        time=time,
+        group=group,
+        decimal=decimal,
+        thousands=thousands,
+    )
     _tell_table(console, table, design, design.columns)
     if design.target.classes:
-        counts = (f"{label} ({int((design.target.y == i).sum()):,})" for i, label in enumerate(design.target.classes))
+        counts = (
+            f"{label} ({int((design.target.y == i).sum()):,})"
+            for i, label in enumerate(design.target.classes)
+        )
         say(console, f"Classes: {', '.join(counts)}.")
     say(console, dial_said(Trainer.of(design)))
 
 
-def _read(table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None) -> Design:
+def _read(
+    table: Path, target: str, task: str, drop: str | None, encoding: str, **options: str | None
+) -> Design:
     from rlploss.compare.design import make_design
     from rlploss.compare.read import read_table
 
@@ -180,13 +222,25 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     from rlploss.compare.report import columns_table
     from rlploss.lab.report import show
 
-    gone = f", {design.n_dropped:,} of them without a target and left out" if design.n_dropped else ""
-    target = f"target {design.target.name!r}: {design.target.said}."
-    say(console, f"{table.name}: {design.n_rows:,} rows{gone}; {target} {design.said}".rstrip())
+    gone = f", {design.n_dropped:,} of them without a target and left out"
+    say(
+        console,
+        f"{table.name}: {design.n_rows:,} rows{gone * bool(design.n_dropped)}; target"
+        f" {design.target.name!r}: {design.target.said}. {design.said}".rstrip(),
+    )
     if columns:
         show(console, columns_table(columns))
-    if plain := len([column for column in design.columns if column.names and column not in columns]):
-        say(console, "1 column taken as it stands." if plain == 1 else f"{plain} columns taken as they stand.")
+    if plain := len(
+        [column for column in design.columns if column.names and column not in columns]
+    ):
+        say(
+            console,
+            (
+                "1 column taken as it stands."
+                if plain == 1
+                else f"{plain} columns taken as they stand."
+            ),
+        )
     for text in design.warnings:
         say(console, f"Warning: {text}.")
 
@@ -199,18 +253,22 @@ def _check_place(place: Path, design: Design, source: str) -> None:
         before = json.loads((place / "comparison.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    names = {column["name"] for column in before.get("columns", ())}
-    other = [before.get("source", source), before.get("target"), names]
+    other = [
+        *(before.get("source", source), before.get("target")),
+        {column["name"] for column in before.get("columns", ())},
+    ]
     if other != [source, design.target.name, {column.name for column in design.columns}]:
-        what = f"{other[0]} with the target {other[1]!r}"
-        raise TableError(f"{place} holds the report of another table, {what}; choose another directory with --out")
+        raise TableError(
+            f"{place} holds the report of another table, {other[0]} with the target {other[1]!r};"
+            " choose another directory with --out"
+        )
 
 
 def _own_values(texts: list[str] | None) -> dict[str, Any]:
     """Return the losses of FILE.py:NAME by their names; a class is called without arguments."""
     from rlploss._values import load_file
+    from rlploss.lab.executors import reason
     from rlploss.lab.study import as_loss
-    from rlploss.lab.workers import reason
 
     found: dict[str, Any] = {}
     for text in texts or ():
@@ -223,20 +281,25 @@ def _own_values(texts: list[str] | None) -> dict[str, Any]:
                 raise LookupError(f"there is no {name!r} in it")
             found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
         except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
-            wrong = f"--loss {text} cannot be used ({reason(error)})"
-            raise ValueError(f"{wrong}; correct the file or name another") from error
+            raise ValueError(
+                f"--loss {text} cannot be used ({reason(error)}); correct the file or name another"
+            ) from error
     return found
 
 
 def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the name and the JSON of each, for processes that load it again; no name may be taken."""
+    """Return the name and the JSON of each, for processes that load it again; no name may be
+    taken.
+    """
     from rlploss.lab.study import loss_json
 
     return tuple((name, loss_json(name, loss, taken)) for name, loss in _own_values(texts).items())
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    found = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    found = (
+        None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    )
     if found == ():
         raise ValueError(f"give names separated by commas, got {text!r}")
     return found

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from rlploss.datasets.registry import Entry
 
 WIDTH = 80  # columns of a terminal
-NAMES = among(listed("catalog.toml", "all"))
+NAMES = among(listed(["catalog.toml"], "all"))
 HELP = "The paper's datasets: list, fetch and verify them."
 
 
 def list_() -> None:
-    """Show every dataset: rows, features, task, size, whether it is in the cache, where it comes from."""
+    """Show every dataset: rows, features, task, size, whether it is in the cache, where it comes
+    from.
+    """
     from rlploss.datasets import cache_dir, is_cached
     from rlploss.datasets.registry import ENTRIES
 
@@ -27,36 +29,40 @@ def list_() -> None:
     for item in ENTRIES.values():
         size = _megabytes(item) if item.files else "-"
         cached = "not needed" if not item.files else "yes" if is_cached(item.name) else "no"
-        print(f"{item.name:16}  {item.n_rows:5}  {item.n_features:8}  {item.task:14}  {size:>8}  {cached}")
         also = "".join(f"; also for {task}" for task in item.tasks[1:])
-        print(textwrap.fill(item.source + also, WIDTH, initial_indent="    ", subsequent_indent="    "))
+        print(
+            f"{item.name:16}  {item.n_rows:5}  {item.n_features:8}  {item.task:14}  {size:>8} "
+            f" {cached}",
+            textwrap.indent(textwrap.fill(item.source + also, WIDTH - 4), "    "),
+            sep="\n",
+        )
     print(f"\nCache: {cache_dir()}")
 
 
 def get(
-    wanted: Annotated[list[str], typer.Argument(metavar="NAME", help='Names, or "all".', autocompletion=NAMES)],
+    wanted: Annotated[
+        list[str], typer.Argument(metavar="NAME", help='Names, or "all".', autocompletion=NAMES)
+    ],
 ) -> None:
     """Fetch datasets into the cache and verify them. What is there already is verified only."""
     from rlploss.datasets import DatasetUnavailable, registry
 
-    failed: list[str] = []
+    failed = []
     for item in _chosen(wanted):
-        if not item.files:
-            print(f"{item.name}: needs no files")
-            continue
+        said = f"verified, {_megabytes(item)}, in {registry.cache_path(item)}"
         try:
             registry.fetch(item.name)
+            print(f"{item.name}: {said if item.files else 'needs no files'}", flush=True)
         except DatasetUnavailable as error:
             failed.append(str(error))
-            continue
-        print(f"{item.name}: verified, {_megabytes(item)}, in {registry.cache_path(item)}", flush=True)
     if failed:
         raise DatasetUnavailable("\n".join(failed))
 
 
 def verify(
     wanted: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names; all if none is given.", autocompletion=NAMES)
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Names; all if none is given.", autocompletion=NAMES),
     ] = None,
 ) -> None:
     """Check the hash of every file in the cache.
@@ -66,10 +72,9 @@ def verify(
     from rlploss.datasets import registry
     from rlploss.datasets.sources import ABSENT, OK
 
-    # A dict: datasets that share files are hashed once.
-    items = {item.directory: item for item in _chosen(wanted or ["all"])}
     wrong = False
-    for item in items.values():
+    # A dict: datasets that share files are hashed once.
+    for item in {item.directory: item for item in _chosen(wanted or ["all"])}.values():
         for path, state in registry.cached_files(item):
             print(f"{path}: {state}")
             wrong |= state != OK and (state != ABSENT or bool(wanted))

@@ -12,9 +12,15 @@ from rlploss.cli.compare import Encoding
 
 
 def predict(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that `rlploss compare` wrote.")],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")],
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")] = None,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory that `rlploss compare` wrote.")
+    ],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")
+    ] = None,
     encoding: Encoding = "utf-8",
 ) -> None:
     """Predict the target of new rows with the model that `rlploss compare` kept.
@@ -28,8 +34,8 @@ def predict(
     from rlploss.compare.read import read_table
     from rlploss.lab.text import csv_text
 
-    model, frame = load(directory), read_table(table, encoding=encoding)
     told = Console(stderr=True)
+    model, frame = load(directory), read_table(table, encoding=encoding)
     for lacking in model[0].func.told(frame):
         say(told, f"Warning: in {table.name} {lacking}.")
     header, columns = ["prediction"], [model.predict(frame).tolist()]
@@ -39,6 +45,6 @@ def predict(
     text = csv_text(header, list(zip(*columns, strict=True)))
     if out is None:
         print(text, end="")
-        return
-    write_text(out, text)
-    say(told, f"{len(frame):,} predictions in {out}.")
+    else:
+        write_text(out, text)
+        say(told, f"{len(frame):,} predictions in {out}.")

@@ -3,48 +3,61 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlploss._progress import say
-from rlploss.cli.compare import Team, Track, _names, _own_losses
+from rlploss.cli.compare import Team, _names
 from rlploss.cli.shell import among, choice
 from rlploss.paper.published import DATASETS, REPORT
 
-DEFAULT_OUT = Path("rlploss-results")
-NAMED, NAMES = 'Tables and figures, or "all"; see --list.', among([*(row["name"] for row in REPORT["section"]), "all"])
+NAMED, NAMES = (
+    'Tables and figures, or "all"; see --list.',
+    among([*(row["name"] for row in REPORT["section"]), "all"]),
+)
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=NAMED, autocompletion=NAMES)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help=NAMED, autocompletion=NAMES)
+    ] = None,
     scale: Annotated[
         str, choice("smoke (seconds), quick (minutes) or paper (full epochs).", REPORT["scale"])
     ] = "quick",
     budget: Annotated[
-        str, choice("What is equal for all arms: epochs, steps, or both in turn.", ("epochs", "steps", "both"))
+        str,
+        choice(
+            "What is equal for all arms: epochs, steps, or both in turn.",
+            ("epochs", "steps", "both"),
+        ),
     ] = "both",
-    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = DEFAULT_OUT,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, instead of the scale's own.")] = None,
-    datasets: Annotated[str | None, choice("Only these datasets, e.g. wine,linear.", (*DATASETS, "moons"))] = None,
-    arms: Annotated[str | None, choice("Only these arms (losses), e.g. mse,rlp.", REPORT["arms"])] = None,
-    loss: Annotated[
-        list[str] | None, typer.Option(help="With table1 alone: a loss of your own, FILE.py:NAME; may be repeated.")
+    out: Annotated[Path, typer.Option(help="Output directory; the same one resumes.")] = Path(
+        "rlploss-results"
+    ),
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds, instead of the scale's own.")
+    ] = None,
+    datasets: Annotated[
+        str | None, choice("Only these datasets, e.g. wine,linear.", (*DATASETS, "moons"))
+    ] = None,
+    arms: Annotated[
+        str | None, choice("Only these arms (losses), e.g. mse,rlp.", REPORT["arms"])
     ] = None,
     workers: Team = "local",
-    track: Track = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show every name with its cost, and stop.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show every name with its cost, and stop.")
+    ] = False,
 ) -> None:
     """Reproduce tables and figures of the paper. At scale paper, give a verdict on every claim."""
     from rich.console import Console
 
-    from rlploss.lab.workers import parse_workers
+    from rlploss.lab.executors import parse_workers
     from rlploss.paper import reproduce as work
     from rlploss.paper.request import Request
-    from rlploss.paper.studies import ARMS
 
     console, team = Console(), parse_workers(workers)
-    request = Request(scale, budget, seeds, _names(datasets), _names(arms), _own_losses(loss, ARMS))
+    request = Request(scale, budget, seeds, _names(datasets), _names(arms))
     if list_:
         work.list_names(request, team, console)
     else:
@@ -52,21 +65,42 @@ def reproduce(
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `reproduce` or `survey`.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A directory of `reproduce` or `survey`.")
+    ],
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Write every row to DIR/rows.csv, and nothing else.")
+    ] = False,
+    declare_equal: Annotated[
+        bool,
+        typer.Option(
+            "--declare-equal",
+            help="Train ten random cells of older code again; use its rows if every bit is equal.",
+        ),
+    ] = False,
 ) -> None:
-    """Render the report of a directory again; nothing is trained."""
+    """Render the report of a directory again; nothing is trained, unless asked for."""
     from rich.console import Console
 
     from rlploss.cli import survey
-    from rlploss.lab.store import Store, code_version
-    from rlploss.paper import measure
+    from rlploss.lab import rows
+    from rlploss.lab.store import Store
     from rlploss.paper import reproduce as paper
 
     console = Console()
     with Store(directory, code_version="", create=False) as store:
-        surveyed = survey.NAME in store.requests()
-        store.code_version = code_version(survey.TRAINER if surveyed else measure.ROOT)
+        if csv:
+            rows.write_csv(store, console)
+            return
+        room: Any = survey if survey.NAME in store.requests() else paper
+        study = room.stored_study(store)
+        store.code_version = study.code_version
+        if declare_equal:
+            rows.declare_equal(store, study, console)
         foreign = store.show_what_there_is()
-        (survey.render if surveyed else paper.render)(store, directory, console)
+        room.render(store, directory, console)
         if foreign:
-            say(console, "The runs were made by other code than this; the report shows them as they are.")
+            say(
+                console,
+                "The runs were made by other code than this; the report shows them as they are.",
+            )

@@ -1,4 +1,6 @@
-"""What a shell completes, and how flags look in the help. No torch and no pandas: a shell waits for the answer."""
+"""What a shell completes, and how flags look in the help. No torch and no pandas: a shell waits for
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ Names = Iterable[str] | Callable[[], Iterable[str]]
 
 
 def among(names: Names) -> Callable[[str], list[str]]:
-    """Complete one of these names, or the last of several between commas; a function makes them on demand."""
+    """Complete one of these names, or the last of several between commas; a function makes them on
+    demand.
+    """
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        return [before + comma + name for name in (names() if callable(names) else names) if name.startswith(last)]
+        return [
+            before + comma + name
+            for name in (names() if callable(names) else names)
+            if name.startswith(last)
+        ]
 
     return complete
 
@@ -28,12 +36,15 @@ def choice(help: str, names: Names) -> Any:
     return typer.Option(help=help, autocompletion=among(names))
 
 
-def listed(file: str, *more: str) -> Callable[[], list[str]]:
-    """What finds the datasets, or tables, that a file of theirs lists, without the modules beside it."""
+def listed(files: Iterable[str], *more: str) -> Callable[[], list[str]]:
+    """Return a function that reads the names of datasets, or of tables, from files of `datasets`,
+    without importing the modules beside them.
+    """
 
     def names() -> list[str]:
-        found = tomllib.loads(Path(__file__).parents[1].joinpath("datasets", file).read_text("utf-8"))
-        return [*found.get("tables", found), *more]
+        directory = Path(__file__).parents[1] / "datasets"
+        contents = [tomllib.loads((directory / file).read_text("utf-8")) for file in files]
+        return [*(name for content in contents for name in content.get("tables", content)), *more]
 
     return names
 

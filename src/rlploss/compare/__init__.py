@@ -2,7 +2,18 @@
 
 from rlploss._extras import need
 
-need("lab", "rlploss.compare", "pandas", "sklearn", "scipy", "rich", "matplotlib", "jinja2", "safetensors", "skops")
+need(
+    "lab",
+    "rlploss.compare",
+    "pandas",
+    "sklearn",
+    "scipy",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "safetensors",
+    "skops",
+)
 
 # The guard above comes before every import that needs these packages.
 from rlploss.compare.answer import Comparison  # noqa: E402 - after the guard

@@ -1,8 +1,9 @@
 """What is compared: contenders with the settings that each of them tries.
 
-Every network arm tries twelve settings: three learning rates times four values of what is its own: the batch size of a
-plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP (both ends of the dial among them). Where
-an arm has a third thing to choose, its four values are spread over the twelve as in a Latin square.
+Every network arm tries twelve settings: three learning rates times four values of what is its own:
+the batch size of a plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP
+(both ends of the dial among them). Where an arm has a third thing to choose, its four values are
+spread over the twelve as in a Latin square.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Setting:
     log: bool = False  # whether it predicts the logarithm of the target
 
     def objective_for(self, n_rows: int, n_features: int) -> Objective:
-        """Return the objective for so many rows: no batch is larger, and subsets no larger than the columns are MSE."""
+        """Return the objective for so many rows: no batch is larger, and subsets no larger than the
+        columns are MSE.
+        """
         if self.dial is None or not isinstance(self.objective, RLP):
             return self.objective.resolve(n_rows, n_features)
         size = self.dial.subset_size(min(n_rows, MOST_ROWS_IN_A_SUBSET), n_features + 1)
@@ -83,7 +86,9 @@ class Contender(Part):
 
     @property
     def family(self) -> str:
-        """The model or the objective: predicted times of one family are wrong by the same factor."""
+        """The model or the objective: predicted times of one family are wrong by the same
+        factor.
+        """
         return self.model or type(self.objective).__name__
 
     @property
@@ -107,7 +112,9 @@ class Contender(Part):
                 if not self.is_rlp:
                     changed["batch_size"] = BATCHES[i] if self.own == "batch" else BATCH
                 optimizer = Adam(rate, DECAYS[k]) if self.own == "decay" else Adam(rate)
-                made.append(Setting(replace(objective, **changed), dial if self.is_rlp else None, optimizer))
+                made.append(
+                    Setting(replace(objective, **changed), dial if self.is_rlp else None, optimizer)
+                )
         return made
 
 
@@ -150,17 +157,25 @@ QUICK = {
 
 
 def contenders_for(
-    task: str, names: Sequence[str] | None = None, losses: Mapping[str, Any] | None = None, *, session: bool = True
+    task: str,
+    names: Sequence[str] | None = None,
+    losses: Mapping[str, Any] | None = None,
+    *,
+    session: bool = True,
 ) -> tuple[Contender, ...]:
-    """Return the contenders of a task, all or the ones named, and those of a reader's losses; refuse fewer than two.
+    """Return the contenders of a task, all or the ones named, and those of a reader's losses;
+    refuse fewer than two.
 
-    `session`: nothing is kept beyond this session, so that a loss may be a function which only this session has.
+    `session`: nothing is kept beyond this session, so that a loss may be a function which only this
+    session has.
     """
     known = REGRESSION if task == "regression" else CLASSIFICATION
     taken = [one.name for one in known]
     made = {name: as_loss(name, loss, taken) for name, loss in (losses or {}).items()}
     own = tuple(
-        Contender(name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else "")
+        Contender(
+            name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else ""
+        )
         for name, loss in made.items()
     )
     if names is None:
@@ -169,12 +184,17 @@ def contenders_for(
         _checks.one_of("arms", name, [contender.name for contender in (*known, *own)])
     chosen = tuple(contender for contender in known if contender.name in names) + own
     if len(chosen) < 2:
-        raise ValueError(f"arms must name at least two different arms to compare, got {', '.join(names) or 'none'}")
+        raise ValueError(
+            "arms must name at least two different arms to compare, got"
+            f" {', '.join(names) or 'none'}"
+        )
     return chosen
 
 
 def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
-    """Return the models of scikit-learn that a contender tries if it is no network; some choose for themselves."""
+    """Return the models of scikit-learn that a contender tries if it is no network; some choose for
+    themselves.
+    """
     from sklearn import dummy, ensemble, gaussian_process, linear_model
     from sklearn.gaussian_process import kernels
     from sklearn.model_selection import ParameterGrid
@@ -187,25 +207,45 @@ def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
     if model == "ridge":
         return [linear_model.Ridge(alpha=strength) for strength in strengths]
     if model == "logistic":
-        return [linear_model.LogisticRegression(max_iter=2000, C=1 / strength) for strength in strengths]
+        return [
+            linear_model.LogisticRegression(max_iter=2000, C=1 / strength) for strength in strengths
+        ]
     if model == "lasso":
         penalties = ParameterGrid({"alpha": np.logspace(-3, 0, 4).tolist(), "l1_ratio": [0.5, 1.0]})
-        return [linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3, random_state=seed) for penalty in penalties]
+        return [
+            linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3, random_state=seed)
+            for penalty in penalties
+        ]
     if model == "gp":
-        kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.DotProduct() + kernels.WhiteKernel()
+        kernel = (
+            kernels.ConstantKernel() * kernels.RBF() + kernels.DotProduct() + kernels.WhiteKernel()
+        )
         return [gaussian_process.GaussianProcessRegressor(kernel, random_state=seed)]
     if model == "rlp-cv":
         from rlploss.estimators import RLPRegressorCV
 
-        return [RLPRegressorCV(cv=3, activations=("relu",), max_iter=40, max_doublings=1, random_state=seed)]
+        return [
+            RLPRegressorCV(
+                cv=3, activations=("relu",), max_iter=40, max_doublings=1, random_state=seed
+            )
+        ]
     kind = "Regressor" if task == "regression" else "Classifier"
     if model == "trees":
         grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})
-        return [getattr(ensemble, f"ExtraTrees{kind}")(100, random_state=seed, **setting) for setting in grid]
+        return [
+            getattr(ensemble, f"ExtraTrees{kind}")(100, random_state=seed, **setting)
+            for setting in grid
+        ]
     if n_rows > LARGE:
         grid = ParameterGrid({"learning_rate": [0.15, 0.4], "max_leaf_nodes": [6, 20]})
         made = getattr(ensemble, f"HistGradientBoosting{kind}")
-        return [made(max_iter=STAGES[-1], early_stopping=False, random_state=seed, **setting) for setting in grid]
+        return [
+            made(max_iter=STAGES[-1], early_stopping=False, random_state=seed, **setting)
+            for setting in grid
+        ]
     grid = ParameterGrid({"learning_rate": [0.15], "max_depth": [2, 4]})
     made = getattr(ensemble, f"GradientBoosting{kind}")
-    return [made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting) for setting in grid]
+    return [
+        made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting)
+        for setting in grid
+    ]

@@ -1,4 +1,6 @@
-"""What every column of a table is, and how it becomes numbers: of the table itself, and of new rows later."""
+"""What every column of a table is, and how it becomes numbers: of the table itself, and of new rows
+later.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _YES_NO = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 
 @dataclass(frozen=True)
 class Column:
-    """What a column is, what becomes of it, and how to read it again: `names` are the columns of numbers it gives."""
+    """What a column is, what becomes of it, and how to read it again: `names` are the columns of
+    numbers it gives.
+    """
 
     name: str
     kind: str  # number, category, yes/no, date, constant, identifier, text, empty, dropped
@@ -52,7 +56,9 @@ class Column:
     doubt: str = ""  # what else its values may mean
 
     def numbers(self, values: pd.Series) -> Array:
-        """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are missing."""
+        """Return the numbers [n, k] of a column, of the table or of new rows; NaN where they are
+        missing.
+        """
         if not self.names:
             return np.empty((len(values), 0))
         parts: list[Any] = []
@@ -60,14 +66,24 @@ class Column:
             parts.append(numbers_again(values, self.style))
         elif self.kind == "date":
             dates = dates_again(values, self.style)
-            parts.append((dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
+            parts.append(
+                (dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64)
+                / 86_400
+            )
             if self.season:
-                turn = 2 * np.pi * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan) / 365.25
+                turn = (
+                    2
+                    * np.pi
+                    * dates.dt.day_of_year.to_numpy(dtype=np.float64, na_value=np.nan)
+                    / 365.25
+                )
                 parts += [np.sin(turn), np.cos(turn)]
         else:
             texts = texts_of(values)
             known = texts.isin(self.levels)
-            if len(self.names) < len(self.levels):  # one column for two levels, NaN for what is neither
+            if len(self.names) < len(
+                self.levels
+            ):  # one column for two levels, NaN for what is neither
                 parts.append(np.where(known, texts == self.levels[1], np.nan))
             else:
                 parts += [texts == level for level in self.levels]
@@ -77,17 +93,23 @@ class Column:
         return np.column_stack([*parts, *gaps]).astype(np.float64)
 
     def n_unread(self, values: pd.Series) -> int:
-        """Return how many values are there that the column cannot read as it read those of the table."""
+        """Return how many values are there that the column cannot read as it read those of the
+        table.
+        """
         if not self.names or self.other:
             return 0
         texts = texts_of(values)
         known = texts.isin(self.levels) if self.levels else ~np.isnan(self.numbers(values)[:, 0])
-        meant = texts.notna() & (True if self.levels else ~texts.str.lower().isin(NO_VALUE).astype(bool))
+        meant = texts.notna() & (
+            True if self.levels else ~texts.str.lower().isin(NO_VALUE).astype(bool)
+        )
         return int((meant & ~known).sum())
 
 
 def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
-    """Return what one column is, and how it becomes numbers; missing ones are filled in later, from training rows."""
+    """Return what one column is, and how it becomes numbers; missing ones are filled in later, from
+    training rows.
+    """
     name = str(values.name)
     kind, found = "number", as_numbers(values, convention, mostly=True)
     if found is None:
@@ -105,7 +127,11 @@ def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
         made = (_number_column if kind == "number" else _date_column)(name, found, different)
     if not n_missing or not made.names:
         return replace(made, n_missing=n_missing)
-    told = "are a category of their own" if made.levels else "filled with the median, and a column that says where"
+    told = (
+        "are a category of their own"
+        if made.levels
+        else "filled with the median, and a column that says where"
+    )
     does, names = f"{made.does}; {n_missing} missing {told}", (*made.names, f"{name} is missing")
     return replace(made, n_missing=n_missing, does=does, names=names, flag=True, remark=True)
 
@@ -131,8 +157,14 @@ def _number_column(name: str, found: Reading, different: Sequence[float]) -> Col
             often = "every" if len(different) == n else "almost every"
             why = "counts the rows" if counts else f"a different whole number in {often} row"
             return left_out(name, "identifier", why)
-    does = "a number" + (f", written {found.said}" if found.said else "") + _taken_as_missing(found.words)
-    return Column(name, "number", does, 0, (name,), found.style, remark=bool(found.said or found.words))
+    does = (
+        "a number"
+        + (f", written {found.said}" if found.said else "")
+        + _taken_as_missing(found.words)
+    )
+    return Column(
+        name, "number", does, 0, (name,), found.style, remark=bool(found.said or found.words)
+    )
 
 
 def too_large(numbers: Sequence[float] | Array) -> str:
@@ -152,12 +184,16 @@ def _date_column(name: str, found: Reading, different: Sequence[pd.Timestamp]) -
         names += [f"{name} season sin", f"{name} season cos"]
         does += ", and the season as a sine and a cosine"
     does += _taken_as_missing(found.words)
-    made = Column(name, "date", does, 0, tuple(names), found.style, first=first.isoformat(), season=season)
+    made = Column(
+        name, "date", does, 0, tuple(names), found.style, first=first.isoformat(), season=season
+    )
     return replace(made, remark=bool(found.words or found.doubt), doubt=found.doubt)
 
 
 def _text_column(name: str, counts: Counter[str], *, two: bool) -> Column:
-    """Return a category, or what has too many different texts for one; of `two` the second says the same."""
+    """Return a category, or what has too many different texts for one; of `two` the second says the
+    same.
+    """
     n, levels = counts.total(), sorted(counts)
     if len(levels) == n > 10:
         return left_out(name, "identifier", "a different text in every row")
@@ -175,6 +211,9 @@ def _text_column(name: str, counts: Counter[str], *, two: bool) -> Column:
     elif other:
         kept = sorted(sorted(levels, key=lambda level: -counts[level])[:MOST_LEVELS])
         named = [*kept, "other"]
-        does = f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one for the rest"
+        does = (
+            f"one column for each of the {len(kept)} most frequent of {len(levels)} categories, one"
+            " for the rest"
+        )
     names = tuple(f"{name} = {level}" for level in named)
     return Column(name, kind, does, 0, names, levels=tuple(kept), other=other, remark=other)

@@ -25,21 +25,27 @@ from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.design import Design, make_design
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import FEWEST_ROWS, WINDOWS, FillAndScale, check_rows, sample, sampled_said
-from rlploss.compare.train import ComparisonCell, Trainer
+from rlploss.compare.rows import (
+    FEWEST_ROWS,
+    WINDOWS,
+    FillAndScale,
+    check_rows,
+    sample,
+    sampled_said,
+)
+from rlploss.compare.train import DECIDING, ComparisonCell, Trainer
 from rlploss.estimators.search import auto_subset_size
-from rlploss.lab.run import execute, plan
+from rlploss.lab.executors import Team, Workers, cores, parse_workers
+from rlploss.lab.run import check_there, execute, plan
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
 from rlploss.lab.text import LabError, sentence
-from rlploss.lab.workers import Inline, LocalProcesses, Workers, parse_workers
 
-ROOT = "rlploss.compare.train"  # the code whose changes make stored rows foreign
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
-WORTH_PROCESSES, WORTH_A_PAIR = 90.0, 12.0  # seconds of work for which processes are started
-BEGINNING, ENDING = 2.0, 3.0  # seconds to start processes, and to write a report
+WORTH_PROCESSES = 30.0  # seconds of work for which processes are started
+BEGINNING, ENDING = 3.0, 3.0  # seconds to start processes, and to write a report
 INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
@@ -59,26 +65,29 @@ def compare(
     quick: bool = False,
     time_limit: float | None = None,
     random_state: int = 0,
-    workers: str | Workers = "auto",
+    workers: str = "auto",
     out: str | Path | None = None,
     progress: bool | Console = False,
     on_start: Callable[[], object] | None = None,
 ) -> Comparison:
-    """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and targets y (n,).
+    """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and
+    targets y (n,).
 
-    Every arm sees the same splits and chooses among its settings on validation parts of the training rows. Networks try
-    the same number of settings, and go on while their best step is among the latest, to at most `steps` steps. The
-    test rows are used once. Other models come first. With six splits or more, networks that are clearly behind end
-    after three; RLP and the best network without it go on. An arm that cannot be trained is left out, with a note.
+    Every arm sees the same splits and chooses among its settings on validation parts of the
+    training rows. Networks try the same number of settings, and go on while their best step is
+    among the latest, to at most `steps` steps. The test rows are used once. Other models come
+    first. With six splits or more, networks that are clearly behind end after three; RLP and the
+    best network without it go on. An arm that cannot be trained is left out, with a note.
 
     Args:
-        X: array or frame (pandas, polars); text, dates and missing values are fine. Or the `Design` of a table that
-            has been read, without y.
+        X: array or frame (pandas, polars); text, dates and missing values are fine. Or the `Design`
+            of a table that has been read, without y.
         y: numbers or classes.
         task: `"regression"`, `"classification"`, or `"auto"`.
         arms: names to narrow it to, e.g. `["mse", "rlp", "boosting"]`.
-        losses: your own, by name: a `Pointwise` or `BatchLoss` value, a function (pred, target) of rows, or a function
-            (pred, target, features) of a batch. Each is an arm beside the others.
+        losses: your own, by name: a `Pointwise` or `BatchLoss` value, a function (pred, target) of
+            rows, or a function (pred, target, features) of a batch. Each is an arm beside the
+            others.
         time: a column of X: train on the past, test on the future, in five windows.
         group: a column of X: rows that share its value are all in training or all in test.
         n_splits: splits into training and test rows; 10, or 5 if it is to be quick.
@@ -87,7 +96,7 @@ def compare(
         quick: the arms that matter most, on fewer splits.
         time_limit: seconds after which no more is trained; the answer tells what was left out.
         random_state: seed of the first split; the others follow.
-        workers: `"auto"`, `"inline"`, `"local:N"` processes, `"dask:tcp://HOST:PORT"`, or anything with a `run` method.
+        workers: `"auto"`, `"inline"`, `"local:N"` processes or `"dask:tcp://HOST:PORT"`.
         out: a directory that keeps what is trained, and from which a stopped comparison goes on.
         progress: whether to show progress on stderr, or the console to show it on.
         on_start: called once all is checked, before anything is trained.
@@ -98,32 +107,51 @@ def compare(
     >>> found.summary().startswith("Use ridge regression: root mean squared error")
     True
     """
-    design = X if isinstance(X, Design) else make_design(*as_frame(X, y), task=task, time=time, group=group)
-    names = QUICK[design.target.task] if quick and arms is None else (arms,) if isinstance(arms, str) else arms
+    design = (
+        X
+        if isinstance(X, Design)
+        else make_design(*as_frame(X, y), task=task, time=time, group=group)
+    )
+    names = (
+        QUICK[design.target.task]
+        if quick and arms is None
+        else (arms,)
+        if isinstance(arms, str)
+        else arms
+    )
     chosen = contenders_for(design.target.task, names, losses, session=out is None)
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     if design.time is not None and n_splits not in (None, WINDOWS):
-        raise ValueError(f"n_splits is for random splits, got {n_splits}; with time there are {WINDOWS} windows")
+        raise ValueError(
+            f"n_splits is for random splits, got {n_splits}; with time there are {WINDOWS} windows"
+        )
     if n_splits is None:
         n_splits = 5 if quick else 10
     n_splits = _checks.count("n_splits", n_splits, minimum=2, maximum=MOST_SPLITS)
-    seeds = tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
+    seeds = (
+        tuple(range(WINDOWS)) if design.time is not None else tuple(range(first, first + n_splits))
+    )
     keep = sample(design, _checks.count("max_rows", max_rows, minimum=FEWEST_ROWS), first)
     limit = None if time_limit is None else _checks.number("time_limit", time_limit, 1.0)
     rows = Trainer.of(design, keep)
     check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
-    team = parse_workers(workers) if isinstance(workers, str) and workers != "auto" else workers
+    team = None if workers == "auto" else parse_workers(workers)
     chosen, notes = of_use(chosen, rows, asked=names is not None)
     if stays_here(chosen):
-        if workers not in ("auto", "inline") and not (isinstance(team, LocalProcesses) and team.here):
-            raise ValueError(f'workers must be "inline" for losses of this session, got {workers!r}; leave it out')
-        team = Inline()
-    console = progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
+        if workers not in ("auto", "inline"):
+            raise ValueError(
+                f'workers must be "inline" for losses of this session, got {workers!r}; leave'
+                " it out"
+            )
+        team = parse_workers("inline")
+    console = (
+        progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
+    )
     asked = Comparison(design, chosen, {}, rows, steps, seeds, tuple(notes))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
-        with Store(place, code_version=code_version(ROOT)) as store:
+        with Store(place, code_version=code_version(*DECIDING)) as store:
             store.refuse_others("compare")
             if on_start is not None:
                 on_start()
@@ -140,7 +168,9 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim != 1 or len(target) != len(frame):
-        raise TableError(f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows")
+        raise TableError(
+            f"y must have one value per row of X, got shape {target.shape} for {len(frame)} rows"
+        )
     frame = check_frame(frame.reset_index(drop=True), "X")
     given = getattr(y, "name", None)
     name = "target" if given in (None, "") else str(given)
@@ -151,7 +181,9 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
 
 
 def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1 and so on."""
+    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1
+    and so on.
+    """
     if isinstance(X, pd.DataFrame):
         return X.rename(columns=str)
     if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
@@ -161,26 +193,34 @@ def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
     array = np.asarray(X)
     if array.ndim != 2:
         raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
-    given = list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    given = (
+        list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
+    )
     return pd.DataFrame(array, columns=given)
 
 
 # When arms are trained
 
-Stage = tuple[Sequence[Contender], tuple[int, ...]]  # arms, and the splits on which they are trained
+Stage = tuple[
+    Sequence[Contender], tuple[int, ...]
+]  # arms, and the splits on which they are trained
 
 
 @dataclass
 class Run:
-    """A comparison in the making: what was asked for, where it is kept, and which arms have failed."""
+    """A comparison in the making: what was asked for, where it is kept, and which arms have
+    failed.
+    """
 
     asked: Comparison  # all arms, without results
     store: Store
     console: Console
     failed: dict[str, str] = field(default_factory=dict)  # reasons by contender
 
-    def all(self, workers: str | Workers, time_limit: float | None) -> Comparison:
-        """Train what is not stored: other models, networks on the first splits, on the rest those not behind."""
+    def all(self, workers: Workers | None, time_limit: float | None) -> Comparison:
+        """Train what is not stored: other models, networks on the first splits, on the rest those
+        not behind.
+        """
         arms, seeds = self.asked.contenders, self.asked.seeds
         cut = FIRST if len(seeds) >= 2 * FIRST else len(seeds)
         models = [one for one in arms if one.model and one.model != "rlp-cv"]
@@ -191,25 +231,37 @@ class Run:
             behind = clearly_behind(networks, self._read(stages)) if seeds[cut:] else []
             return [one for one in networks if one not in behind], seeds[cut:]
 
-        team = self._team(workers, [*stages, rest()])
+        workers = self._workers(workers, [*stages, rest()])
         deadline = math.inf if time_limit is None else clock.monotonic() + time_limit
-        self._train(stages[0], team, deadline)
-        so_far = self._read(stages[:1])
-        if networks and len(so_far.contenders) > 1:
-            say(self.console, f"So far, without networks: {so_far.lines()[0]}")
-        self._train(stages[1], team, deadline)
-        stages.append(rest())
-        self._train(stages[2], team, deadline)
+        with workers.start(workers.count) as team:
+            self._train(stages[0], workers, team, deadline)
+            so_far = self._read(stages[:1])
+            if networks and len(so_far.contenders) > 1:
+                say(self.console, f"So far, without networks: {so_far.lines()[0]}")
+            self._train(stages[1], workers, team, deadline)
+            stages.append(rest())
+            self._train(stages[2], workers, team, deadline)
+        check_there(self.store.directory)
         found, notes = self._read(stages), list(self.asked.notes)
         if behind := [one.label for one in networks if one not in stages[2][0]]:
             notes.append(f"Ended after {FIRST} splits, clearly behind: {', '.join(behind)}.")
         if self.failed:
-            reasons = [f"{one.label} ({self.failed[one.name]})" for one in arms if one.name in self.failed]
+            reasons = [
+                f"{one.label} ({self.failed[one.name]})" for one in arms if one.name in self.failed
+            ]
             notes.append(f"Left out, because it could not be trained: {'; '.join(reasons)}.")
         limit = duration(time_limit or 0)
         if clock.monotonic() > deadline:
-            missing = [one.label for one in arms if one not in found.contenders and one.name not in self.failed]
-            left = f"; not trained at all: {', '.join(missing)}" if missing else "; some arms have fewer splits"
+            missing = [
+                one.label
+                for one in arms
+                if one not in found.contenders and one.name not in self.failed
+            ]
+            left = (
+                f"; not trained at all: {', '.join(missing)}"
+                if missing
+                else "; some arms have fewer splits"
+            )
             notes.append(f"The time limit of {limit} ended the training{left}.")
         if len(found.contenders) > 1:
             return replace(found, notes=tuple(notes))
@@ -237,39 +289,48 @@ class Run:
         there = tuple(one for one in self.asked.contenders if one.name in cells)
         return replace(self.asked, contenders=there, cells=cells)
 
-    def _team(self, workers: str | Workers, stages: Sequence[Stage]) -> Workers:
-        """Say what will be done and how long it takes, and return who does it; "auto" decides by that."""
-        n_arms, cores = len(self.asked.contenders), torch.get_num_threads()
+    def _workers(self, workers: Workers | None, stages: Sequence[Stage]) -> Workers:
+        """Say what will be done and how long it takes, and return who does it."""
+        n_arms = len(self.asked.contenders)
         todo = [cell for cell in self._cells(stages) if not self.store.has(cell)]
         work = sum(map(self.asked.rows.expected_seconds, todo))
         stored = n_arms - len({cell.arm.name for cell in todo})
-        team = workers
-        if isinstance(team, str):
-            team = parse_workers("inline" if work < WORTH_PROCESSES else "local")
-        elif isinstance(team, LocalProcesses) and team.here and (work < WORTH_A_PAIR or cores < 2):
-            team = Inline()
-        threads = cores if isinstance(team, Inline) else team.count
-        left = ENDING + (work * INLINE if isinstance(team, Inline) else BEGINNING + work / threads)
+        many = work >= WORTH_PROCESSES and cores() > 1
+        workers = workers or parse_workers("local" if many else "inline")
+        here = workers.kind == "inline"
+        threads = torch.get_num_threads() if here else workers.count
+        left = ENDING + (work * INLINE if here else BEGINNING + work / threads)
         kept = f", {stored} trained already" if stored else ""
         about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
         say(self.console, f"{n_arms} arms × {len(self.asked.seeds)} splits{kept}{about}.")
-        return team
+        return workers
 
-    def _train(self, stage: Stage, team: Workers, deadline: float) -> None:
+    def _train(self, stage: Stage, workers: Workers, team: Team, deadline: float) -> None:
         """Train arms unless they are stored; one that fails is left out from there on."""
         if clock.monotonic() >= deadline:
             return
         cells, rows = self._cells([stage]), self.asked.rows
-        todo = plan(cells, self.store, cost=rows.expected_seconds, workers=team)
-        done = execute(todo, self.store, train=rows, workers=team, console=self.console, deadline=deadline)
-        reasons = {cell.arm.name: done.failed[cell.hash] for cell in cells if cell.hash in done.failed}
+        todo = plan(cells, self.store, cost=rows.expected_seconds, workers=workers)
+        done = execute(
+            todo,
+            self.store,
+            train=rows,
+            workers=workers,
+            console=self.console,
+            deadline=deadline,
+            team=team,
+        )
+        reasons = {
+            cell.arm.name: done.failed[cell.hash] for cell in cells if cell.hash in done.failed
+        }
         self.failed |= {name: sentence(reason, 300) for name, reason in reasons.items()}
 
 
 def clearly_behind(networks: Sequence[Contender], found: Comparison) -> list[Contender]:
     """Return networks that were clearly behind the best arm in each of the first splits.
 
-    RLP, and the best network without it, go on: how they stand to each other is a question of its own.
+    RLP, and the best network without it, go on: how they stand to each other is a question of its
+    own.
     """
     lower, there = found.lower_is_better, found.contenders
     errors = {one.name: (1 if lower else -1) * found.values(one.name)[:FIRST] for one in there}
@@ -277,13 +338,21 @@ def clearly_behind(networks: Sequence[Contender], found: Comparison) -> list[Con
     plain = [one for one in order if not one.model and not one.is_rlp]
     kept = {"rlp", *(one.name for one in plain[:1])}
     most = [BEHIND * errors[one.name] if lower else errors[one.name] + POINTS for one in order[:1]]
-    return [one for one in networks if one in there and one.name not in kept and (errors[one.name] > most).all()]
+    return [
+        one
+        for one in networks
+        if one in there and one.name not in kept and (errors[one.name] > most).all()
+    ]
 
 
 def stays_here(contenders: Sequence[Contender]) -> bool:
-    """Whether a loss among them cannot be sent to another process: a lambda, or a function of the main script."""
+    """Whether a loss among them cannot be sent to another process: a lambda, or a function of the
+    main script.
+    """
     try:
-        sent = [pickle.dumps(one.objective) for one in contenders if hasattr(one.objective, "function")]
+        sent = [
+            pickle.dumps(one.objective) for one in contenders if hasattr(one.objective, "function")
+        ]
     except (pickle.PicklingError, AttributeError, TypeError):
         return True
     return any(b"__main__" in data for data in sent)
@@ -292,25 +361,34 @@ def stays_here(contenders: Sequence[Contender]) -> bool:
 # The rows before anything is trained
 
 
-def of_use(chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool) -> tuple[tuple[Contender, ...], list[str]]:
+def of_use(
+    chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool
+) -> tuple[tuple[Contender, ...], list[str]]:
     """Return the arms that are of use on these rows, and why others are not.
 
-    RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked for, is left out on
-    few rows: every step draws anew, which takes ten times as long.
+    RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked
+    for, is left out on few rows: every step draws anew, which takes ten times as long.
     """
     smallest, p, notes = rows.fewest(), rows.X.shape[1] + 1, []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
     if rlp and smallest <= p:
         none = f"leave no subset of {smallest} training rows with more rows than columns"
         labels = ", ".join(one.label for one in rlp)
-        notes.append(f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained.")
+        notes.append(
+            f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained."
+        )
         chosen = tuple(one for one in chosen if one not in rlp)
         wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
-        chosen += tuple(one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen)
+        chosen += tuple(
+            one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen
+        )
     mixed = [one for one in chosen if one.own == "shape"]
     if mixed and not asked and len(rows.X) < MIXUP_ROWS:
         labels = ", ".join(one.label for one in mixed)
-        notes.append(f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks for them.")
+        notes.append(
+            f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks"
+            " for them."
+        )
         chosen = tuple(one for one in chosen if one not in mixed)
     return chosen, notes
 
@@ -326,7 +404,13 @@ def dial_said(rows: Trainer) -> str:
     Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
     auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
-    ends = f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear regression"
-    tried = f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are chosen on {n:,}"
+    ends = (
+        f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear"
+        " regression"
+    )
+    tried = (
+        f"tried are MSE and {', '.join(f'{size:,}' for size in sizes)} rows, where settings are"
+        f" chosen on {n:,}"
+    )
     rule = f'subset_size="auto" of the estimators is {f"{auto} rows" if auto else curved}'
     return f"The dial: {ends}; {tried}. {rule}."

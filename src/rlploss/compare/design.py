@@ -1,4 +1,6 @@
-"""From a frame to a design: every column as numbers, the target, and what orders or groups the rows."""
+"""From a frame to a design: every column as numbers, the target, and what orders or groups the
+rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.columns import IDENTIFIER, LARGEST, Column, left_out, read_column, texts_of, too_large
+from rlploss.compare.columns import (
+    IDENTIFIER,
+    LARGEST,
+    Column,
+    left_out,
+    read_column,
+    texts_of,
+    too_large,
+)
 from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
 
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as text
@@ -35,7 +45,9 @@ class Target:
     task: str
     y: NDArray[Any]
     classes: tuple[str, ...] = ()  # in words
-    values: tuple[Class, ...] = ()  # the same as their owner has them; what JSON does not have is a text
+    values: tuple[
+        Class, ...
+    ] = ()  # the same as their owner has them; what JSON does not have is a text
     said: str = ""
 
 
@@ -70,29 +82,42 @@ def make_design(
     thousands: str | None = None,
     from_file: bool = False,
 ) -> Design:
-    """Decide what every column is, and return the table as numbers; columns named in `drop` are left out.
+    """Decide what every column is, and return the table as numbers; columns named in `drop` are
+    left out.
 
-    `time` and `group` name columns: rows of later times, or of other groups, are what the arms are tested on. In a
-    table `from_file` text may stand for numbers: the classes "0" and "1" are 0 and 1.
+    `time` and `group` name columns: rows of later times, or of other groups, are what the arms are
+    tested on. In a table `from_file` text may stand for numbers: the classes "0" and "1" are 0 and
+    1.
     """
     one_of("task", task, ("auto", "regression", "classification"))
-    asked = [("target", target), *(("drop", name) for name in drop), ("time", time), ("group", group)]
+    asked = [
+        ("target", target),
+        *(("drop", name) for name in drop),
+        ("time", time),
+        ("group", group),
+    ]
     for option, name in asked:
         if name is not None and name not in frame.columns:
             raise TableError(_no_such_column(name, list(frame.columns), option))
         if option == "drop" and name == target:
             raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
         if option in ("time", "group") and name == target:
-            raise TableError(f"the target {target!r} cannot be the column of --{option} too; name another column")
+            raise TableError(
+                f"the target {target!r} cannot be the column of --{option} too; name another column"
+            )
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
-    frame = frame.assign(**{name: _checked(frame[name]) for name in frame.columns if name not in drop})
+    frame = frame.assign(
+        **{name: _checked(frame[name]) for name in frame.columns if name not in drop}
+    )
     convention = Convention.of(frame.drop(columns=list(drop)), decimal, thousands)
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
     found = as_numbers(raw, convention)
-    if found is not None and found.words:  # words that say "no value"; among classes such a word is a class
+    if (
+        found is not None and found.words
+    ):  # words that say "no value"; among classes such a word is a class
         numbers = np.unique(found.values[~np.isnan(found.values)])
         few = len(numbers) <= FEW_INTEGERS and bool(np.equal(numbers, np.round(numbers)).all())
         if task == "regression" or (task == "auto" and not few):
@@ -105,22 +130,33 @@ def make_design(
         column = read_column(values, convention)
         numbers = column.numbers(values)[known]
         if name == group:
-            column = replace(left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing)
+            column = replace(
+                left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing
+            )
         elif numbers.shape[1] and np.isnan(numbers[:, 0]).all():
-            column = Column(name, "empty", "left out: no values in the rows with a target", column.n_missing)
+            column = Column(
+                name, "empty", "left out: no values in the rows with a target", column.n_missing
+            )
         elif not time and not group and (told := _order_or_key(column, values[known])):
             warned.append(told)
         if column.doubt:
-            warned.append(f"column {name!r} can be read in two ways: {column.doubt}; write dates as 2019-12-31")
+            warned.append(
+                f"column {name!r} can be read in two ways: {column.doubt}; write dates as"
+                " 2019-12-31"
+            )
         columns.append(column)
         parts.append(numbers[:, : len(column.names)])
-    columns += [Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum())) for name in drop]
+    columns += [
+        Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum()))
+        for name in drop
+    ]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
         wanted = "add columns with numbers, categories or dates"
         raise TableError(f"no column but the target {target!r} can be used; {wanted}")
     warned += [
-        f"column {column.name!r} tells the target exactly: is it known beforehand? --drop leaves it out"
+        f"column {column.name!r} tells the target exactly: is it known beforehand? --drop leaves"
+        " it out"
         for column, numbers in zip(columns, parts, strict=False)
         if column.names and not read.classes and _is_target(numbers[:, 0], read.y)
     ]
@@ -134,11 +170,15 @@ def _is_target(numbers: Array, y: Array) -> bool:
     """Return whether a column is the target, to rounding, in other units."""
     there = ~np.isnan(numbers)
     a, b = numbers[there] - numbers[there].mean(), y[there] - y[there].mean()
-    return len(a) > 2 and abs(float(a @ b)) > (1 - 1e-9) * math.sqrt(float(a @ a) * float(b @ b)) > 0
+    return (
+        len(a) > 2 and abs(float(a @ b)) > (1 - 1e-9) * math.sqrt(float(a @ a) * float(b @ b)) > 0
+    )
 
 
 def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) -> Array:
-    """Return a column of dates or numbers as numbers that order the rows that are known; it is read as a whole."""
+    """Return a column of dates or numbers as numbers that order the rows that are known; it is read
+    as a whole.
+    """
     days: Array = np.full(len(values), np.nan)
     if (dates := as_dates(values)) is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
@@ -148,7 +188,9 @@ def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) 
     if np.isnan(days).any():
         shown = values.iloc[int(np.isnan(days).argmax())]
         wanted = "--time needs dates or numbers without gaps"
-        raise TableError(f"{wanted}, but in {values.name!r} {shown!r} is none; correct it or leave its row out")
+        raise TableError(
+            f"{wanted}, but in {values.name!r} {shown!r} is none; correct it or leave its row out"
+        )
     return days
 
 
@@ -157,20 +199,34 @@ def _groups(values: pd.Series) -> NDArray[np.int64]:
     keys, found = pd.factorize(texts_of(values))
     if gaps := int((keys < 0).sum()):
         rows = "1 row has" if gaps == 1 else f"{gaps:,} rows have"
-        raise TableError(f"--group needs a value in every row, but {rows} none in {values.name!r}; leave these out")
+        raise TableError(
+            f"--group needs a value in every row, but {rows} none in {values.name!r}; leave"
+            " these out"
+        )
     if len(found) < FEWEST_GROUPS:
-        wrong = f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}"
+        wrong = (
+            f"--group needs at least {FEWEST_GROUPS} groups, got {len(found)} in {values.name!r}"
+        )
         raise TableError(f"{wrong}; name another column")
     return np.asarray(keys, dtype=np.int64)
 
 
 def _order_or_key(column: Column, values: pd.Series) -> str:
-    """Return a warning about rows that are not independent: sorted by a date, or with a key that repeats."""
+    """Return a warning about rows that are not independent: sorted by a date, or with a key that
+    repeats.
+    """
     n, name = len(values), column.name
     if column.kind == "date":
         days: Array = column.numbers(values)[:, 0]
-        if not np.isnan(days).any() and len(np.unique(days)) > n / 10 and (np.diff(days) >= 0).all():
-            sees = "random splits let an arm see days after those it is tested on, so errors on days to come may be"
+        if (
+            not np.isnan(days).any()
+            and len(np.unique(days)) > n / 10
+            and (np.diff(days) >= 0).all()
+        ):
+            sees = (
+                "random splits let an arm see days after those it is tested on, so errors on days"
+                " to come may be"
+            )
             remedy = f"--time {shlex.quote(name)} tests on the future"
             return f"the rows are sorted by {name!r}: {sees} much larger; {remedy}"
     elif IDENTIFIER.search(name) and column.kind in ("number", "category", "text"):
@@ -187,30 +243,44 @@ def _checked(values: pd.Series) -> pd.Series:
 
     A column of lists is refused: it is several columns, and which ones only its owner knows.
     """
-    arrow = isinstance(values.dtype, pd.ArrowDtype) and not pd.api.types.is_numeric_dtype(values.dtype)
+    arrow = isinstance(values.dtype, pd.ArrowDtype) and not pd.api.types.is_numeric_dtype(
+        values.dtype
+    )
     if arrow or isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(object)
     if values.dtype != object and not isinstance(values.dtype, pd.StringDtype):
         return values
     some = list(values.dropna().iloc[:1000])
-    lists = [v for v in some if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))]
+    lists = [
+        v
+        for v in some
+        if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))
+    ]
     if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
         wrong = f"column {values.name!r} holds lists such as {str(lists[0])[:40]}"
-        raise TableError(f"{wrong}; spread them over columns of their own, or leave the column out with --drop")
+        raise TableError(
+            f"{wrong}; spread them over columns of their own, or leave the column out with --drop"
+        )
     return values
 
 
 def _no_such_column(name: str, names: list[str], option: str) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     lower = [other for other in names if other.lower() == name.lower()]
-    hint = f"did you mean {(lower or near)[0]!r}?" if lower or near else f"the columns are {', '.join(names[:12])}"
+    hint = (
+        f"did you mean {(lower or near)[0]!r}?"
+        if lower or near
+        else f"the columns are {', '.join(names[:12])}"
+    )
     return f"there is no column {name!r} for --{option}; {hint}"
 
 
 # The target
 
 
-def read_target(values: pd.Series, task: str, convention: Convention, *, from_file: bool = False) -> Target:
+def read_target(
+    values: pd.Series, task: str, convention: Convention, *, from_file: bool = False
+) -> Target:
     """Return numbers to predict, or classes; `values` has no missing ones."""
     name = str(values.name)
 
@@ -223,12 +293,20 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
         raise refused(f"must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     if numbers is not None and np.abs(numbers).max() > LARGEST:
         raise refused(too_large(numbers))
-    almost = as_numbers(values, convention, mostly=True) if found is None and task != "classification" else None
+    almost = (
+        as_numbers(values, convention, mostly=True)
+        if found is None and task != "classification"
+        else None
+    )
     if almost is not None:
         remedy = "correct these or leave them empty, or pass --task classification"
         raise refused(f"is numbers but for {', '.join(map(repr, almost.words))}; {remedy}")
     whole = numbers is not None and bool(np.equal(numbers, np.round(numbers)).all())
-    labels = values.map(lambda v: str(v).strip()) if not whole else pd.Series(numbers).map(lambda v: str(int(v)))
+    labels = (
+        values.map(lambda v: str(v).strip())
+        if not whole
+        else pd.Series(numbers).map(lambda v: str(int(v)))
+    )
     n_different = labels.nunique() if numbers is None else len(np.unique(numbers))
     if n_different == 1:
         word = "one class only" if task == "classification" or numbers is None else "constant"
@@ -246,7 +324,9 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
             remedy = "pass --task classification or choose another column"
             raise refused(f"must be numbers for regression, got {wrong!r}; {remedy}")
         if np.ptp(numbers) < 1 / LARGEST:
-            raise refused(f"must differ by more than {1 / LARGEST:g}, got {np.ptp(numbers):g}; rescale it")
+            raise refused(
+                f"must differ by more than {1 / LARGEST:g}, got {np.ptp(numbers):g}; rescale it"
+            )
         return Target(name, task, numbers, said=said)
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:
@@ -255,7 +335,10 @@ def read_target(values: pd.Series, task: str, convention: Convention, *, from_fi
     y = pd.Categorical(labels, categories=classes).codes.astype(np.int64)
     given = [values.iloc[int(np.argmax(y == code))] for code in range(len(classes))]
     plain = [value.item() if isinstance(value, np.generic) else value for value in given]
-    owned = [value if isinstance(value, Class) else label for value, label in zip(plain, classes, strict=True)]
+    owned = [
+        value if isinstance(value, Class) else label
+        for value, label in zip(plain, classes, strict=True)
+    ]
     if from_file and whole:
         owned = [int(label) for label in classes]
     return Target(name, task, y, tuple(classes), tuple(owned), said)

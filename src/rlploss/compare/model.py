@@ -1,4 +1,6 @@
-"""A model to keep: a scikit-learn Pipeline from raw frames to predictions, saved without pickle and loaded again."""
+"""A model to keep: a scikit-learn Pipeline from raw frames to predictions, saved without pickle and
+loaded again.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class ReadColumns:
-    """Raw frames to numbers: every column as it was read in the table, dates counted from the table's first day.
+    """Raw frames to numbers: every column as it was read in the table, dates counted from the
+    table's first day.
 
-    Columns may be missing or in another order. A category that the table did not have counts as none of its own, or
-    where the table had two as the more frequent.
+    Columns may be missing or in another order. A category that the table did not have counts as
+    none of its own, or where the table had two as the more frequent.
     """
 
     columns: Sequence[Column]
@@ -60,23 +63,36 @@ class ReadColumns:
         """Return the columns of numbers [n, d], NaN where a value is missing."""
         frame = frame_of(X, [column.name for column in self.columns]).reset_index(drop=True)
         nothing = pd.Series([None] * len(frame), dtype=object)
-        return np.hstack([column.numbers(frame.get(column.name, nothing)) for column in self.columns])
+        return np.hstack(
+            [column.numbers(frame.get(column.name, nothing)) for column in self.columns]
+        )
 
     def told(self, frame: pd.DataFrame) -> list[str]:
-        """Return what a frame lacks: columns that are not there, and values that are not as in the table."""
+        """Return what a frame lacks: columns that are not there, and values that are not as in the
+        table.
+        """
         said = []
         for column in self.columns:
             if column.name not in frame.columns:
                 said.append(f"column {column.name} is not there; every row counts as missing in it")
             elif n := column.n_unread(frame[column.name]):
-                what = "none of its categories there" if column.levels else f"not read as a {column.kind} there"
-                said.append(f"column {column.name}: {n:,} of {len(frame):,} values are unlike the table's, {what}")
+                what = (
+                    "none of its categories there"
+                    if column.levels
+                    else f"not read as a {column.kind} there"
+                )
+                said.append(
+                    f"column {column.name}: {n:,} of {len(frame):,} values are unlike the table's,"
+                    f" {what}"
+                )
         return said
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A network as arrays: layers of weights [out, in] and offsets [out], each with what follows it."""
+    """A network as arrays: layers of weights [out, in] and offsets [out], each with what follows
+    it.
+    """
 
     layers: tuple[tuple[Array, Array], ...]
     activations: tuple[str, ...]
@@ -88,7 +104,9 @@ class Chain:
         layers, names = [], []
         for layer in network.modules():
             if isinstance(layer, nn.Linear):
-                layers.append((layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()))
+                layers.append(
+                    (layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy())
+                )
                 names.append("identity")
             elif type(layer).__name__.lower() in ACTIVATIONS:
                 names[-1] = type(layer).__name__.lower()
@@ -102,14 +120,20 @@ class Chain:
 
 
 class Kept(BaseEstimator):
-    """The last step: networks or a model of scikit-learn, and the way back to the target's own units or classes."""
+    """The last step: networks or a model of scikit-learn, and the way back to the target's own
+    units or classes.
+    """
 
-    def __init__(self, model: Any, target: TargetScale, classes: Sequence[Class], logits: bool = False) -> None:
+    def __init__(
+        self, model: Any, target: TargetScale, classes: Sequence[Class], logits: bool = False
+    ) -> None:
         self.model, self.target, self.classes, self.logits = model, target, classes, logits
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Refuse: this model is trained; a new comparison trains another."""
-        raise TypeError("this model is trained already; run compare on the new table to train another")
+        raise TypeError(
+            "this model is trained already; run compare on the new table to train another"
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -137,11 +161,12 @@ class Kept(BaseEstimator):
 
 
 def train_model(found: Comparison) -> Pipeline:
-    """Return the winner, trained on all rows of the table with the setting that it chose most often.
+    """Return the winner, trained on all rows of the table with the setting that it chose most
+    often.
 
-    Steps, or trees of boosting, are the median of those chosen with it. Windows of time and groups leave some splits
-    more training rows than others. Boosting tries other settings with many rows, so splits on the same side of that
-    number as the largest decide, whatever the winner.
+    Steps, or trees of boosting, are the median of those chosen with it. Windows of time and groups
+    leave some splits more training rows than others. Boosting tries other settings with many rows,
+    so splits on the same side of that number as the largest decide, whatever the winner.
     """
     design, one = found.design, found.answer().best
     y = design.target.y
@@ -161,9 +186,9 @@ def train_model(found: Comparison) -> Pipeline:
         kept = fit_model(with_trees(model, n_steps), X, target.scaled(y))
         kept = _members(kept) if one.model == "rlp-cv" else kept
     else:
-        problem = network_problem(found.rows.settings(one)[setting], X, target.matrix(y), 0, Steps(n_steps))
+        problem = network_problem(found.rows.settings(one)[setting], X, target.matrix(y), 0)
         try:
-            (history,) = found.rows.fit(one, [problem], lambda _: None)
+            (history,) = found.rows.fit(one, [(problem, Steps(n_steps))], lambda _: None)
         except DivergenceError as error:
             raise LabError(f"{one.label} could not be trained on all rows: {error}") from error
         assert history.model is not None
@@ -179,7 +204,9 @@ def _pipeline(columns: ReadColumns, numbers: FillAndScale, last: Kept) -> Pipeli
 
 
 def _members(fitted: Any) -> tuple[Chain, ...]:
-    """Return the networks of `RLPRegressorCV`, with its scaling put into their first and last layers."""
+    """Return the networks of `RLPRegressorCV`, with its scaling put into their first and last
+    layers.
+    """
     s, network = fitted.scaling_, fitted.network_
     members, shares = [network], [1.0]
     if isinstance(network, WeightedMean):
@@ -187,7 +214,9 @@ def _members(fitted: Any) -> tuple[Chain, ...]:
     found = []
     for member, share in zip(members, shares, strict=True):
         parts = [member.plane, member.network] if isinstance(member, Skip) else [member]
-        for part, mean in zip(parts, (s.y_mean, 0 * s.y_mean), strict=False):  # the offset counts once
+        for part, mean in zip(
+            parts, (s.y_mean, 0 * s.y_mean), strict=False
+        ):  # the offset counts once
             chain = Chain.of(part, share)
             layers = list(chain.layers)
             weight, offset = layers[0]
@@ -202,7 +231,9 @@ def _members(fitted: Any) -> tuple[Chain, ...]:
 
 
 def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
-    """Write a model: JSON for columns and scaling, safetensors for networks, skops for scikit-learn's own."""
+    """Write a model: JSON for columns and scaling, safetensors for networks, skops for
+    scikit-learn's own.
+    """
     columns, numbers, last = model[0].func, model[1].func, model[2]
     networks = last.model if isinstance(last.model, tuple) else ()
     kept: dict[str, Any] = {
@@ -213,7 +244,9 @@ def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
         "target": asdict(last.target),
         "classes": list(last.classes),
         "logits": last.logits,
-        "networks": [{"activations": chain.activations, "share": chain.share} for chain in networks],
+        "networks": [
+            {"activations": chain.activations, "share": chain.share} for chain in networks
+        ],
     }
     if networks:
         from safetensors.numpy import save as to_bytes
@@ -233,9 +266,11 @@ def save(model: Pipeline, directory: Path, about: Mapping[str, Any]) -> None:
 
 
 def load(directory: str | Path) -> Pipeline:
-    """Return the model that a comparison kept in a directory: a Pipeline that predicts from raw frames.
+    """Return the model that a comparison kept in a directory: a Pipeline that predicts from raw
+    frames.
 
-    Nothing in the directory is run: it holds numbers, and of scikit-learn's own objects only types that are known.
+    Nothing in the directory is run: it holds numbers, and of scikit-learn's own objects only types
+    that are known.
 
     >>> from rlploss.compare import compare
     >>> from tempfile import TemporaryDirectory
@@ -249,18 +284,25 @@ def load(directory: str | Path) -> Pipeline:
     place = Path(directory)
     place = place / "model" if (place / "model" / FILE).exists() else place
     if not (place / FILE).exists():
-        raise TableError(f"{directory} holds no model; give the directory that `rlploss compare` wrote")
+        raise TableError(
+            f"{directory} holds no model; give the directory that `rlploss compare` wrote"
+        )
     try:
         kept = json.loads((place / FILE).read_text(encoding="utf-8"))
         told: list[dict[str, Any]] = [
-            {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in kept["columns"]
+            {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
+            for one in kept["columns"]
         ]
         columns = ReadColumns([Column(**one) for one in told])
-        numbers = FillAndScale(**{name: np.array(values) for name, values in kept["numbers"].items()})
+        numbers = FillAndScale(
+            **{name: np.array(values) for name, values in kept["numbers"].items()}
+        )
         model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
         last = Kept(model, TargetScale(**kept["target"]), tuple(kept["classes"]), kept["logits"])
         made = _pipeline(columns, numbers, last)
-        made.predict(pd.DataFrame({column.name: [None] for column in columns.columns}))  # whether its parts fit
+        made.predict(
+            pd.DataFrame({column.name: [None] for column in columns.columns})
+        )  # whether its parts fit
     except TableError:
         raise
     except Exception as error:  # each format has its own for damaged files
@@ -275,7 +317,9 @@ def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chai
     arrays, found = load_file(place / WEIGHTS), []
     for i, one in enumerate(described):
         names = tuple(one["activations"])
-        layers = tuple((arrays[f"{i}.{j}.weight"], arrays[f"{i}.{j}.offset"]) for j in range(len(names)))
+        layers = tuple(
+            (arrays[f"{i}.{j}.weight"], arrays[f"{i}.{j}.offset"]) for j in range(len(names))
+        )
         found.append(Chain(layers, names, one["share"]))
     return tuple(found)
 
@@ -287,5 +331,8 @@ def _estimator(place: Path) -> Any:
     unknown = skops.io.get_untrusted_types(data=data)
     foreign = [name for name in unknown if name.split(".")[0] not in ("sklearn", "numpy", "scipy")]
     if foreign:
-        raise TableError(f"the model in {place} must hold scikit-learn's objects only, got {foreign[0]}; make it anew")
+        raise TableError(
+            f"the model in {place} must hold scikit-learn's objects only, got {foreign[0]}; make it"
+            " anew"
+        )
     return skops.io.loads(data, trusted=unknown)

@@ -1,4 +1,6 @@
-"""Which rows train and which test (at random, by time, by groups), the target as models see it, and its errors."""
+"""Which rows train and which test (at random, by time, by groups), the target as models see it, and
+its errors.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,29 @@ from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
-FOLDS = ((150, 3), (250, 2))  # three folds up to 150 training rows, two up to 250, one validation part beyond
+FOLDS = (
+    (150, 3),
+    (250, 2),
+)  # three folds up to 150 training rows, two up to 250, one validation part beyond
 VALIDATION_SHARE = 0.2
 MEASURES = {  # on the test rows, in words; the first decides
     "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
     "classification": {
-        "accuracy": "accuracy", "balanced": "balanced accuracy", "auc": "AUC", "log_loss": "log loss",
+        "accuracy": "accuracy",
+        "balanced": "balanced accuracy",
+        "auc": "AUC",
+        "log_loss": "log loss",
         "brier": "Brier score",
     },
-}  # fmt: skip
+}
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
 SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 
 
 @dataclass(frozen=True)
 class TargetScale:
-    """A target as models see it, and the way back: numbers are standardised, after their logarithm if asked.
+    """A target as models see it, and the way back: numbers are standardised, after their logarithm
+    if asked.
 
     Classes are one-hot rows for networks, and come back as probabilities.
     """
@@ -99,7 +108,9 @@ class FillAndScale:
 
 @dataclass(frozen=True)
 class SplitData:
-    """Training and test rows of one seed, columns scaled by the training rows, targets as in the table."""
+    """Training and test rows of one seed, columns scaled by the training rows, targets as in the
+    table.
+    """
 
     seed: int
     X: Array
@@ -118,14 +129,22 @@ class SplitData:
         """Return how the target is scaled by the training rows."""
         return TargetScale.of(self.y, log=log, n_classes=self.n_classes)
 
-    def error(self, rows: NDArray[Any], scale: TargetScale, *, logits: bool = False) -> Callable[[Array], float]:
-        """Return what measures predictions of training rows: the squared error, in units of the target's variance."""
+    def error(
+        self, rows: NDArray[Any], scale: TargetScale, *, logits: bool = False
+    ) -> Callable[[Array], float]:
+        """Return what measures predictions of training rows: the squared error, in units of the
+        target's variance.
+        """
         plain = self.scale()
         truth = plain.matrix(self.y[rows]) if self.n_classes else self.y[rows][:, None]
-        return lambda out: float(np.mean(((scale.original(out, logits=logits) - truth) / plain.scale) ** 2))
+        return lambda out: float(
+            np.mean(((scale.original(out, logits=logits) - truth) / plain.scale) ** 2)
+        )
 
     def measures(self, predicted: Array) -> dict[str, float]:
-        """Return errors of predictions of the test rows in the units of the table, and how many rows there are."""
+        """Return errors of predictions of the test rows in the units of the table, and how many
+        rows there are.
+        """
         counts = {"n_train": float(len(self.X)), "n_test": float(len(self.X_test))}
         if self.n_classes:
             return class_measures(predicted, self.truth) | counts
@@ -135,10 +154,17 @@ class SplitData:
         return {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2, **counts}
 
     def kept(self, predicted: Array, *, whole: bool) -> dict[str, NDArray[np.float32]]:
-        """Return the error of every test row; of the `whole` also at most 500 predictions and truths."""
-        wrong = predicted.argmax(1) != self.truth if self.n_classes else predicted[:, 0] - self.truth
+        """Return the error of every test row; of the `whole` also at most 500 predictions and
+        truths.
+        """
+        wrong = (
+            predicted.argmax(1) != self.truth if self.n_classes else predicted[:, 0] - self.truth
+        )
         rows = ((wrong / self.scale().scale) ** 2).astype(np.float32)
-        shown = {"predicted": predicted[:500].astype(np.float32), "truth": self.truth[:500].astype(np.float32)}
+        shown = {
+            "predicted": predicted[:500].astype(np.float32),
+            "truth": self.truth[:500].astype(np.float32),
+        }
         return {"rows": rows} | (shown if whole else {})
 
 
@@ -164,14 +190,18 @@ class Rows:
     @cached_property
     def digest(self) -> str:
         """A digest that tells this table, and its order or groups, from another."""
-        digest = hashlib.sha256(f"{self.task} {self.X.shape} {self.time is None} {self.group is None}".encode())
+        digest = hashlib.sha256(
+            f"{self.task} {self.X.shape} {self.time is None} {self.group is None}".encode()
+        )
         for part in (self.X, self.y, self.time, self.group):
             digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()[:32]
 
     @cached_property
     def logs(self) -> tuple[bool, ...]:
-        """Whether targets are tried as they are only, or as logarithms too: positive and skewed ones are."""
+        """Whether targets are tried as they are only, or as logarithms too: positive and skewed
+        ones are.
+        """
         if self.n_classes or self.y.min() <= 0:
             return (False,)
         z = (self.y - self.y.mean()) / max(float(self.y.std()), 1e-300)
@@ -188,14 +218,16 @@ class Rows:
     def split(self, seed: int) -> Split:
         """Return training and test rows.
 
-        With times, `seed` is the number of the window: the past trains, the tenth of the rows that follows tests. With
-        groups, a random quarter of the rows in whole groups tests.
+        With times, `seed` is the number of the window: the past trains, the tenth of the rows that
+        follows tests. With groups, a random quarter of the rows in whole groups tests.
         """
         n, rng = len(self.X), np.random.default_rng([seed, 0])
         if self.time is not None:
             order = np.argsort(self.time, kind="stable")
             last = order[np.linspace(n / 2, n, WINDOWS + 1).astype(int) - 1]
-            ends = np.searchsorted(self.time[order], self.time[last], side="right")  # one moment is never cut
+            ends = np.searchsorted(
+                self.time[order], self.time[last], side="right"
+            )  # one moment is never cut
             return order[: ends[seed]], order[ends[seed] : ends[seed + 1]][:MOST_TEST_ROWS]
         order, n_test = rng.permutation(n), min(round(TEST_SHARE * n), MOST_TEST_ROWS)
         if self.group is not None:
@@ -203,7 +235,9 @@ class Rows:
             order = order[np.argsort(turn[order], kind="stable")]
             n_test = int((turn <= turn[order[n_test - 1]]).sum())
             return order[n_test:], order[:n_test][:MOST_TEST_ROWS]
-        if self.task == "classification":  # classes are spread evenly, so that every part has its share of each
+        if (
+            self.task == "classification"
+        ):  # classes are spread evenly, so that every part has its share of each
             place = np.empty(n)
             for label in range(self.n_classes):
                 mine = np.flatnonzero(self.y[order] == label)
@@ -222,7 +256,9 @@ class Rows:
             return [(np.arange(last), np.arange(last, n))]
         groups = None if self.group is None else self.group[train]
         # Classes in equal shares, unless they have too few rows for that.
-        sizes = np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
+        sizes = (
+            np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
+        )
         shuffled: dict[str, Any] = {"test_size": VALIDATION_SHARE, "random_state": state}
         if groups is not None:
             folds = min(folds, len(np.unique(groups)))
@@ -231,13 +267,17 @@ class Rows:
             kind = cut.StratifiedKFold if sizes.max() >= folds else cut.KFold
             cutter = kind(folds, shuffle=True, random_state=state)
         else:
-            cutter = (cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit)(1, **shuffled)
+            cutter = (cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit)(
+                1, **shuffled
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a class with fewer rows than folds
             return list(cutter.split(np.empty((n, 1)), y, groups))
 
     def fewest(self) -> int:
-        """Return the fewest rows that a network trains on: of the first window of time, or of a fold."""
+        """Return the fewest rows that a network trains on: of the first window of time, or of a
+        fold.
+        """
         train, _ = self.split(0)
         one_group = self.group is not None and len(np.unique(self.group[train])) == 1
         if len(train) < FEWEST_TRAINING_ROWS or one_group:
@@ -252,7 +292,11 @@ def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
     n, C = predicted.shape
     right = predicted.argmax(1) == truth
     there = np.unique(truth)
-    areas = [roc_auc_score(truth == c, predicted[:, c]) for c in there] if len(there) > 1 else [math.nan]
+    areas = (
+        [roc_auc_score(truth == c, predicted[:, c]) for c in there]
+        if len(there) > 1
+        else [math.nan]
+    )
     return {
         "accuracy": float(right.mean()),
         "balanced": float(np.mean([right[truth == c].mean() for c in there])),
@@ -275,12 +319,17 @@ def sample(design: Design, max_rows: int, seed: int) -> Index:
     n = len(design.X)
     if n < FEWEST_ROWS:
         gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
-        raise TableError(f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows")
+        raise TableError(
+            f"a comparison needs at least {FEWEST_ROWS} rows to split, got {n}{gone}; add rows"
+        )
     y, classes = design.target.y, design.target.classes
     for number, label in enumerate(classes):
         rows = int((y == number).sum())
         if rows < FEWEST_OF_A_CLASS:
-            wrong = f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class {label!r} has {rows}"
+            wrong = (
+                f"every class needs at least {FEWEST_OF_A_CLASS} rows to be split, but class"
+                f" {label!r} has {rows}"
+            )
             raise TableError(f"{wrong}; merge rare classes or drop their rows")
     if n <= max_rows:
         return np.arange(n)
@@ -300,13 +349,18 @@ def check_rows(rows: Rows, seeds: Sequence[int]) -> None:
         return
     fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
     if rows.time is not None and len(rows.X) < fewest:
-        raise TableError(f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out")
+        raise TableError(
+            f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out"
+        )
     for seed in seeds:
         train, test = rows.split(seed)
         left = ""
         if len(train) < FEWEST_TRAINING_ROWS or len(test) < FEWEST_TEST_ROWS:
             wanted = f"{FEWEST_TRAINING_ROWS} training rows and {FEWEST_TEST_ROWS} test rows"
-            left = f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few different values"
+            left = (
+                f"{wanted} in every split, got {len(train)} and {len(test)}: it has too few"
+                " different values"
+            )
         elif rows.group is not None and len(np.unique(rows.group[train])) == 1:
             left = "two groups to train on in every split, got one that has most of the rows"
         elif rows.n_classes and len(np.unique(rows.y[train])) == 1:

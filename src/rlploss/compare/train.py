@@ -1,8 +1,9 @@
-"""Train one contender: the same splits for all, selection inside the training rows, the test rows once.
+"""Train one contender: the same splits for all, selection inside the training rows, the test rows
+once.
 
-For every seed the rows are split into training and test rows. On validation parts of the training rows a contender
-chooses among its settings, and, if it is a network, its stopping step; then it is trained once more on all training
-rows, and its predictions on the test rows are measured.
+For every seed the rows are split into training and test rows. On validation parts of the training
+rows a contender chooses among its settings, and, if it is a network, its stopping step; then it is
+trained once more on all training rows, and its predictions on the test rows are measured.
 """
 
 from __future__ import annotations
@@ -23,21 +24,45 @@ from torch import nn
 
 from rlploss._progress import Progress
 from rlploss._scaling import Array
-from rlploss.compare.arms import BASELINES, GP_ROWS, HIDDEN, LARGE, N_SETTINGS, STAGES, Contender, Setting, tuned
+from rlploss._torch import one_torch_thread
+from rlploss.compare.arms import (
+    BASELINES,
+    GP_ROWS,
+    HIDDEN,
+    LARGE,
+    N_SETTINGS,
+    STAGES,
+    Contender,
+    Setting,
+    tuned,
+)
 from rlploss.compare.rows import TEST_SHARE, VALIDATION_SHARE, Rows, SplitData, n_folds
-from rlploss.distributed import one_torch_thread
 from rlploss.estimators.search import BATCH, Replica, choose, train_further
+from rlploss.lab.store import TRAINING
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
 from rlploss.models import build_network
 from rlploss.training.evaluation import History
-from rlploss.training.fit import fit_fleet
-from rlploss.training.job import Adam, Problem, Steps, make_job
-from rlploss.training.loop import DivergenceError
+from rlploss.training.fit import train
+from rlploss.training.job import Problem, Steps, make_job
+from rlploss.training.loop import DivergenceError, Supervision
 from rlploss.training.objectives import BatchLoss, Pointwise
 
-EVERY, EVALUATIONS = 30, 8  # steps between evaluations in the first heat, and how many it has; others have half
-LAST_PART, TOLERANCE = 0.8, 3e-3  # a best step beyond this part asks for more; what is 0.3 % better is better
-VALIDATION_TREES, TREES = 12, 100  # of extra trees while settings are chosen, which ranks them as well, and then
+DECIDING = (
+    *(*TRAINING, "estimators/*.py"),
+    *("compare/arms.py", "compare/rows.py", "compare/train.py"),
+)  # files that decide a number
+EVERY, EVALUATIONS = (
+    30,
+    8,
+)  # steps between evaluations in the first heat, and how many it has; others have half
+LAST_PART, TOLERANCE = (
+    0.8,
+    3e-3,
+)  # a best step beyond this part asks for more; what is 0.3 % better is better
+VALIDATION_TREES, TREES = (
+    12,
+    100,
+)  # of extra trees while settings are chosen, which ranks them as well, and then
 
 
 @dataclass(frozen=True)
@@ -60,19 +85,28 @@ class Trainer(Rows):
         data = [self.data(seed) for seed in cell.seeds]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            engine, networks = (self._models if cell.arm.model else self._networks)(cell, data, tell)
+            engine, networks = (self._models if cell.arm.model else self._networks)(
+                cell, data, tell
+            )
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         seconds = time.perf_counter() - started
         return CellResult(tuple(networks), engine, torch.get_num_threads(), seconds, notes)
 
     def cell(self, arm: Contender, seeds: tuple[int, ...], steps: int) -> ComparisonCell:
         """Return the cell of one contender."""
-        every = max(1, min(EVERY, steps // EVALUATIONS))
-        return Cell(arm, Table("the table", self.digest), Steps(steps), seeds, evaluate_every=every)
+        return Cell(
+            arm,
+            Table("the table", self.digest),
+            Steps(steps),
+            seeds,
+            evaluate_every=max(1, min(EVERY, steps // EVALUATIONS)),
+        )
 
     # Networks
 
-    def _networks(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
+    def _networks(
+        self, cell: ComparisonCell, data: list[SplitData], tell: Tell
+    ) -> tuple[str, list[TrainedNetwork]]:
         started = time.perf_counter()
         tries = self.settings(cell.arm)
         with one_torch_thread():
@@ -81,22 +115,35 @@ class Trainer(Rows):
         race(splits, plan, lambda done: tell(0.9 * done))
         steps = np.concatenate(plan)
         choices = [
-            choose(np.array([[runner.carried(len(steps)) for runner in runners] for runners in split]), one.fold_sizes)
+            choose(
+                np.array([[runner.carried(len(steps)) for runner in runners] for runners in split]),
+                one.fold_sizes,
+            )
             for one, split in zip(data, splits, strict=True)
         ]
         for one, choice in zip(data, choices, strict=True):
             if not np.isfinite(choice.errors[choice.setting]):
-                raise DivergenceError(f"with every setting the loss became infinite or NaN in split {one.seed}")
+                raise DivergenceError(
+                    f"with every setting the loss became infinite or NaN in split {one.seed}"
+                )
         # The chosen setting on all training rows, and the test rows, which are used here only.
-        chosen = [(tries[choice.setting], int(steps[choice.evaluations[choice.setting]])) for choice in choices]
+        chosen = [
+            (tries[choice.setting], int(steps[choice.evaluations[choice.setting]]))
+            for choice in choices
+        ]
         refits = [
-            network_problem(setting, one.X, one.scale(setting.log).matrix(one.y), one.seed, Steps(stop))
+            (
+                network_problem(setting, one.X, one.scale(setting.log).matrix(one.y), one.seed),
+                Steps(stop),
+            )
             for one, (setting, stop) in zip(data, chosen, strict=True)
         ]
         histories = self.fit(cell.arm, refits, lambda done: tell(0.9 + 0.1 * done))
         seconds = (time.perf_counter() - started) / len(data)
         networks = []
-        for one, choice, (setting, stop), history in zip(data, choices, chosen, histories, strict=True):
+        for one, choice, (setting, stop), history in zip(
+            data, choices, chosen, histories, strict=True
+        ):
             assert history.model is not None
             with torch.no_grad():
                 out = history.model(torch.tensor(one.X_test, dtype=torch.float32)).double().numpy()
@@ -111,29 +158,42 @@ class Trainer(Rows):
                 **one.measures(predicted),
             }
             curve = {"step": steps.tolist(), "validation": choice.curves[choice.setting].tolist()}
-            kept = {"errors": choice.errors.astype(np.float32), "sizes": np.array(sizes, dtype=np.float32)}
+            kept = {
+                "errors": choice.errors.astype(np.float32),
+                "sizes": np.array(sizes, dtype=np.float32),
+            }
             kept |= one.kept(predicted, whole=one is data[0])
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
         return str(histories[0].settings.get("engine", "torch")), networks
 
     def settings(self, arm: Contender) -> list[Setting]:
-        """Return what a network tries: its settings, and again for the logarithm of a skewed target."""
+        """Return what a network tries: its settings, and again for the logarithm of a skewed
+        target.
+        """
         return [replace(setting, log=log) for log in self.logs for setting in arm.settings]
 
-    def _runners(self, cell: ComparisonCell, one: SplitData, tries: Sequence[Setting]) -> list[list[Runner]]:
-        """Return the networks of every try, one for each fold; tries that come to the same share theirs."""
+    def _runners(
+        self, cell: ComparisonCell, one: SplitData, tries: Sequence[Setting]
+    ) -> list[list[Runner]]:
+        """Return the networks of every try, one for each fold; tries that come to the same share
+        theirs.
+        """
         made: dict[str, list[Runner]] = {}
         found = []
         scales = {log: one.scale(log) for log in self.logs}
         targets = {log: scale.matrix(one.y) for log, scale in scales.items()}
         for setting in tries:
             Y = targets[setting.log]
-            problems = [network_problem(setting, one.X[train], Y[train], one.seed) for train, _ in one.folds]
-            same = repr((setting.log, setting.optimizer, [problem.objective for problem in problems]))
+            problems = [
+                network_problem(setting, one.X[train], Y[train], one.seed) for train, _ in one.folds
+            ]
+            same = repr(
+                (setting.log, setting.optimizer, [problem.objective for problem in problems])
+            )
             if same not in made:
                 made[same] = [
                     Runner(
-                        job=make_job(self._build(cell.arm, one.seed), problem, "mse", Adam(), cell.budget),
+                        job=make_job(self._build(cell.arm, one.seed), problem),
                         rows=one.X[validation].astype(np.float32),
                         measure=one.error(validation, scales[setting.log], logits=True),
                     )
@@ -145,22 +205,38 @@ class Trainer(Rows):
     def _build(self, arm: Contender, seed: int) -> nn.Sequential:
         softmax = self.task == "classification" and not arm.gives_logits
         outputs = max(1, self.n_classes)
-        return build_network(self.X.shape[1], HIDDEN, outputs, activation="relu", softmax=softmax, seed=seed)
-
-    def fit(self, arm: Contender, problems: list[Problem], tell: Callable[[float], None]) -> list[History]:
-        """Train networks on scaled rows, each with its own budget; one that diverges is an error."""
-        return fit_fleet(
-            lambda seed: self._build(arm, seed),
-            problems,
-            budget=Steps(1),
-            evaluate_every=Steps(10**9),
-            progress=lambda state: tell(state.step / max(1, state.total_steps)),
+        return build_network(
+            self.X.shape[1], HIDDEN, outputs, activation="relu", softmax=softmax, seed=seed
         )
+
+    def fit(
+        self, arm: Contender, problems: list[tuple[Problem, Steps]], tell: Callable[[float], None]
+    ) -> list[History]:
+        """Train networks on scaled rows, each with its own budget; one that diverges is an
+        error.
+        """
+        return [
+            loop.history
+            for loop in train(
+                [
+                    (
+                        make_job(self._build(arm, problem.seed), problem),
+                        Supervision(budget, evaluate_every=budget),
+                    )
+                    for problem, budget in problems
+                ],
+                progress=lambda state: tell(state.step / max(1, state.total_steps)),
+                fleet=True,
+            )
+        ]
 
     # Models of scikit-learn
 
-    def _models(self, cell: ComparisonCell, data: list[SplitData], tell: Tell) -> tuple[str, list[TrainedNetwork]]:
-        # For so few rows more threads wait for each other; networks of an estimator have threads of their own.
+    def _models(
+        self, cell: ComparisonCell, data: list[SplitData], tell: Tell
+    ) -> tuple[str, list[TrainedNetwork]]:
+        # For so few rows more threads wait for each other; networks of an estimator have threads of
+        # their own.
         networks = []
         with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
             for one in data:
@@ -169,7 +245,9 @@ class Trainer(Rows):
         return "none", networks
 
     def _model(self, arm: Contender, one: SplitData, *, whole: bool) -> TrainedNetwork:
-        """Return what a model of scikit-learn reaches on one split: its setting by the folds, then the test rows."""
+        """Return what a model of scikit-learn reaches on one split: its setting by the folds, then
+        the test rows.
+        """
         started = time.perf_counter()
         tries = self.tries(arm, len(one.X), one.seed)
         stages = STAGES if arm.model == "boosting" else ()
@@ -188,7 +266,12 @@ class Trainer(Rows):
         scale = one.scale(log)
         fitted = fit_model(with_trees(model, trees), one.X, scale.scaled(one.y))
         predicted = scale.original(outputs(fitted, one.X_test, self.n_classes)[0])
-        values = {"setting": float(choice.setting), "best_step": float(trees), "log": float(log), "late": 0.0}
+        values = {
+            "setting": float(choice.setting),
+            "best_step": float(trees),
+            "log": float(log),
+            "late": 0.0,
+        }
         kept = one.kept(predicted, whole=whole)
         seconds = time.perf_counter() - started
         return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
@@ -208,13 +291,26 @@ class Trainer(Rows):
         if arm.model in ("ridge", "logistic", "lasso"):
             return 0.1 + splits * logs * N_SETTINGS * folds * (7e-4 + 3e-8 * n_train * d)
         if arm.model == "gp":
-            return splits * logs * (folds if logs > 1 else 1) * (0.015 + 2e-6 * min(n_train, GP_ROWS[0]) ** 2)
+            return (
+                splits
+                * logs
+                * (folds if logs > 1 else 1)
+                * (0.015 + 2e-6 * min(n_train, GP_ROWS[0]) ** 2)
+            )
         if arm.model == "rlp-cv":
             return splits * (0.2 + 2e-4 * n_train) * (1 if logs == 1 else 2 * folds + 1)
         if arm.model == "trees":
-            return splits * (0.05 + 1e-5 * n_train * d) * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+            return (
+                splits
+                * (0.05 + 1e-5 * n_train * d)
+                * (1 + 3 * logs * folds * VALIDATION_TREES / TREES)
+            )
         if arm.model == "boosting":
-            one, tried = (0.045 + 6e-7 * n_train * d, 4) if n_train > LARGE else (0.03 + 1.3e-5 * n_train * d, 2)
+            one, tried = (
+                (0.045 + 6e-7 * n_train * d, 4)
+                if n_train > LARGE
+                else (0.03 + 1.3e-5 * n_train * d, 2)
+            )
             return splits * one * (1 + tried * logs * folds)
         taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
         if isinstance(arm.objective, Pointwise | BatchLoss):
@@ -227,7 +323,9 @@ class Trainer(Rows):
 
 @dataclass(eq=False, kw_only=True)
 class Runner(Replica):
-    """A network in a race: its validation rows [n, d], what measures outputs there, and its errors so far."""
+    """A network in a race: its validation rows [n, d], what measures outputs there, and its errors
+    so far.
+    """
 
     rows: NDArray[np.float32]
     measure: Callable[[Array], float]
@@ -240,12 +338,16 @@ class Runner(Replica):
             self.kept.clear()
 
     def carried(self, n: int) -> list[float]:
-        """Return n errors: a network that has ended keeps its last; one that diverged has none from there on."""
+        """Return n errors: a network that has ended keeps its last; one that diverged has none from
+        there on.
+        """
         return self.errors + (self.errors[-1:] or [math.nan]) * (n - len(self.errors))
 
 
 def heats(cell: ComparisonCell) -> list[NDArray[np.int64]]:
-    """Return the steps at which networks are measured, heat by heat: each takes as many steps as all before it."""
+    """Return the steps at which networks are measured, heat by heat: each takes as many steps as
+    all before it.
+    """
     total = cell.budget.n
     found = []
     begin, end = 0, min(total, EVALUATIONS * cell.evaluate_every)
@@ -256,7 +358,9 @@ def heats(cell: ComparisonCell) -> list[NDArray[np.int64]]:
     return found
 
 
-def race(splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np.int64]], tell: Tell) -> None:
+def race(
+    splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np.int64]], tell: Tell
+) -> None:
     """Train the networks [split][setting][fold] in heats, until no setting is worth another."""
     begin = n = 0  # steps and evaluations so far
     last = int(plan[-1][-1])
@@ -279,11 +383,14 @@ def race(splits: Sequence[Sequence[Sequence[Runner]]], plan: Sequence[NDArray[np
         going = [worth_another(split, seen, last) if split else [] for split in going]
 
 
-def worth_another(split: Sequence[Sequence[Runner]], steps: NDArray[np.int64], last: int) -> list[Sequence[Runner]]:
-    """Return the settings [fold] of a split that go on: those whose best step lies in the last fifth of the steps.
+def worth_another(
+    split: Sequence[Sequence[Runner]], steps: NDArray[np.int64], last: int
+) -> list[Sequence[Runner]]:
+    """Return the settings [fold] of a split that go on: those whose best step lies in the last
+    fifth of the steps.
 
-    One ends too if, with all the steps there are, it would not come to the best of the others even if every doubling of
-    its steps were to gain as much as the latest has.
+    One ends too if, with all the steps there are, it would not come to the best of the others even
+    if every doubling of its steps were to gain as much as the latest has.
     """
     curves = np.array([np.mean([runner.errors for runner in folds], axis=0) for folds in split])
     curves = np.where(np.isnan(curves), np.inf, curves)
@@ -293,7 +400,11 @@ def worth_another(split: Sequence[Sequence[Runner]], steps: NDArray[np.int64], l
     for folds, curve, error, earlier in zip(split, curves, now, before, strict=True):
         best = steps[int(np.argmax(curve <= (1 + TOLERANCE) * error))]
         doublings = math.log2(last / steps[-1])
-        if math.isfinite(error) and best > LAST_PART * steps[-1] and error - doublings * (earlier - error) <= now.min():
+        if (
+            math.isfinite(error)
+            and best > LAST_PART * steps[-1]
+            and error - doublings * (earlier - error) <= now.min()
+        ):
             kept.append(folds)
     return kept
 
@@ -301,10 +412,10 @@ def worth_another(split: Sequence[Sequence[Runner]], steps: NDArray[np.int64], l
 # One network, one model
 
 
-def network_problem(setting: Setting, X: Array, Y: Array, seed: int, budget: Steps | None = None) -> Problem:
+def network_problem(setting: Setting, X: Array, Y: Array, seed: int) -> Problem:
     """Return one network to train on scaled rows."""
     objective = setting.objective_for(*X.shape)
-    return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer, budget=budget)
+    return Problem(X, Y, seed=seed, objective=objective, optimizer=setting.optimizer)
 
 
 def with_trees(model: Any, n: int) -> Any:
@@ -316,13 +427,19 @@ def with_trees(model: Any, n: int) -> Any:
 
 
 def _few_steps(objective: Any, start: Array, bounds: Any) -> tuple[Array, float]:
-    """Fit the hyperparameters of a Gaussian process in few steps: the last ones change no prediction."""
-    found = optimize.minimize(objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 12})
+    """Fit the hyperparameters of a Gaussian process in few steps: the last ones change no
+    prediction.
+    """
+    found = optimize.minimize(
+        objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 12}
+    )
     return found.x, float(found.fun)
 
 
 def fit_model(model: Any, X: Array, y: NDArray[Any]) -> Any:
-    """Return the fitted model. A Gaussian process takes hyperparameters from few rows and predictions from some."""
+    """Return the fitted model. A Gaussian process takes hyperparameters from few rows and
+    predictions from some.
+    """
     if hasattr(model, "kernel") and hasattr(model, "optimizer"):
         few, some = (slice(None, None, -(-len(X) // most)) for most in GP_ROWS)
         model = model.set_params(optimizer=_few_steps)
@@ -337,12 +454,20 @@ def fit_model(model: Any, X: Array, y: NDArray[Any]) -> Any:
 
 
 def outputs(fitted: Any, X: Array, n_classes: int, stages: Sequence[int] = ()) -> list[Array]:
-    """Return predictions [n, C], of boosting for each of these numbers of trees: numbers, or chances of all classes."""
+    """Return predictions [n, C], of boosting for each of these numbers of trees: numbers, or
+    chances of all classes.
+    """
     name = "predict_proba" if n_classes else "predict"
     if stages and hasattr(fitted, f"staged_{name}"):
-        found = [out for n, out in enumerate(getattr(fitted, f"staged_{name}")(X), start=1) if n in stages]
+        found = [
+            out
+            for n, out in enumerate(getattr(fitted, f"staged_{name}")(X), start=1)
+            if n in stages
+        ]
     else:
         found = [getattr(fitted, name)(X)] * (len(stages) or 1)
     shaped = np.zeros((len(found), len(X), n_classes or 1))
-    shaped[:, :, fitted.classes_ if n_classes else [0]] = np.reshape(found, (len(found), len(X), -1))
+    shaped[:, :, fitted.classes_ if n_classes else [0]] = np.reshape(
+        found, (len(found), len(X), -1)
+    )
     return list(shaped)

@@ -1,7 +1,7 @@
 """The paper's datasets from real bytes, verified, and its splits and perturbations."""
 
 from rlploss.datasets.registry import is_cached, load, names
-from rlploss.datasets.sources import DatasetUnavailable, cache_dir
+from rlploss.datasets.sources import CacheError, DatasetUnavailable, cache_dir
 from rlploss.datasets.splits import (
     Dataset,
     Split,
@@ -12,11 +12,9 @@ from rlploss.datasets.splits import (
     size_split,
     standardize,
 )
-from rlploss.datasets.transfers import CacheError, DataWarning
 
 __all__ = [
     "CacheError",
-    "DataWarning",
     "Dataset",
     "DatasetUnavailable",
     "Split",

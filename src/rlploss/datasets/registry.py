@@ -1,16 +1,18 @@
-"""Every dataset by name: `load`, what `catalog.toml` says of each, and how its files become arrays."""
+"""Every dataset by name: `load`, what `catalog.toml` says of each, and how its files become
+arrays.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,10 @@ from rlploss.datasets import readers
 from rlploss.datasets.readers import Bytes, Floats
 from rlploss.datasets.sources import DataFile, Rebuild, Source, cache_dir, obtain
 from rlploss.datasets.splits import Array, Dataset, ImageShape, TaskName, frozen
-from rlploss.datasets.transfers import Reporter
 
 Files = Sequence[DataFile]
 Content = Mapping[str, bytes]  # by file name
 Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
-HOUSING_CSV = 1_915_790  # bytes of the table inside `housing.zip`
-_lent: Content = {}
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,17 @@ def entry(name: str) -> Entry:
 
 
 def is_cached(name: str) -> bool:
-    """Say whether every file of the dataset is in the cache with its right size: `load` needs no network.
+    """Say whether every file of the dataset is in the cache with its right size: `load` needs no
+    network.
 
-    Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need no files.
+    Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need
+        no files.
 
     >>> is_cached("linear")
     True
     """
-    item = entry(name)
-    paths = {cache_path(item) / file.name: file.size for file in item.files}
-    return all(os.path.isfile(path) and path.stat().st_size == size for path, size in paths.items())
+    place, files = cache_path(entry(name)), entry(name).files
+    return all(os.path.isfile(p := place / f.name) and p.stat().st_size == f.size for f in files)
 
 
 def cache_path(item: Entry) -> Path:
@@ -87,17 +87,22 @@ def cache_path(item: Entry) -> Path:
 
 
 def cached_files(item: Entry) -> Iterator[tuple[Path, str]]:
-    """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is wrong."""
+    """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is
+    wrong.
+    """
     for file in item.files:
         yield cache_path(item) / file.name, file.read(cache_path(item))[1]
 
 
-def load(name: str, *, task: TaskName | None = None, download: bool = True, progress: bool = True) -> Dataset:
+def load(
+    name: str, *, task: TaskName | None = None, download: bool = True, progress: bool = True
+) -> Dataset:
     """Return a dataset by name, fetching and verifying its files if need be.
 
     Args:
         name: one of `names()`.
-        task: None for the dataset's own task; "reconstruction" for image sets makes the target X itself.
+        task: None for the dataset's own task; "reconstruction" for image sets makes the target X
+            itself.
         download: False to use the cache only.
         progress: False to fetch in silence. Nothing is printed when nothing is fetched.
 
@@ -118,57 +123,45 @@ def load(name: str, *, task: TaskName | None = None, download: bool = True, prog
 def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:
     """Return the verified bytes of the dataset's files, by name; they are in the cache afterwards.
 
-    `progress=False` fetches in silence, and tells of wrong files in the cache as a `DataWarning`.
+    `progress=False` fetches in silence.
     """
     item = entry(name)
-    if all(file.sha256 in _lent for file in item.files):
-        return {file.name: _lent[file.sha256] for file in item.files}
-    reporter = Reporter(sys.stderr if progress else None)
-    return obtain(item.directory, item.files, item.sources, download=download, progress=reporter)
-
-
-@contextmanager
-def lent(files: Content) -> Iterator[None]:
-    """Let `load` find verified files here, by SHA-256, before it looks for a cache: a worker may have none."""
-    global _lent
-    before, _lent = _lent, files
-    try:
-        yield
-    finally:
-        _lent = before
+    if not item.files:
+        return {}
+    stream = sys.stderr if progress else io.StringIO()
+    return obtain(item.directory, item.files, item.sources, download=download, progress=stream)
 
 
 def entries() -> Iterator[Entry]:
     """Yield every dataset of the catalogue."""
-    catalog = tomllib.loads(resources.files("rlploss.datasets").joinpath("catalog.toml").read_text("utf-8"))
+    text = resources.files("rlploss.datasets").joinpath("catalog.toml").read_text("utf-8")
+    catalog = tomllib.loads(text)
     for name, own in catalog.items():
-        directory = own.pop("like", name)  # the dataset whose files, and facts that are not its own, it shares
-        facts = {**catalog[directory], **own}
+        like = own.pop("like", name)  # whose files, and facts that are not its own, it shares
+        facts = {**catalog[like], **own}
         files = tuple(DataFile(*file) for file in facts.pop("files", ()))
-        found = tuple(sources(files, facts.pop("web", ()), facts.pop("packages", ())))
-        shape = tuple(facts.pop("image_shape", ())) or None
-        place = directory if files else ""
-        yield Entry(name, read=READERS[name], files=files, sources=found, directory=place, image_shape=shape, **facts)
+        facts["sources"] = tuple(sources(files, facts.pop("sources", ())))
+        facts["image_shape"] = tuple(facts.pop("image_shape", ())) or None
+        directory = like if files else ""
+        yield Entry(name, read=READERS[name], files=files, directory=directory, **facts)
 
 
-def sources(files: Files, web: Sequence[dict[str, Any]], packages: Sequence[dict[str, Any]]) -> Iterator[Source]:
-    """Yield the canonical hosts, with an archive or one download for each file, and then the packages."""
-    for given in web:
-        if "members" in given:
-            yield Source(files=files, **given)
-        else:
-            for file in files:
-                url = given["url"].format(name=file.name)
-                yield Source(files=[file], url=url, filename=PurePosixPath(url).name)
-    for given in packages:
-        carries = [DataFile(*file) for file in given.get("carries", ())]
-        yield Source(files=files, **{**given, "carries": carries, "rebuild": REBUILDERS.get(given.get("rebuild", ""))})
+def sources(files: Files, catalog: Sequence[dict[str, Any]]) -> Iterator[Source]:
+    """Yield the hosts and then the packages, with one source for each download."""
+    for given in catalog:
+        address, rebuild = given["address"], REBUILDERS.get(given.get("rebuild", ""))
+        archive = {"members": given.get("members", ()), "rebuild": rebuild}
+        for number, (name, sha256) in enumerate(given["downloads"]):
+            part = files if given.get("members") else files[number : number + 1]
+            yield Source(files=part, address=address, name=name, sha256=sha256, **archive)
 
 
 def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
-    """Undo the averages of `housing.csv`: counts are whole numbers, so the original file comes back exactly."""
-    text = readers.read_archive(io.BytesIO(carried["housing.zip"]), {"housing.csv": HOUSING_CSV})["housing.csv"]
-    _, table = readers.read_csv(text, header=True)
+    """Undo the averages of `housing.csv`: counts are whole numbers, so the original file comes back
+    exactly.
+    """
+    members = readers.read_members(carried["housing.zip"], ["housing.csv"])
+    _, table = readers.read_csv(members["housing.csv"], header=True)
     income, age, rooms, bedrooms, population, occupancy, latitude, longitude, value = table.T
     households = np.rint(population / occupancy)
     counts = [np.rint(rooms * households), np.rint(bedrooms * households), population, households]
@@ -178,28 +171,33 @@ def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, by
 
 
 def rebuild_cifar10(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
-    """Rebuild the official binary batches, exactly, from a sheet of pixels for each and the labels of both sets."""
-    lists = (readers.read_labels(carried[name]) for name in ("train_lables.json", "test_lables.json"))
-    for file, labels in zip(files, np.concatenate([*lists]).reshape(len(files), -1), strict=True):
-        sheet = carried[PurePosixPath(file.name).with_suffix(".png").name]  # a row of 1024 pixels per image
-        pixels = readers.read_png(sheet, width=1024, height=len(labels))
-        yield file.name, readers.write_cifar_batch(pixels, labels)
+    """Rebuild the official binary batches, exactly, from a sheet of pixels for each and the labels
+    of both sets.
+    """
+    lists = [json.loads(carried[name]) for name in ("train_lables.json", "test_lables.json")]
+    labels = np.concatenate(lists).astype(np.uint8).reshape(len(files), -1)
+    for file, batch in zip(files, labels, strict=True):
+        sheet = carried[file.name.replace(".bin", ".png")]  # a row of 1024 pixels per image
+        yield file.name, readers.write_cifar_batch(readers.read_png(sheet), batch)
 
 
 REBUILDERS: dict[str, Rebuild] = {"california": rebuild_california, "cifar10": rebuild_cifar10}
 
 
 def linear() -> tuple[Floats, Floats]:
-    """Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000, 5], y [6000].
+    """Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000, 5], y
+    [6000].
 
-    The paper gives the seed and not the order of the draws; the released code draws row by row, and so do we.
+    The paper gives the seed and not the order of the draws; the released code draws row by row, and
+    so do we.
     """
     X = np.random.RandomState(0).rand(6000, 5)
     return X, 0.5 * X[:, 0] + 1.5 * X[:, 1] + 2.5 * X[:, 2] + 3.5 * X[:, 3] + 4.5 * X[:, 4]
 
 
 def nonlinear() -> tuple[Floats, Floats]:
-    """Nonlinear: X ~ U[0, 1)^7, seed 1, y = X₁ + X₂² + X₃³ + X₄⁴ + X₅⁵ + exp X₆ + sin X₇; X [6000, 7].
+    """Nonlinear: X ~ U[0, 1)^7, seed 1, y = X₁ + X₂² + X₃³ + X₄⁴ + X₅⁵ + exp X₆ + sin X₇; X [6000,
+    7].
 
     Drawn row by row, as Linear.
     """
@@ -208,10 +206,13 @@ def nonlinear() -> tuple[Floats, Floats]:
     return X, powers + np.exp(X[:, 5]) + np.sin(X[:, 6])
 
 
-def moons(n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0) -> tuple[Floats, NDArray[np.int64]]:
+def moons(
+    n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0
+) -> tuple[Floats, NDArray[np.int64]]:
     """Two interleaved half circles (scikit-learn's `make_moons`): X [n_rows, 2], y in {0, 1}.
 
-    The defaults are the paper's larger set. Noise and seed are those of the released code; the paper states neither.
+    The defaults are the paper's larger set. Noise and seed are those of the released code; the
+    paper states neither.
     """
     _checks.count("n_rows", n_rows, minimum=2)
     _checks.number("noise", noise, minimum=0.0)
@@ -231,13 +232,35 @@ def _california(data: Content) -> Arrays:
     """Features and target as in scikit-learn's `fetch_california_housing`, to the bit."""
     _, table = readers.read_csv(data["cal_housing.data"], header=False)
     longitude, latitude, age, rooms, bedrooms, population, households, income, value = table.T
-    columns = [income, age, rooms / households, bedrooms / households, population, population / households]
-    names = ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
-    return np.stack([*columns, latitude, longitude], axis=1), value / 100_000.0, names  # in units of 100,000 dollars
+    columns = [
+        income,
+        age,
+        rooms / households,
+        bedrooms / households,
+        population,
+        population / households,
+    ]
+    names = (
+        "MedInc",
+        "HouseAge",
+        "AveRooms",
+        "AveBedrms",
+        "Population",
+        "AveOccup",
+        "Latitude",
+        "Longitude",
+    )
+    return (
+        np.stack([*columns, latitude, longitude], axis=1),
+        value / 100_000.0,
+        names,
+    )  # in units of 100,000 dollars
 
 
 def _wine(data: Content) -> Arrays:
-    """Red rows first, then white; 11 features, the quality score last. The colour is not a feature."""
+    """Red rows first, then white; 11 features, the quality score last. The colour is not a
+    feature.
+    """
     names, red = readers.read_csv(data["winequality-red.csv"], delimiter=";", header=True)
     _, white = readers.read_csv(data["winequality-white.csv"], delimiter=";", header=True)
     both = np.concatenate([red, white])
@@ -248,13 +271,19 @@ def _diabetes(_: Content) -> Arrays:
     _extras.need("sklearn", "the diabetes table", "sklearn")
     from sklearn.datasets import load_diabetes
 
-    bunch = load_diabetes(scaled=False)  # its scaled version has statistics of all rows in it, test rows included
+    bunch = load_diabetes(
+        scaled=False
+    )  # its scaled version has statistics of all rows in it, test rows included
     return bunch.data, bunch.target, tuple(bunch.feature_names)
 
 
 def _mnist(data: Content) -> Arrays:
-    images = np.concatenate([readers.read_idx(data[f"{part}-images-idx3-ubyte"]) for part in ("train", "t10k")])
-    labels = np.concatenate([readers.read_idx(data[f"{part}-labels-idx1-ubyte"]) for part in ("train", "t10k")])
+    images = np.concatenate(
+        [readers.read_idx(data[f"{part}-images-idx3-ubyte"]) for part in ("train", "t10k")]
+    )
+    labels = np.concatenate(
+        [readers.read_idx(data[f"{part}-labels-idx1-ubyte"]) for part in ("train", "t10k")]
+    )
     return _image_set(images.reshape(len(images), -1), labels, ["pixel"], 28)
 
 
@@ -273,7 +302,12 @@ def _cifar10_released(data: Content) -> Arrays:
 
 def _image_set(images: Bytes, labels: Bytes, planes: Sequence[str], side: int) -> Arrays:
     """Return pixels 0 to 255 as float32 in [0, 1], labels as int64, and the names of the pixels."""
-    names = tuple(f"{plane}_{row}_{column}" for plane in planes for row in range(side) for column in range(side))
+    names = tuple(
+        f"{plane}_{row}_{column}"
+        for plane in planes
+        for row in range(side)
+        for column in range(side)
+    )
     return np.divide(images, np.float32(255), dtype=np.float32), labels.astype(np.int64), names
 
 

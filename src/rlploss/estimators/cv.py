@@ -1,4 +1,6 @@
-"""`RLPRegressorCV` and `RLPClassifierCV`: settings, stopping steps and their mixture, chosen by cross-validation."""
+"""`RLPRegressorCV` and `RLPClassifierCV`: settings, stopping steps and their mixture, chosen by
+cross-validation.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from rlploss import MSE, RLP, Adam, CrossEntropy, Problem, Steps
+from rlploss import MSE, RLP, Adam, CrossEntropy, Problem
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
+from rlploss._torch import one_torch_thread
 from rlploss._values import positive
-from rlploss.distributed import one_torch_thread
 from rlploss.estimators import base, search
 from rlploss.estimators.search import Choice, Dial, Index, Replica, Search, Split
 from rlploss.models import ACTIVATIONS, WeightedMean
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 V = TypeVar("V")
-EVALUATIONS = 10  # stopping steps to choose from in the first budget; every doubling adds half as many
+EVALUATIONS = (
+    10  # stopping steps to choose from in the first budget; every doubling adds half as many
+)
 KEPT_BYTES = 2**28  # of weights, and of predictions, at all of them
 FLEET_SUBSETS = 100  # per network at most: they are laid out for the whole fleet
 LAST_PART = 0.8  # of the budget: a best step beyond it asks for more
@@ -50,38 +54,40 @@ class Candidate(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CrossValidated(base.NetworkEstimator):
-    """The settings and the search; subclasses read the target and say what the pointwise end of the dial is.
+    """The settings and the search; subclasses read the target and say what the pointwise end of the
+    dial is.
 
     Parameters
     ----------
-    subset_sizes : "auto" or sequence of int or float
-        Places on the dial, as numbers of rows or as fractions of the training rows of a fold. Its pointwise end, which
-        has no subsets, is always among them, and alone with (). "auto" adds M = √(p·N), the middle of the dial.
+    subset_sizes : "auto" or sequence of int or float Places on the dial, as numbers of rows or as
+        fractions of the training rows of a fold. Its pointwise end, which has no subsets, is always
+        among them, and alone with (). "auto" adds M = √(p·N), the middle of the dial.
     alphas : sequence of float
         Weight decays to choose from: alpha/2·‖weights‖² is added to the mean loss.
     learning_rates : sequence of float
         Learning rates of Adam to choose from.
     activations : sequence of {"relu", "tanh", "logistic", "identity"}
         What follows every hidden layer, to choose from.
-    cv : int, splitter or iterable of splits
-        The number of folds, or who makes them (`GroupKFold`, `TimeSeriesSplit`), or the folds themselves as pairs of
-        training and validation rows.
-    ensemble : bool
-        Whether to predict with the best mixture of the fold models, which are trained already. False trains one network
-        on all rows with the best setting.
+    cv : int, splitter or iterable of splits The number of folds, or who makes them (`GroupKFold`,
+        `TimeSeriesSplit`), or the folds themselves as pairs of training and validation rows.
+    ensemble : bool Whether to predict with the best mixture of the fold models, which are trained
+        already. False trains one network on all rows with the best setting.
     max_iter : int
         The first budget, in iterations: the longest training to choose from.
-    max_doublings : int
-        How often the budget may double. It does while the best step lies in its last fifth, for all settings alike.
+    max_doublings : int How often the budget may double. It does while the best step lies in its
+        last fifth, for all settings alike.
 
     Attributes
     ----------
-    cv_results_ : dict of arrays, one entry per setting at its best step: `param_subset_size` (rows in a fold; the
-        number of the planes' columns stands for the pointwise end) and the other `param_...`, `params` (all of them as
-        a dict), `n_steps`, `share` (in the ensemble, all steps together), `split{i}_test_score`, `mean_test_score`,
-        `std_test_score` (negative mean squared error in units of y), `rank_test_score`. See `to_frame()` and `plot()`.
-    best_params_ : the best setting and its `n_steps`; `subset_size` is for all rows (None: the pointwise end).
-    best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in `cv_results_`.
+    cv_results_ : dict of arrays, one entry per setting at its best step: `param_subset_size` (rows
+        in a fold; the number of the planes' columns stands for the pointwise end) and the other
+        `param_...`, `params` (all of them as a dict), `n_steps`, `share` (in the ensemble, all
+        steps together), `split{i}_test_score`, `mean_test_score`, `std_test_score` (negative mean
+        squared error in units of y), `rank_test_score`. See `to_frame()` and `plot()`.
+    best_params_ : the best setting and its `n_steps`; `subset_size` is for all rows (None: the
+        pointwise end).
+    best_score_, best_index_ : the `mean_test_score` of the best setting, and its place in
+        `cv_results_`.
     ensemble_score_ : the same score of the mixture: at least `best_score_`.
     n_iter_ : iterations of the best setting.
     n_splits_ : the number of folds.
@@ -118,13 +124,18 @@ class CrossValidated(base.NetworkEstimator):
         _, target, weight = data.part(np.concatenate(tests))
         counts = np.ones(len(target)) if weight is None else weight
         replicas = self._replicas(settings, data, folds, seed)
-        candidates = Search(replicas, [data.X[rows] for rows in tests], self._numbers(target), counts)
+        candidates = Search(
+            replicas, [data.X[rows] for rows in tests], self._numbers(target), counts
+        )
         choice = self._grow(candidates, n_fold)
         if not np.isfinite(choice.curves[:, 1:]).any():
-            raise ValueError(f"every network diverged with learning_rates={self.learning_rates}; lower them")
+            raise ValueError(
+                f"every network diverged with learning_rates={self.learning_rates}; lower them"
+            )
         self._note(settings, candidates, choice, n_fold, n_rows)
         if self.ensemble:
-            # networks of a fold count by the rows they have seen: alike in K folds, more and more along time
+            # networks of a fold count by the rows they have seen: alike in K folds, more and more
+            # along time
             seen = np.array([*map(len, folds)], dtype=np.float64)
             self.network_: nn.Module = candidates.network(self._shares, seen / seen.sum())
         else:
@@ -143,7 +154,8 @@ class CrossValidated(base.NetworkEstimator):
         return pd.DataFrame(self.cv_results_).sort_values("rank_test_score", ignore_index=True)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the cross-validated error against the steps: a line per subset size, its other settings at their best.
+        """Draw the cross-validated error against the steps: a line per subset size, its other
+        settings at their best.
 
         Dots are the members of the ensemble, as large as their shares. Needs matplotlib.
         """
@@ -159,12 +171,19 @@ class CrossValidated(base.NetworkEstimator):
             (line,) = ax.plot(steps, curves.min(axis=0), label=f"{size}")
             s, e = np.nonzero(shares)
             ax.scatter(steps[e], curves[s, e], 400 * shares[s, e], color=line.get_color())
-        ax.set(xscale="symlog", yscale="log", xlabel="optimiser steps", ylabel="cross-validated squared error")
+        ax.set(
+            xscale="symlog",
+            yscale="log",
+            xlabel="optimiser steps",
+            ylabel="cross-validated squared error",
+        )
         ax.legend(title=f"subset size M ({self._p}: {self._end.__name__})")
         return ax
 
     def _settings(self, n_fold: int) -> list[Candidate]:
-        """All that is tried with so many rows in a fold: every place on the dial, its pointwise end first."""
+        """All that is tried with so many rows in a fold: every place on the dial, its pointwise end
+        first.
+        """
         alphas = listed("alphas", self.alphas, partial(number, minimum=0.0))
         rates = listed("learning_rates", self.learning_rates, positive)
         kinds = listed("activations", self.activations, partial(one_of, options=ACTIVATIONS))
@@ -177,9 +196,15 @@ class CrossValidated(base.NetworkEstimator):
         planes = [skip] if isinstance(skip, bool) else [False, True]
         if len(planes) > 1:
             one_of("linear_skip", skip, ("auto",))
-        place_of = {self._subset_size(place, n_fold): place for place in reversed(places)}  # of equal ones the first
+        place_of = {
+            self._subset_size(place, n_fold): place for place in reversed(places)
+        }  # of equal ones the first
         others = list(itertools.product(alphas, rates, kinds, planes))
-        return [Candidate(place_of[size], size, *chosen) for size in reversed(place_of) for chosen in others]
+        return [
+            Candidate(place_of[size], size, *chosen)
+            for size in reversed(place_of)
+            for chosen in others
+        ]
 
     @property
     def _p(self) -> int:
@@ -193,7 +218,9 @@ class CrossValidated(base.NetworkEstimator):
     def _splits(
         self, X: Any, y: Any, groups: Any, kept: NDArray[np.bool_], target: NDArray[Any], seed: int
     ) -> list[Split]:
-        """Folds as places among the rows that are kept, which `target` has; the caller's own count all rows."""
+        """Folds as places among the rows that are kept, which `target` has; the caller's own count
+        all rows.
+        """
         if isinstance(self.cv, int | np.integer):
             if groups is not None:
                 wrong = f"groups need a splitter that uses them, got cv={self.cv}"
@@ -208,15 +235,24 @@ class CrossValidated(base.NetworkEstimator):
             place, given = np.cumsum(kept) - 1, check_cv(self.cv).split(X, y, groups)
             splits = [(place[train][kept[train]], place[test][kept[test]]) for train, test in given]
         if not splits:
-            raise ValueError("cv must give at least one split, got none; pass a list, or a splitter, and no iterator")
+            raise ValueError(
+                "cv must give at least one split, got none; pass a list, or a splitter, and no"
+                " iterator"
+            )
         for train, test in splits:
             if len(train) < 2 or len(test) < 1:
-                least = "at least two training rows and one test row of weight above 0 in every split"
-                raise ValueError(f"cv must leave {least}, got {len(train)} and {len(test)}; use fewer splits")
+                least = (
+                    "at least two training rows and one test row of weight above 0 in every split"
+                )
+                raise ValueError(
+                    f"cv must leave {least}, got {len(train)} and {len(test)}; use fewer splits"
+                )
         self.n_splits_ = len(splits)
         return splits
 
-    def _replicas(self, settings: list[Candidate], data: base.Data, folds: Sequence[Index], seed: int) -> list[Replica]:
+    def _replicas(
+        self, settings: list[Candidate], data: base.Data, folds: Sequence[Index], seed: int
+    ) -> list[Replica]:
         """Untrained networks for the rows of every fold, setting by setting."""
         parts = [data.part(rows) for rows in folds]
         linear = any(chosen.linear for chosen in settings)
@@ -228,7 +264,12 @@ class CrossValidated(base.NetworkEstimator):
             size = self._subset_size(chosen.place, len(x))
             batch = self._batch(len(x))
             objective = search.objective_at(
-                self._form(), size, *x.shape, end=self._end, batch_size=batch, most_subsets=FLEET_SUBSETS
+                self._form(),
+                size,
+                *x.shape,
+                end=self._end,
+                batch_size=batch,
+                most_subsets=FLEET_SUBSETS,
             )
             softmax = y.ndim == 1 and isinstance(objective, RLP)
             network = self._build(own, chosen.activation, softmax=softmax)
@@ -236,18 +277,29 @@ class CrossValidated(base.NetworkEstimator):
             for parameter in head.parameters():  # before the first step it is the plane, or nothing
                 nn.init.zeros_(parameter)
             rest = y if plane is None else y - search.on_plane(plane, x)
-            problem = Problem(x, rest, seed=own, sample_weight=weight)
-            adam = Adam(chosen.learning_rate, chosen.alpha)
+            problem = Problem(
+                x,
+                rest,
+                seed=own,
+                sample_weight=weight,
+                objective=objective,
+                optimizer=Adam(chosen.learning_rate, chosen.alpha),
+            )
             with one_torch_thread():
-                job = make_job(network, problem, objective, adam, Steps(1), device=self.device)
+                job = make_job(network, problem, device=self.device)
             made.append(Replica(job, plane))
             made[-1].keep()
         return made
 
     def _grow(self, candidates: Search, n_fold: int) -> Choice:
-        """Train, and twice as long again while the best step lies in the last fifth of the budget."""
+        """Train, and twice as long again while the best step lies in the last fifth of the
+        budget.
+        """
         budget = self.max_iter * search.steps_per_iteration(n_fold, self._batch(n_fold))
-        numbers = sum(one.kept[0].size / 2 for one in candidates.replicas) + candidates.residuals[:, 0].size
+        numbers = (
+            sum(one.kept[0].size / 2 for one in candidates.replicas)
+            + candidates.residuals[:, 0].size
+        )
         affordable = int(KEPT_BYTES / (8 * numbers * (1 + self.max_doublings / 2)))
         evaluations = max(4, min(EVALUATIONS, affordable))
         candidates.grow(budget, -(-budget // evaluations), progress=bool(self.verbose))
@@ -259,8 +311,17 @@ class CrossValidated(base.NetworkEstimator):
             budget *= 2
         return candidates.choice()
 
-    def _note(self, settings: list[Candidate], candidates: Search, choice: Choice, n_fold: int, n_rows: int) -> None:
-        """Set what a fitted estimator tells: every setting at its best step, and the best for all rows."""
+    def _note(
+        self,
+        settings: list[Candidate],
+        candidates: Search,
+        choice: Choice,
+        n_fold: int,
+        n_rows: int,
+    ) -> None:
+        """Set what a fitted estimator tells: every setting at its best step, and the best for all
+        rows.
+        """
         shares, error = candidates.mixture(DRAWS if self.ensemble else 1)
         unit = float(np.mean(self.scaling_.y_scale**2))
         folds = -unit * choice.fold_errors
@@ -268,9 +329,14 @@ class CrossValidated(base.NetworkEstimator):
         best = choice.setting
         with np.errstate(invalid="ignore"):  # infinite errors
             spread = folds.std(axis=1)
-        params = [{name: value for name, value in chosen._asdict().items() if name != "place"} for chosen in settings]
+        params = [
+            {name: value for name, value in chosen._asdict().items() if name != "place"}
+            for chosen in settings
+        ]
         self.cv_results_: dict[str, Any] = {
-            **{f"param_{name}": np.array([chosen[name] for chosen in params]) for name in params[0]},
+            **{
+                f"param_{name}": np.array([chosen[name] for chosen in params]) for name in params[0]
+            },
             "params": params,
             "n_steps": n_steps,
             "share": shares.sum(axis=1),
@@ -281,7 +347,9 @@ class CrossValidated(base.NetworkEstimator):
         }
         self.best_index_ = best
         self.best_score_ = -unit * float(choice.errors[best])
-        self.ensemble_score_ = max(self.best_score_, -unit * error)  # one candidate alone may differ by rounding
+        self.ensemble_score_ = max(
+            self.best_score_, -unit * error
+        )  # one candidate alone may differ by rounding
         size = self._subset_size(settings[best].place, n_rows)
         whole = {"subset_size": None if size == self._p else size, "n_steps": int(n_steps[best])}
         self.best_params_: dict[str, Any] = params[best] | whole
@@ -305,12 +373,13 @@ def listed(name: str, values: Any, read: Callable[[str, Any], V], *, fewest: int
 @base.documented
 @dataclass(eq=False, repr=False, kw_only=True)
 class RLPRegressorCV(base.RegressionEstimator, CrossValidated):
-    """Multilayer perceptrons whose subset size, weight decay, activation, stopping step and more are cross-validated.
+    """Multilayer perceptrons whose subset size, weight decay, activation, stopping step and more
+    are cross-validated.
 
-    The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear regression. The MSE
-    end is always among the candidates; `subset_sizes=()` leaves it alone. All folds and settings train as one fleet,
-    longer while that helps. The prediction is the mixture of candidates whose out-of-fold error is lowest; it is never
-    above that of the best single one.
+    The subset size M is a dial: M up to the number of columns is MSE itself, M = all rows is linear
+    regression. The MSE end is always among the candidates; `subset_sizes=()` leaves it alone. All
+    folds and settings train as one fleet, longer while that helps. The prediction is the mixture of
+    candidates whose out-of-fold error is lowest; it is never above that of the best single one.
 
     Parameters
     ----------
@@ -330,13 +399,17 @@ class RLPRegressorCV(base.RegressionEstimator, CrossValidated):
     _end = MSE
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predictions (n,), or (n, C) if y had two dimensions; with `return_std` also the spread of the ensemble."""
+        """Predictions (n,), or (n, C) if y had two dimensions; with `return_std` also the spread of
+        the ensemble.
+        """
         checked = self._read_new(X)
         predicted = self._predict(checked)
         if not return_std:
             return predicted
         if not isinstance(self.network_, WeightedMean):
-            raise ValueError("return_std needs an ensemble, got ensemble=False; fit with ensemble=True")
+            raise ValueError(
+                "return_std needs an ensemble, got ensemble=False; fit with ensemble=True"
+            )
         Z = torch.tensor(self.scaling_.inputs(checked))
         with torch.no_grad():
             apart = (self.network_.each(Z) - self.network_(Z)) ** 2
@@ -348,11 +421,13 @@ class RLPRegressorCV(base.RegressionEstimator, CrossValidated):
 @base.documented
 @dataclass(eq=False, repr=False, kw_only=True)
 class RLPClassifierCV(base.ClassificationEstimator, CrossValidated):
-    """Multilayer perceptrons for classes, their settings, stopping step and mixture cross-validated.
+    """Multilayer perceptrons for classes, their settings, stopping step and mixture
+    cross-validated.
 
-    The subset size M is a dial: at all rows probabilities need only match the least-squares plane of the classes, up to
-    the number of columns it is pointwise, which is cross entropy here; `subset_sizes=()` leaves that end alone. The
-    mixture is chosen as by `RLPRegressorCV`, on the squared error of probabilities (the Brier score).
+    The subset size M is a dial: at all rows probabilities need only match the least-squares plane
+    of the classes, up to the number of columns it is pointwise, which is cross entropy here;
+    `subset_sizes=()` leaves that end alone. The mixture is chosen as by `RLPRegressorCV`, on the
+    squared error of probabilities (the Brier score).
 
     Examples
     --------

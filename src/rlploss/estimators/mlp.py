@@ -1,4 +1,6 @@
-"""`RLPRegressor` and `RLPClassifier`: settings to `fit`, stopping, going on where the last call ended."""
+"""`RLPRegressor` and `RLPClassifier`: settings to `fit`, stopping, going on where the last call
+ended.
+"""
 
 from __future__ import annotations
 
@@ -32,29 +34,27 @@ class MLP(base.NetworkEstimator):
     ----------
     activation : {"relu", "tanh", "logistic", "identity"}
         What follows every hidden layer.
-    subset_size : "auto", int, or float in (0, 1]
-        M, the rows of one subset, as a number or as a fraction of the training rows. It is a dial: up to the number of
-        columns RLP is MSE, at all rows it sees only the least-squares plane. "auto" is `auto_subset_size(X, y)`: √(p·N)
-        for N rows and p columns with the intercept, or MSE where the rows show a curve without much noise.
-    n_subsets : "auto" or int
-        K, the subsets that training goes through. "auto" is up to 1000, fewer where factoring them would take long.
-    mixup : float or None
-        ψ of the distribution Beta(ψ, ψ) by which pairs of subsets, or of rows, are mixed. None: no mixup. Sample
-        weights are refused with it.
-    alpha : float
-        Weight decay: alpha/2·‖weights‖² is added to the mean loss. (scikit-learn's MLP divides it by the batch.)
+    subset_size : "auto", int, or float in (0, 1] M, the rows of one subset, as a number or as a
+        fraction of the training rows. It is a dial: up to the number of columns RLP is MSE, at all
+        rows it sees only the least-squares plane. "auto" is `auto_subset_size(X, y)`: √(p·N) for N
+        rows and p columns with the intercept, or MSE where the rows show a curve without much
+        noise.
+    n_subsets : "auto" or int K, the subsets that training goes through. "auto" is up to 1000, fewer
+        where factoring them would take long.
+    mixup : float or None ψ of the distribution Beta(ψ, ψ) by which pairs of subsets, or of rows,
+        are mixed. None: no mixup. Sample weights are refused with it.
+    alpha : float Weight decay: alpha/2·‖weights‖² is added to the mean loss. (scikit-learn's MLP
+        divides it by the batch.)
     learning_rate_init : float
         Learning rate of Adam.
     max_iter : int
         The most iterations.
-    tol : float
-        An iteration improves if the training loss (with `early_stopping` the validation error) is at least this much
-        below the lowest so far.
-    n_iter_no_change : int
-        Training stops after this many iterations in a row that do not improve. (scikit-learn's MLP has 10; the loss of
-        random subsets is noisier.)
-    early_stopping : bool
-        Whether to hold out validation rows, stop by their error, and keep the weights where it is lowest.
+    tol : float An iteration improves if the training loss (with `early_stopping` the validation
+        error) is at least this much below the lowest so far.
+    n_iter_no_change : int Training stops after this many iterations in a row that do not improve.
+        (scikit-learn's MLP has 10; the loss of random subsets is noisier.)
+    early_stopping : bool Whether to hold out validation rows, stop by their error, and keep the
+        weights where it is lowest.
     validation_fraction : float
         The share of the rows that `early_stopping` holds out.
     warm_start : bool
@@ -65,7 +65,8 @@ class MLP(base.NetworkEstimator):
     loss_curve_ : the training loss of every iteration.
     loss_, best_loss_ : its last and its lowest value; the latter is None with `early_stopping`.
     n_iter_ : the number of iterations.
-    subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found it to be MSE).
+    subset_size_, n_subsets_ : M and K in use; None where the loss has no subsets (or "auto" found
+        it to be MSE).
     """
 
     activation: str = field(default="relu", kw_only=False)
@@ -86,12 +87,17 @@ class MLP(base.NetworkEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows X (n, d) and targets y: numbers (n,) or (n, C), or classes (n,).
 
-        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left out.
+        `sample_weight` (n,) fits the planes by weighted least squares; rows of weight 0 are left
+        out.
         """
         return self._fit(X, y, sample_weight, goes_on=self.warm_start and hasattr(self, "network_"))
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, partial: bool = False) -> Self:
-        """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one iteration."""
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, partial: bool = False
+    ) -> Self:
+        """Train; `goes_on` keeps weights and scaling of the training before; `partial` is one
+        iteration.
+        """
         one_of("loss", self.loss, self._losses)
         for name in ("max_iter", "n_iter_no_change"):
             count(name, getattr(self, name))
@@ -125,20 +131,36 @@ class MLP(base.NetworkEstimator):
         adam = Adam(self.learning_rate_init, self.alpha)
         every = Steps(search.steps_per_iteration(n, self._batch(n)))  # an iteration
         budget = Steps(every.n * (1 if partial else self.max_iter))
-        # accuracy on few rows stands still for long while the network still learns: what is smooth decides
+        # accuracy on few rows stands still for long while the network still learns: what is smooth
+        # decides
         metric = "cross_entropy" if logits else "mse"
         metrics = None if held is None else (metric, "accuracy") if classes else metric
-        job = make_job(network, problem, objective, adam, budget, metrics, device=self.device, engine_state=state)
+        job = make_job(
+            network,
+            problem,
+            objective=objective,
+            optimizer=adam,
+            metrics=metrics,
+            device=self.device,
+            state=state,
+        )
         # EarlyStopping keeps the best weights; the rule alone decides when to stop
         rule = stopping_rule("loss" if held is None else metric, self.tol, self.n_iter_no_change)
         kept = None if held is None else EarlyStopping(metric, patience=self.max_iter + 1)
-        (loop,) = train([job], Supervision(every, (rule,), kept), progress=bool(self.verbose))
+        watch = Supervision(budget, evaluate_every=every, callbacks=(rule,), early_stopping=kept)
+        (loop,) = train([(job, watch)], progress=bool(self.verbose))
         self.scaling_: Scaling = scaling
         self._trained: nn.Sequential = network.to("cpu").double()
-        self.network_ = nn.Sequential(*self._trained, nn.Softmax(dim=-1)) if logits else self._trained
+        self.network_ = (
+            nn.Sequential(*self._trained, nn.Softmax(dim=-1)) if logits else self._trained
+        )
         self._note_range(rows, goes_on=goes_on)
-        self._engine_state: dict[str, Any] = loop.engine.state_dict()  # Adam's averages, for training that goes on
-        self.subset_size_, self.n_subsets_ = (getattr(objective, name, None) for name in ("subset_size", "n_subsets"))
+        self._engine_state: dict[str, Any] = (
+            loop.engine.state_dict()
+        )  # Adam's averages, for training that goes on
+        self.subset_size_, self.n_subsets_ = (
+            getattr(objective, name, None) for name in ("subset_size", "n_subsets")
+        )
         losses = loop.history["loss"][1:].tolist()
         self.loss_curve_: list[float] = [*self.loss_curve_, *losses] if goes_on else losses
         self.n_iter_, self.loss_ = len(self.loss_curve_), self.loss_curve_[-1]
@@ -152,7 +174,10 @@ class MLP(base.NetworkEstimator):
         classes = data.target if data.target.ndim == 1 else None
         train, test = train_test_split(rows, test_size=share, random_state=seed, stratify=classes)
         if len(train) < 2:
-            got = f"at least two training rows, got {len(train)} of n_samples={len(rows)}; lower validation_fraction"
+            got = (
+                f"at least two training rows, got {len(train)} of n_samples={len(rows)}; lower"
+                " validation_fraction"
+            )
             raise ValueError(f"early_stopping with validation_fraction={share} must leave {got}")
         return data.part(train), data.part(test)
 
@@ -163,7 +188,9 @@ class MLP(base.NetworkEstimator):
         batch = self._batch(n_rows)
         if self.loss != "rlp":
             return NAMES[self.loss](batch, mixup=self.mixup)
-        form = self._form(None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets), self.mixup)
+        form = self._form(
+            None if self.n_subsets == "auto" else count("n_subsets", self.n_subsets), self.mixup
+        )
         p = form.planes.n_columns(d)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))
@@ -177,7 +204,9 @@ class MLP(base.NetworkEstimator):
         return search.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
     def _note_validation(self, history: History, target: NDArray[Any] | None) -> None:
-        """Set the scores on validation rows with these targets: accuracy for classes, else R² over all outputs."""
+        """Set the scores on validation rows with these targets: accuracy for classes, else R² over
+        all outputs.
+        """
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
         if target is None:
@@ -192,7 +221,9 @@ class MLP(base.NetworkEstimator):
 
 
 def stopping_rule(metric: str, tol: float, patience: int) -> Callback:
-    """A callback of `fit`: stops it after `patience` iterations in a row that do not lower `metric` by `tol`."""
+    """A callback of `fit`: stops it after `patience` iterations in a row that do not lower `metric`
+    by `tol`.
+    """
     lowest, waited = math.inf, 0
 
     def stops(event: Event) -> bool:
@@ -210,19 +241,19 @@ def stopping_rule(metric: str, tol: float, patience: int) -> Callback:
 class RLPRegressor(base.RegressionEstimator, MLP):
     """A multilayer perceptron for regression, trained with the Random Linear Projections loss.
 
-    Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor` where the meaning
-    is the same.
+    Inputs and targets are standardised inside. Names are those of scikit-learn's `MLPRegressor`
+    where the meaning is the same.
 
     Parameters
     ----------
-    loss : {"rlp", "mse", "mae", "huber"}
-        What is made small: RLP, or the squared, absolute or Huber's error. Errors count on the standardised target:
-        Huber's turns linear at one standard deviation.
+    loss : {"rlp", "mse", "mae", "huber"} What is made small: RLP, or the squared, absolute or
+        Huber's error. Errors count on the standardised target: Huber's turns linear at one standard
+        deviation.
 
     Attributes
     ----------
-    validation_scores_, best_validation_score_ : R² on the validation rows of `early_stopping`, of every iteration and
-        of the network that is kept; None without it.
+    validation_scores_, best_validation_score_ : R² on the validation rows of `early_stopping`, of
+        every iteration and of the network that is kept; None without it.
 
     Examples
     --------
@@ -243,19 +274,21 @@ class RLPRegressor(base.RegressionEstimator, MLP):
 class RLPClassifier(base.ClassificationEstimator, MLP):
     """A multilayer perceptron for classification, trained with the Random Linear Projections loss.
 
-    Inputs are standardised inside. Names are those of scikit-learn's `MLPClassifier` where the meaning is the same.
+    Inputs are standardised inside. Names are those of scikit-learn's `MLPClassifier` where the
+    meaning is the same.
 
     Parameters
     ----------
-    loss : {"rlp", "cross_entropy", "mse"}
-        What is made small. With RLP and MSE the error is probability minus one-hot class, the probabilities from a
-        soft-max; with cross entropy the network gives logits.
+    loss : {"rlp", "cross_entropy", "mse"} What is made small. With RLP and MSE the error is
+        probability minus one-hot class, the probabilities from a soft-max; with cross entropy the
+        network gives logits.
 
     Attributes
     ----------
-    validation_scores_, best_validation_score_ : accuracy on the validation rows of `early_stopping`, of every
-        iteration and of the network that is kept, the one with the lowest squared error of the probabilities (cross
-        entropy with that loss); accuracy itself stands still on few rows while there is more to learn.
+    validation_scores_, best_validation_score_ : accuracy on the validation rows of
+        `early_stopping`, of every iteration and of the network that is kept, the one with the
+        lowest squared error of the probabilities (cross entropy with that loss); accuracy itself
+        stands still on few rows while there is more to learn.
 
     Examples
     --------
@@ -268,7 +301,9 @@ class RLPClassifier(base.ClassificationEstimator, MLP):
     _losses = ("rlp", "cross_entropy", "mse")
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one more iteration, on these rows; the first call needs all `classes` and fixes the scaling."""
+        """Train for one more iteration, on these rows; the first call needs all `classes` and fixes
+        the scaling.
+        """
         first = not hasattr(self, "network_")
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None")

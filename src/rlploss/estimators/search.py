@@ -1,7 +1,8 @@
-"""The search of the cross-validated estimators and of `compare`: places on the dial, networks, the choice, a mixture.
+"""The search of the cross-validated estimators and of `compare`: places on the dial, networks, the
+choice, a mixture.
 
-The subset size is a dial. N is the number of rows and p that of the planes' columns, the ones included. Up to M = p RLP
-is MSE; at M = N it sees only the least-squares plane of all rows.
+The subset size is a dial. N is the number of rows and p that of the planes' columns, the ones
+included. Up to M = p RLP is MSE; at M = N it sees only the least-squares plane of all rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlploss import Event, Steps
 from rlploss._checks import count, n_different, number
 from rlploss._progress import ProgressFunction
 from rlploss._scaling import Array, Scaling
-from rlploss.distributed import one_torch_thread
+from rlploss._torch import one_torch_thread
 from rlploss.models import Skip, WeightedMean
 from rlploss.training.fit import train
 from rlploss.training.job import Job
@@ -44,7 +45,8 @@ PointwiseEnd = MSE | CrossEntropy  # of the dial: it has no subsets
 
 @dataclass(frozen=True)
 class Dial:
-    """A place on the dial: so many rows (an int), a fraction of them (a float), or a place on a logarithmic scale.
+    """A place on the dial: so many rows (an int), a fraction of them (a float), or a place on a
+    logarithmic scale.
 
     `place` 0 is M = p, which is MSE, and 1 is M = N, the least-squares plane of all rows.
     """
@@ -54,12 +56,16 @@ class Dial:
 
     @classmethod
     def of(cls, name: str, size: object) -> Dial:
-        """Read a number of rows, or a fraction of them as a float; `name` is the setting that it comes from."""
+        """Read a number of rows, or a fraction of them as a float; `name` is the setting that it
+        comes from.
+        """
         if not isinstance(size, float | np.floating):
             return cls(count(name, size))
         fraction = number(f"{name}, a fraction of the rows,", float(size), 0.0, 1.0)
         if fraction == 0:
-            raise ValueError(f"{name}, a fraction of the rows, must be above 0, got 0.0; 1 is one row")
+            raise ValueError(
+                f"{name}, a fraction of the rows, must be above 0, got 0.0; 1 is one row"
+            )
         return cls(fraction)
 
     def subset_size(self, n_rows: int, n_columns: int) -> int:
@@ -80,12 +86,16 @@ def relative(weight: Array | None) -> Array | None:
     return None if weight is None or np.ptp(weight) == 0 else weight / weight.mean()
 
 
-def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bool = True) -> int | None:
-    """The subset size M that `subset_size="auto"` takes for rows X (n, d) and targets y (n,) or (n, C); None is MSE.
+def auto_subset_size(
+    X: Any, y: Any, sample_weight: Any = None, *, intercept: bool = True
+) -> int | None:
+    """The subset size M that `subset_size="auto"` takes for rows X (n, d) and targets y (n,) or (n,
+    C); None is MSE.
 
-    M = √(p·N), the middle of the dial on a logarithmic scale, for N rows and p columns (the intercept included). MSE
-    where there are fewer than p + 3 rows, and where a curved fit, ridge regression on random features, has less than
-    0.7 of the leave-one-out error of a plane: what is not linear is no noise there, and RLP would learn it slowly.
+    M = √(p·N), the middle of the dial on a logarithmic scale, for N rows and p columns (the
+    intercept included). MSE where there are fewer than p + 3 rows, and where a curved fit, ridge
+    regression on random features, has less than 0.7 of the leave-one-out error of a plane: what is
+    not linear is no noise there, and RLP would learn it slowly.
 
     >>> X = np.linspace(-1, 1, 90).reshape(30, 3) ** [1, 2, 3]
     >>> auto_subset_size(X, X @ [1.0, 2.0, 3.0]), auto_subset_size(X, np.cos(9 * X[:, 0]))
@@ -97,21 +107,31 @@ def auto_subset_size(X: Any, y: Any, sample_weight: Any = None, *, intercept: bo
         return None
     rng = np.random.default_rng(0)
     some = rng.permutation(n_rows)[:RULE_ROWS]
-    weight = None if sample_weight is None else relative(np.asarray(sample_weight, dtype=np.float64)[some])
+    weight = (
+        None
+        if sample_weight is None
+        else relative(np.asarray(sample_weight, dtype=np.float64)[some])
+    )
     scaling = Scaling.of(X[some], Y[some], weight)
     Z, target = scaling.inputs(X[some]), scaling.targets(Y[some])
     directions = rng.normal(size=(X.shape[1], RULE_FEATURES)) / np.sqrt(X.shape[1])
     bent = np.maximum(Z @ directions + rng.uniform(-2, 2, size=RULE_FEATURES), 0)
     curved = np.hstack([Z, Scaling.of(bent).inputs(bent)])
-    plane, curve = (-RidgeCV(np.logspace(-4, 4, 17)).fit(part, target, weight).best_score_ for part in (Z, curved))
+    plane, curve = (
+        -RidgeCV(np.logspace(-4, 4, 17)).fit(part, target, weight).best_score_
+        for part in (Z, curved)
+    )
     return None if curve < CURVED * plane else max(p + 2, round(float(np.sqrt(p * n_rows))))
 
 
-def with_subsets(form: RLP, size: int, n_rows: int, n_features: int, *, most_subsets: int = MOST_SUBSETS) -> RLP:
+def with_subsets(
+    form: RLP, size: int, n_rows: int, n_features: int, *, most_subsets: int = MOST_SUBSETS
+) -> RLP:
     """`form` with subsets of `size` rows; K, unless `form` has it, and the subsets per step follow.
 
-    K is `most_subsets`, or fewer where factoring them would take more than about a second or there are not as many.
-    Small subsets are taken several at a time: as many as fit into 200 rows and into a fifth of all.
+    K is `most_subsets`, or fewer where factoring them would take more than about a second or there
+    are not as many. Small subsets are taken several at a time: as many as fit into 200 rows and
+    into a fifth of all.
     """
     n_subsets = form.n_subsets
     if n_subsets is None:
@@ -119,7 +139,9 @@ def with_subsets(form: RLP, size: int, n_rows: int, n_features: int, *, most_sub
         n_subsets = max(min(most_subsets, affordable), -(-n_rows // size))
         n_subsets = min(n_subsets, n_different(n_rows, size))
     per_step = max(1, min(BATCH, n_rows // 5) // size)
-    return replace(form, subset_size=size, n_subsets=n_subsets, subsets_per_step=min(n_subsets, per_step))
+    return replace(
+        form, subset_size=size, n_subsets=n_subsets, subsets_per_step=min(n_subsets, per_step)
+    )
 
 
 def objective_at(
@@ -132,9 +154,11 @@ def objective_at(
     batch_size: int = BATCH,
     most_subsets: int = MOST_SUBSETS,
 ) -> RLP | PointwiseEnd:
-    """What is made small with subsets of `size` rows: `end` up to p or with None, beyond it `form` with these subsets.
+    """What is made small with subsets of `size` rows: `end` up to p or with None, beyond it `form`
+    with these subsets.
 
-    `form` says what else belongs to RLP (probe, intercept, ridge, mixup); `end` takes its mixup and `batch_size`.
+    `form` says what else belongs to RLP (probe, intercept, ridge, mixup); `end` takes its mixup and
+    `batch_size`.
     """
     if size is None or size <= form.planes.n_columns(n_features):
         return end(min(batch_size, n_rows), mixup=form.mixup)
@@ -142,7 +166,9 @@ def objective_at(
 
 
 def steps_per_iteration(n_rows: int, batch_size: int = BATCH) -> int:
-    """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for every loss."""
+    """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for
+    every loss.
+    """
     return max(FEWEST_STEPS, -(-n_rows // min(batch_size, n_rows)))
 
 
@@ -151,19 +177,27 @@ def steps_per_iteration(n_rows: int, batch_size: int = BATCH) -> int:
 
 @dataclass(eq=False)
 class Replica:
-    """A network that is trained further and further, the plane below it, and its weights at every evaluation."""
+    """A network that is trained further and further, the plane below it, and its weights at every
+    evaluation.
+    """
 
     job: Job  # its targets are what the plane leaves
     plane: nn.Linear | None = None
-    kept: list[NDArray[np.float32]] = field(default_factory=list)  # the weights [P] of every evaluation
+    kept: list[NDArray[np.float32]] = field(
+        default_factory=list
+    )  # the weights [P] of every evaluation
     diverged: bool = False
 
     def keep(self) -> None:
         """Keep the weights as they are now."""
-        self.kept.append(nn.utils.parameters_to_vector(self.job.model.parameters()).detach().cpu().numpy())
+        self.kept.append(
+            nn.utils.parameters_to_vector(self.job.model.parameters()).detach().cpu().numpy()
+        )
 
     def outputs(self, X: NDArray[np.float32], kept: Sequence[NDArray[np.float32]]) -> Array:
-        """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a soft-max is left out."""
+        """What the last layer gives [e, n, C] for rows X [n, d] with each of the weights; a
+        soft-max is left out.
+        """
         sizes = [parameter.numel() for parameter in self.job.model.parameters()]
         parts = iter(np.split(np.stack(kept), np.cumsum(sizes)[:-1], axis=1))
         out = X
@@ -177,7 +211,9 @@ class Replica:
         return out.astype(np.float64)
 
     def predictions(self, X: Array, first: int, last: int) -> Array:
-        """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network diverged."""
+        """Predictions [e, n, C] for rows X [n, d] at evaluations first..last; NaN after the network
+        diverged.
+        """
         kept = self.kept[first:last]
         kept += [np.full_like(self.kept[0], np.nan)] * (last - first - len(kept))
         out = self.outputs(X.astype(np.float32), kept)
@@ -186,8 +222,12 @@ class Replica:
         return out if self.plane is None else out + on_plane(self.plane, X)
 
     def module(self, evaluation: int) -> nn.Module:
-        """The network as it was at one evaluation, with its plane or its soft-max, in float64; its training is over."""
-        nn.utils.vector_to_parameters(torch.tensor(self.kept[evaluation]), self.job.model.parameters())
+        """The network as it was at one evaluation, with its plane or its soft-max, in float64; its
+        training is over.
+        """
+        nn.utils.vector_to_parameters(
+            torch.tensor(self.kept[evaluation]), self.job.model.parameters()
+        )
         network = copy.deepcopy(self.job.model).cpu().double()
         if self.plane is not None:
             return Skip(self.plane, network)
@@ -196,19 +236,27 @@ class Replica:
 
 
 def train_further(
-    replicas: Sequence[Replica], steps: int, every: int, *, progress: bool | ProgressFunction = False
+    replicas: Sequence[Replica],
+    steps: int,
+    every: int,
+    *,
+    progress: bool | ProgressFunction = False,
 ) -> None:
-    """Train all that have not diverged for so many steps more, and keep their weights every so often."""
+    """Train all that have not diverged for so many steps more, and keep their weights every so
+    often.
+    """
     going = [one for one in replicas if not one.diverged]
-    jobs = [replace(one.job, budget=Steps(steps)) for one in going]
 
     def keep(event: Event) -> None:
         if event.step:
             going[event.replica].keep()
 
-    watch = Supervision(Steps(every), (keep,), on_divergence="record")
-    for one, loop in zip(going, train(jobs, watch, progress=progress, fleet=True), strict=True):
-        one.job = replace(loop.job, engine_state=loop.engine.state_dict())
+    watch = Supervision(
+        Steps(steps), evaluate_every=Steps(every), callbacks=(keep,), on_divergence="record"
+    )
+    loops = train([(one.job, watch) for one in going], progress=progress, fleet=True)
+    for one, loop in zip(going, loops, strict=True):
+        one.job = replace(loop.job, state=loop.engine.state_dict())
         one.diverged = loop.history.stopped == "diverged"
 
 
@@ -244,9 +292,11 @@ class Choice:
 
 
 def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> Choice:
-    """Choose by errors [settings, folds, evaluations], averaged over folds by their sizes (None: all alike).
+    """Choose by errors [settings, folds, evaluations], averaged over folds by their sizes (None:
+    all alike).
 
-    Leave the evaluation before the first step out, it is no choice. NaN counts as infinite: a network that diverged.
+    Leave the evaluation before the first step out, it is no choice. NaN counts as infinite: a
+    network that diverged.
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
@@ -257,13 +307,17 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
 
 
 class Search:
-    """The candidates: every network of every setting at every evaluation, and its out-of-fold errors.
+    """The candidates: every network of every setting at every evaluation, and its out-of-fold
+    errors.
 
-    Replicas go through the folds one after another, setting by setting. `tests` are the validation rows [n, d] of each
-    fold, `truth` their targets one fold after another [rows, C], and `counts` their weights [rows].
+    Replicas go through the folds one after another, setting by setting. `tests` are the validation
+    rows [n, d] of each fold, `truth` their targets one fold after another [rows, C], and `counts`
+    their weights [rows].
     """
 
-    def __init__(self, replicas: Sequence[Replica], tests: Sequence[Array], truth: Array, counts: Array) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], tests: Sequence[Array], truth: Array, counts: Array
+    ) -> None:
         self.replicas, self._tests, self._truth, self._counts = replicas, tests, truth, counts
         self.steps: Index = np.zeros(1, dtype=np.int64)  # [e] of every evaluation
         self.residuals = self._latest(0)  # [settings, e, rows, C]; NaN after a network diverged
@@ -272,7 +326,10 @@ class Search:
         """Residuals at the evaluations from `first` on."""
         folds, last = len(self._tests), len(self.steps)
         with one_torch_thread():
-            found = [one.predictions(self._tests[i % folds], first, last) for i, one in enumerate(self.replicas)]
+            found = [
+                one.predictions(self._tests[i % folds], first, last)
+                for i, one in enumerate(self.replicas)
+            ]
         rows = [np.concatenate(found[i : i + folds], axis=1) for i in range(0, len(found), folds)]
         return np.stack(rows) - self._truth
 
@@ -293,7 +350,9 @@ class Search:
         return choose(np.stack(sums, axis=1) / sizes[:, None], sizes)
 
     def mixture(self, draws: int) -> tuple[Array, float]:
-        """The shares [settings, e] of the candidates in the best mixture of so many draws, and its error."""
+        """The shares [settings, e] of the candidates in the best mixture of so many draws, and its
+        error.
+        """
         candidates = self.residuals.reshape(-1, *self._truth.shape)
         shares = greedy(candidates, self._counts, draws)
         mixed = np.einsum("k,knc->nc", shares[shares > 0], candidates[shares > 0])
@@ -308,10 +367,12 @@ class Search:
 
 
 def greedy(residuals: Array, weight: Array, most: int) -> Array:
-    """Shares [k] of the candidates with residuals [k, n, C] in the mixture that has the least squared error.
+    """Shares [k] of the candidates with residuals [k, n, C] in the mixture that has the least
+    squared error.
 
-    One begins with the best and adds, `most` times in all and with repetition, the one that helps most; the best
-    mixture on the way is taken. So it is never worse than the best single one. `weight` [n] weighs the rows.
+    One begins with the best and adds, `most` times in all and with repetition, the one that helps
+    most; the best mixture on the way is taken. So it is never worse than the best single one.
+    `weight` [n] weighs the rows.
     """
     flat = (residuals * np.sqrt(weight)[:, None]).reshape(len(residuals), -1)
     alone = np.einsum("kn,kn->k", flat, flat)

@@ -1,1 +1,3 @@
-"""The laboratory: studies as plain data, a durable store, runners, statistics, figures and reports."""
+"""The laboratory: studies as plain data, a durable store, runners, statistics, figures and
+reports.
+"""

@@ -1,12 +1,11 @@
-"""Figures in one style: colour-blind-safe, the same every time, as SVG (file and inline) and PNG.
+"""Figures in one style: colour-blind-safe, the same every time, as SVG (file and inline).
 
-A figure is data (`Figure` of `Panel`s of `Line`s). In a report every panel is an SVG of its own, so that panels stack
-on a narrow screen; in a file they stand side by side with one legend.
+A figure is data (`Figure` of `Panel`s of `Line`s). In a report every panel is an SVG of its own, so
+that panels stack on a narrow screen; in a file they stand side by side with one legend.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import re
@@ -14,7 +13,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,15 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
-from PIL import Image
 
-from rlploss._files import write_bytes, write_text
 from rlploss._scaling import Array
 from rlploss.lab.text import number
 
 INK, MUTED, GRID = "#1c1d21", "#5d6068", "#d9dbe0"
-# name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with white.
+# name: (colour on white, colour on black, dash). Okabe and Ito's hues, darkened for contrast with
+# white.
 STYLES: dict[str, tuple[str, str, str]] = {
     "blue": ("#0067a5", "#6db8f2", "solid"),
     "green": ("#00805e", "#3fc79a", "dashed"),
@@ -78,10 +75,11 @@ class Panel:
         """The text alternative: what is on the axes and where each curve begins and ends."""
         if not self.lines:
             return f"{self.title}: no data. {self.note}".strip()
-        said = []
-        for line in self.lines:
-            first, last, least = number(line.y[0]), number(line.y[-1]), number(np.nanmin(line.y))
-            said.append(f"{line.label} goes from {first} to {last}, lowest {least}")
+        said = [
+            f"{line.label} goes from {number(line.y[0])} to {number(line.y[-1])}, lowest"
+            f" {number(np.nanmin(line.y))}"
+            for line in self.lines
+        ]
         said += [f"{label} is marked at {number(value)}" for label, value, _ in self.levels]
         return f"{self.y_label} against {self.x_label}. {'; '.join(said)}."
 
@@ -125,21 +123,32 @@ class Figure:
 @contextmanager
 def _style() -> Iterator[None]:
     with warnings.catch_warnings(), mpl.rc_context(fname=STYLE_SHEET):
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # names may be in any script
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from", UserWarning
+        )  # names may be in any script
         yield
 
 
-# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a small figure.
+# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a
+# small figure.
 LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.06, 0.28, 0.44
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _draw(figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: float = 0.0) -> Axes:
+def _draw(
+    figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: float = 0.0
+) -> Axes:
     """Draw one panel whose lower left corner is at (left, bottom) inches."""
     (width, height), (across, up) = panel.size, figure.get_size_inches()
-    corner = (left + LEFT) / across, (bottom + BOTTOM) / up
-    axes = figure.add_axes((*corner, (width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up))
-    room = (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))  # points, for letters of 0.6 em each
+    axes = figure.add_axes(
+        (
+            *((left + LEFT) / across, (bottom + BOTTOM) / up),
+            *((width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up),
+        )
+    )
+    room = (
+        (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))
+    )  # points, for letters of 0.6 em each
     axes.set_title(panel.title, fontsize=min(mpl.rcParams["axes.titlesize"], room))
     if isinstance(panel, Drawing):
         panel.draw(axes)
@@ -147,18 +156,27 @@ def _draw(figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: 
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     if not panel.lines:
         axes.set_axis_off()
-        note = textwrap.fill(panel.note or "no data", 42)
-        axes.text(0.5, 0.5, note, ha="center", va="center", transform=axes.transAxes)
+        words = textwrap.fill(panel.note or "no data", 42)
+        axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
         return axes
     for label, value, style in panel.levels:
-        axes.axhline(value, color=STYLES[style][0], linestyle=(0, (1, 2)), linewidth=1.1, label=label)
+        axes.axhline(
+            value, color=STYLES[style][0], linestyle=(0, (1, 2)), linewidth=1.1, label=label
+        )
     for line in panel.lines:
         colour, _, dash = STYLES[line.style]
         if line.low is not None and line.high is not None:
             low = np.where(line.low > 0, line.low, line.y * 0.1) if panel.y_log else line.low
             axes.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
-        marker = "o" if len(line.x) <= 12 else ""
-        axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, marker=marker, markersize=3)
+        axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            linestyle=dash,
+            label=line.label,
+            marker="o" if len(line.x) <= 12 else "",
+            markersize=3,
+        )
     axes.set(xscale="log" if panel.x_log else "linear", yscale="log" if panel.y_log else "linear")
     for axis in (axes.xaxis, axes.yaxis):
         _set_ticks(axis)
@@ -166,7 +184,9 @@ def _draw(figure: MplFigure, panel: Panel | Drawing, left: float = 0.0, bottom: 
 
 
 def _set_ticks(axis: Axis) -> None:
-    """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range is short."""
+    """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range
+    is short.
+    """
     locator: ticker.Locator = ticker.MaxNLocator(5)
     powers = False
     if axis.get_scale() == "log":
@@ -187,75 +207,67 @@ def _set_ticks(axis: Axis) -> None:
 
 
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
-    """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables, described in words."""
+    """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables,
+    described in words.
+    """
     with _style():
         figure = MplFigure(figsize=panel.size)
         axes = _draw(figure, panel)
         for patch in (figure.patch, axes.patch):
             patch.set_alpha(0.0)
         text = _svg(figure)
-    text = text[text.index("<svg") :]
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    for css, colour in [("ink", INK), ("muted", MUTED), ("grid", GRID), *((k, v[0]) for k, v in STYLES.items())]:
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text[text.index("<svg") :])
+    for css, colour in [
+        ("ink", INK),
+        ("muted", MUTED),
+        ("grid", GRID),
+        *((k, v[0]) for k, v in STYLES.items()),
+    ]:
         text = text.replace(f": {colour}", f": var(--{css}, {colour})")
     head, rest = text.split(">", 1)
-    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    words = f"<title>{escape(panel.title)}</title><desc>{escape(panel.describe())}</desc>"
-    return f'{head} role="img" aria-label="{escape(panel.title + ". " + panel.describe())}">{words}{rest}'.strip()
+    title, words = escape(panel.title), escape(panel.describe())
+    return (
+        re.sub(r'\s(?:width|height)="[^"]*"', "", head)
+        + f' role="img" aria-label="{title}. {words}"><title>{title}</title><desc>{words}</desc>'
+        + rest.strip()
+    )
 
 
 def _svg(figure: MplFigure) -> str:
     buffer = io.StringIO()
     FigureCanvasSVG(figure)
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    figure.savefig(
+        buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
     return re.sub(r'(?<= d=")[^"]*(?=")', _shorter, buffer.getvalue())
 
 
 def _shorter(path: re.Match[str]) -> str:
-    """A path in half the bytes: tenths of a point, which no eye tells from six decimals, and lines without their L."""
-    text = re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), " ".join(path[0].split()))
-    return text if re.search("[CQ]", text) else text.replace(" L ", " ")  # what follows a point of M or L is a line
+    """A path in half the bytes: tenths of a point, which no eye tells from six decimals."""
+    return re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.1f}", " ".join(path[0].split()))
 
 
-def save(figure: Figure, directory: Path) -> list[Path]:
-    """Write NAME.svg and NAME.png: all panels side by side over one legend; files that are right already stay."""
-    svg, png = (directory / f"{figure.name}{suffix}" for suffix in (".svg", ".png"))
-    mark = _mark(figure)
-    if mark and png.exists() and svg.exists() and svg.read_text(encoding="utf-8").endswith(mark):
-        return [svg, png]
+def svg(figure: Figure) -> str:
+    """Return a figure as an SVG file: all panels side by side over one legend."""
     columns = min(figure.columns, len(figure.panels))
-    width, starts = max(panel.size[0] for panel in figure.panels), range(0, len(figure.panels), columns)
+    width, starts = (
+        max(panel.size[0] for panel in figure.panels),
+        range(0, len(figure.panels), columns),
+    )
     heights = [max(panel.size[1] for panel in figure.panels[at : at + columns]) for at in starts]
-    legend = [label for label, _, _ in figure.legend()]
-    foot = 0.35 if legend else 0.0
+    foot = 0.35 if figure.legend() else 0.0
     with _style():
-        made = MplFigure(figsize=(columns * width, sum(heights) + foot))
+        drawn = MplFigure(figsize=(columns * width, sum(heights) + foot))
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             row, column = divmod(index, columns)
-            axes = _draw(made, panel, column * width, sum(heights[row:]) + foot - panel.size[1])
-            handles |= {label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        if legend:
-            shown = [label for label in legend if label in handles]
-            made.legend([handles[label] for label in shown], shown, loc="lower center", ncols=len(shown))
-        FigureCanvasAgg(made)
-        raster, small = io.BytesIO(), io.BytesIO()
-        made.savefig(raster, format="png", dpi=160)
-        Image.open(raster).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-        write_bytes(png, small.getvalue())  # a third of the bytes, no difference to the eye
-        write_text(svg, _svg(made) + mark)  # last, since its mark vouches for both
-    return [svg, png]
-
-
-def _mark(figure: Figure) -> str:
-    """A comment that names what a figure shows; empty for drawings, which are code and have no such name."""
-    panels = [panel for panel in figure.panels if isinstance(panel, Panel)]
-    if len(panels) < len(figure.panels):
-        return ""
-    words = [(replace(panel, lines=()), [line.style for line in panel.lines]) for panel in panels]
-    shown = repr((mpl.__version__, figure.columns, words, data_rows(figure)))
-    code = Path(__file__).read_bytes() + STYLE_SHEET.read_bytes()
-    return f"<!-- {hashlib.sha256(shown.encode() + code).hexdigest()} -->"
+            axes = _draw(drawn, panel, column * width, sum(heights[row:]) + foot - panel.size[1])
+            handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+        shown = [label for label, _, _ in figure.legend() if label in handles]
+        if shown:
+            lines = [handles[label] for label in shown]
+            drawn.legend(lines, shown, loc="lower center", ncols=len(shown))
+        return _svg(drawn)
 
 
 def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:
@@ -267,7 +279,7 @@ def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float
             continue
         for line in panel.lines:
             ends = [line.y if end is None else end for end in (line.low, line.high)]
-            for numbers in np.stack([line.x, line.y, *ends], axis=1):
-                x, y, low, high = (float(f"{number:.7g}") for number in numbers)
+            for point in np.stack([line.x, line.y, *ends], axis=1):
+                x, y, low, high = (float(f"{value:.7g}") for value in point)
                 rows.append((panel.title, line.label, x, y, low, high))
     return rows

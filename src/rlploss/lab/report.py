@@ -1,6 +1,8 @@
-"""A report: one HTML file that loads nothing, with its tables as CSV and Markdown and its figures as SVG and PNG.
+"""A report: one HTML file that loads nothing, with its tables as CSV and Markdown and its figures
+as SVG.
 
-A report is data (`Report` of `Section`s); who writes one needs no HTML, and everything shown is escaped.
+A report is data (`Report` of `Section`s); who writes one needs no HTML, and everything shown is
+escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ from rlploss.lab import figures
 from rlploss.lab.figures import Figure
 from rlploss.lab.text import Scalar, csv_text, markdown_text
 
-WORD_TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}  # of a comparison's word
+WORD_TONES = {
+    "better": "good",
+    "worse": "bad",
+    "level": "calm",
+    "undecided": "open",
+}  # of a comparison's word
 
 
 class Text(str):
@@ -38,7 +45,9 @@ class Text(str):
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown (`header`, `rows`), and the exact numbers behind it (`data_header`, `data_rows`) for the CSV."""
+    """What is shown (`header`, `rows`), and the exact numbers behind it (`data_header`,
+    `data_rows`) for the CSV.
+    """
 
     name: str
     title: str
@@ -54,7 +63,9 @@ class Table:
         n = len(self.header)
         for row in self.rows:
             if len(row) != n:
-                raise ValueError(f"table {self.name!r} has {n} columns, got a row of {len(row)}: {row!r}")
+                raise ValueError(
+                    f"table {self.name!r} has {n} columns, got a row of {len(row)}: {row!r}"
+                )
 
     def csv(self) -> str:
         return csv_text(self.data_header or self.header, self.data_rows or self.rows)
@@ -106,7 +117,10 @@ class Report:
 def html(report: Report) -> str:
     """The whole page."""
     environment = Environment(
-        loader=PackageLoader("rlploss.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("rlploss.lab"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     environment.globals |= {"styles": figures.STYLES, "dashes": figures.DASHES}
     return environment.get_template("report.html.j2").render(
@@ -126,27 +140,33 @@ def show(console: Console, table: Table) -> None:
         return
     drawn = RichTable(box=box.SIMPLE, pad_edge=False, show_edge=False)
     for at, name in enumerate(table.header):
-        drawn.add_column(name, justify="left" if at == 0 or at in table.text_columns else "right", overflow="fold")
+        drawn.add_column(
+            name,
+            justify="left" if at == 0 or at in table.text_columns else "right",
+            overflow="fold",
+        )
     colours = {"good": "green", "bad": "red", "calm": "dim"}
     for row in table.rows:
-        drawn.add_row(*(RichText(str(cell), style=colours.get(getattr(cell, "tone", ""), "")) for cell in row))
+        drawn.add_row(
+            *(RichText(str(cell), style=colours.get(getattr(cell, "tone", ""), "")) for cell in row)
+        )
     console.print(drawn)
 
 
 def write(report: Report, directory: Path) -> list[Path]:
-    """Write report.html, tables/ and figures/ into the directory; returns what was written, the page first."""
-    written: list[Path] = []
-
-    def put(name: str, text: str) -> None:
-        write_text(directory / name, text)
-        written.append(directory / name)
-
-    for table in [*(table for section in report.sections for table in section.tables), *report.tables]:
-        put(f"tables/{table.name}.csv", table.csv())
-        put(f"tables/{table.name}.md", table.markdown())
-    for figure in [figure for section in report.sections for figure in section.figures]:
-        written += figures.save(figure, directory / "figures")
+    """Write report.html, tables/ and figures/ into the directory; returns what was written, the
+    page first.
+    """
+    texts: dict[str, str] = {}
+    tables = (table for section in report.sections for table in section.tables)
+    for table in (*tables, *report.tables):
+        texts[f"tables/{table.name}.csv"] = table.csv()
+        texts[f"tables/{table.name}.md"] = table.markdown()
+    for figure in (figure for section in report.sections for figure in section.figures):
+        texts[f"figures/{figure.name}.svg"] = figures.svg(figure)
         if rows := figures.data_rows(figure):
-            put(f"figures/{figure.name}.csv", csv_text(("panel", "line", "x", "mean", "low", "high"), rows))
-    put("report.html", html(report))
-    return written[-1:] + written[:-1]
+            header = ("panel", "line", "x", "mean", "low", "high")
+            texts[f"figures/{figure.name}.csv"] = csv_text(header, rows)
+    for name, text in {**texts, "report.html": html(report)}.items():
+        write_text(directory / name, text)
+    return [directory / name for name in ("report.html", *texts)]

@@ -1,29 +1,38 @@
-"""Run a set of cells: a plan with its expected time, progress with time left, resume, a clean stop."""
+"""Run a set of cells: a plan with its expected time, progress with time left, resume, a clean
+stop.
+
+Only this module submits cells to those who train (`lab.executors`), waits, stores, reports and
+gives up.
+"""
 
 from __future__ import annotations
 
 import io
 import math
 import shlex
+import signal
 import statistics
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration, say
-from rlploss.lab.store import Store
+from rlploss.lab.executors import Team, Workers, attempt, reason
+from rlploss.lab.store import FILE, STRANGE, Store
 from rlploss.lab.study import AnyCell, CellResult, Train, distinct
-from rlploss.lab.text import Stopped
-from rlploss.lab.workers import Workers
-from rlploss.tracking import Logger, MLflowLogger, TensorBoardLogger
+from rlploss.lab.text import LabError, Stopped, sentence
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
+ATTEMPTS = 3  # of a cell whose worker dies: a machine may be short of memory once
+TICK = 0.25  # seconds between two looks at those who train, and two states of the line
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,9 @@ class Plan:
 
     @property
     def expected_seconds(self) -> float:
-        """Wall-clock time expected: the longest cell, or the work shared out evenly, or what runs alone."""
+        """Wall-clock time expected: the longest cell, or the work shared out evenly, or what runs
+        alone.
+        """
         alone = sum(self.seconds[c.hash] for c in self.todo if c.task.timed)
         shared = [self.seconds[c.hash] for c in self.todo if not c.task.timed]
         return alone + max([sum(shared) / self.workers, *shared])
@@ -46,10 +57,13 @@ class Plan:
         """The plan in one sentence."""
         if not self.todo:
             return f"All {self.stored} cells are stored already: nothing to train."
-        kept = f"{self.stored} stored already, " if self.stored else ""
-        work = f"{len(self.todo)} to train ({sum(cell.n_replicas for cell in self.todo)} networks)"
-        time_needed = f"about {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}"
-        return f"{len(self.todo) + self.stored} cells: {kept}{work}, {time_needed}."
+        networks = sum(cell.n_replicas for cell in self.todo)
+        return (
+            f"{len(self.todo) + self.stored} cells: "
+            + f"{self.stored} stored already, " * bool(self.stored)
+            + f"{len(self.todo)} to train ({networks} networks), about"
+            f" {duration(self.expected_seconds)} on {self.workers} core{'s' * (self.workers > 1)}."
+        )
 
 
 class Finished(NamedTuple):
@@ -60,7 +74,9 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False) -> Plan:
+def plan(
+    cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False
+) -> Plan:
     """Which cells are missing, the longest first or in their turn, and what they will cost.
 
     The predicted cost is corrected by what stored cells of the same family have taken.
@@ -69,60 +85,193 @@ def plan(cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers
     todo = [cell for cell in cells if not store.has(cell)]
     ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for cell, took in store.costs(cells):
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version: nobody knows its cost
+        with suppress(*STRANGE):  # of another version: nobody knows its cost
             ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
     factors = {family: statistics.median(values) for family, values in ratios.items()}
-    seconds = {cell.hash: cost(cell) * factors.get((cell.arm.family, cell.task.family), 1.0) for cell in todo}
+    seconds = {
+        cell.hash: cost(cell) * factors.get((cell.arm.family, cell.task.family), 1.0)
+        for cell in todo
+    }
     if not in_turn:
         todo.sort(key=lambda cell: -seconds[cell.hash])
     return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
 
 
 class _TimeUp(BaseException):
-    """The deadline has passed; no error of a cell, so that no one catches it as such."""
+    """The deadline has passed. No trainer takes it for a failure of its cell."""
 
 
 def execute(
-    todo: Plan, store: Store, *, train: Train, workers: Workers, console: Console, deadline: float = math.inf
+    todo: Plan,
+    store: Store,
+    *,
+    train: Train,
+    workers: Workers,
+    console: Console,
+    deadline: float = math.inf,
+    team: Team | None = None,
 ) -> Finished:
-    """Train what the plan says and commit each cell as it comes; Ctrl-C and the deadline leave whole cells only.
-
-    Progress is a line that is rewritten on a terminal, and a line per cell when piped. `deadline` is a time of
-    `time.monotonic`.
+    """Train what the plan says and store each cell as it comes; Ctrl-C and the deadline, a time of
+    `time.monotonic`, leave whole cells only. A `team` that is given stays for another time.
     """
-    if not todo.todo:
-        return Finished(0, {}, 0.0)
     started = time.monotonic()
-    total = sum(todo.seconds.values())
-    finished = 0
     failed: dict[str, str] = {}
-    far: dict[str, float] = {}  # how far each cell is
-    line = ProgressLine(total, stream=io.StringIO() if console.quiet else console.file, every=30.0)
+    board = _Board(todo, console, deadline)
+    with ExitStack() as stack:
+        stack.enter_context(suppress(_TimeUp))
+        stack.callback(board.end)
+        training = _trained(todo.todo, train, workers, board, team)
+        outcomes = stack.enter_context(closing(training))
+        if workers.kind == "inline" and math.isfinite(deadline) and hasattr(signal, "setitimer"):
+            stack.enter_context(_alarm(deadline))
+        for cell, outcome in outcomes:
+            if isinstance(outcome, str):
+                failed[cell.hash] = outcome
+                store.write_failure(cell, outcome)
+                board.say(f"failed: {cell}: {outcome}")
+            else:
+                store.write(cell, outcome)
+            check_there(store.directory)
+            board.finish(cell)
+    return Finished(board.finished - len(failed), failed, time.monotonic() - started)
 
-    def tell(cell: AnyCell, fraction: float | None, *, now: bool = False) -> None:
-        if fraction is not None:
-            far[cell.hash] = min(max(fraction, 0.0), 1.0)
-            done = sum(todo.seconds[key] * fraction for key, fraction in far.items())
-            label = f"[{finished}/{len(todo.todo)}] {cell}"
-            line.tell(total if finished == len(todo.todo) else done, label, now=now)
-        if time.monotonic() > deadline:
+
+def check_there(directory: Path) -> None:
+    """Refuse to go on in a directory that was removed: the open file of its store can still be
+    written to, but nobody will find it.
+    """
+    if not (directory / FILE).exists():
+        raise LabError(
+            f"{directory} was removed while rlploss worked in it, and what was stored is lost;"
+            " remove what is left there and give the same command again"
+        )
+
+
+def _trained(
+    cells: Iterable[AnyCell], train: Train, workers: Workers, board: _Board, team: Team | None
+) -> Generator[tuple[AnyCell, CellResult | str]]:
+    """Yield every cell with its result, or with the reason why it has none, as they finish.
+
+    A worker that dies breaks its pool, and nobody knows which of the cells in flight was to blame.
+    They are tried again one at a time, after the others. So a cell that is given up after three
+    attempts was alone in two of them. Timed cells run alone too, at the very end.
+    """
+    together, alone, attempts = deque[AnyCell](), deque[AnyCell](), Counter[AnyCell]()
+    given = [nullcontext(team)] if team is not None else []
+    for cell in cells:
+        (alone if cell.task.timed else together).append(cell)
+    while together or alone:
+        waiting, size = (together, workers.count) if together else (alone, 1)
+        with given.pop() if given and together else workers.start(min(size, len(waiting))) as crew:
+            lost = yield from _until_broken(crew, train, waiting, board)
+        if lost:
+            crew.shutdown()  # also one that was given
+        for cell in lost:
+            attempts[cell] += 1
+            if attempts[cell] == ATTEMPTS:
+                yield cell, f"{crew.death()}, as in each of {ATTEMPTS} attempts"
+            else:
+                which = f"{attempts[cell] + 1} of {ATTEMPTS}"
+                board.say(f"{crew.death()}; {cell} is tried again on its own ({which})")
+                alone.appendleft(cell)
+
+
+def _until_broken(
+    team: Team, train: Train, waiting: deque[AnyCell], board: _Board
+) -> Generator[tuple[AnyCell, CellResult | str], None, list[AnyCell]]:
+    """Have the team train what waits, and return the cells that were in flight when it broke."""
+    in_flight: dict[Future[Any], AnyCell] = {}
+    with suppress(BrokenExecutor):
+        while waiting or in_flight:
+            while waiting and len(in_flight) < max(1, team.size):
+                board.since[waiting[0]] = time.monotonic()
+                in_flight[team.submit(attempt, train, waiting[0])] = waiting[0]
+                waiting.popleft()
+            done, _ = wait(in_flight, TICK, FIRST_COMPLETED)
+            whole = [f for f in done if not f.cancelled() and not f.exception()]  # these first
+            for future in dict.fromkeys([*whole, *done]):
+                yield in_flight[future], _outcome(future)
+                del in_flight[future]
+            board.look(team.news())
+    return list(in_flight.values())
+
+
+def _outcome(future: Future[Any]) -> Any:
+    """Return the result of an attempt, or the reason why it could not be made."""
+    try:
+        return future.result()
+    except (BrokenExecutor, CancelledError):  # whoever was to train it has gone
+        raise BrokenExecutor from None
+    except Exception as error:  # of whoever carries cells and results
+        if getattr(error, "name", "") == "rlploss":  # which is not there, or not ours
+            raise LabError(sentence(str(error))) from None
+        return reason(error)
+
+
+@contextmanager
+def _alarm(deadline: float) -> Iterator[None]:
+    """Raise `_TimeUp` at the deadline, whatever the main thread computes; not on Windows."""
+
+    def ring(*_: object) -> None:
+        raise _TimeUp
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(1e-3, deadline - time.monotonic()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+class _Board(ProgressLine):
+    """A line that says how far the cells are, and how long the rest will take.
+
+    The predicted seconds of a cell pass by, up to 95 % of them. On a terminal a thread moves the
+    line on, because this process may be training; when piped there is a line per cell.
+    """
+
+    def __init__(self, plan: Plan, console: Console, deadline: float) -> None:
+        stream = io.StringIO() if console.quiet else console.file
+        super().__init__(sum(plan.seconds.values()), stream=stream, every=math.inf)
+        self.since: dict[AnyCell, float] = {}  # when each cell in flight was begun
+        self.finished, self._passed, self._news = 0, 0.0, ""
+        self._plan, self._deadline, self._ended = plan, deadline, threading.Event()
+        self._thread = threading.Thread(target=self._move, daemon=True)
+        self._thread.start()
+
+    def finish(self, cell: AnyCell) -> None:
+        """Show that a cell is stored, or has failed."""
+        del self.since[cell]
+        self._passed += self._plan.seconds[cell.hash]
+        self.finished += 1
+        self._show(cell, now=True)
+
+    def look(self, news: str) -> None:
+        """Tell news, each once; raise an error if the time is up."""
+        if news != self._news:
+            self._news = news
+            self.say(news or "the workers go on")
+        if time.monotonic() > self._deadline:
             raise _TimeUp
 
-    try:
-        with suppress(_TimeUp), closing(workers.run(train, todo.todo, tell=tell, say=line.say)) as running:
-            for outcome in running:
-                if outcome.result is not None:
-                    store.write(outcome.cell, outcome.result)
-                    note(outcome.cell, outcome.result, line.say)
-                else:
-                    failed[outcome.cell.hash] = reason = outcome.error or "no reason given"
-                    store.write_failure(outcome.cell, reason)
-                    line.say(f"failed: {outcome.cell}: {reason}")
-                finished += 1
-                tell(outcome.cell, 1.0, now=True)
-    finally:
-        line.close()
-    return Finished(finished - len(failed), failed, time.monotonic() - started)
+    def end(self) -> None:
+        """Let others write below the line."""
+        self._ended.set()
+        self._thread.join()
+        self.close()
+
+    def _move(self) -> None:
+        while not self._ended.wait(TICK):
+            for cell in [*self.since][:1]:
+                self._show(cell)
+
+    def _show(self, cell: AnyCell, *, now: bool = False) -> None:
+        passed, n = self._passed, len(self._plan.todo)
+        for running, since in [*self.since.items()]:
+            passed += min(time.monotonic() - since, 0.95 * self._plan.seconds[running.hash])
+        done = self._total if self.finished == n else passed
+        self.tell(done, f"[{self.finished}/{n}] {cell}", now=now)
 
 
 def run_study(
@@ -136,52 +285,22 @@ def run_study(
     console: Console,
     in_turn: bool = False,
 ) -> None:
-    """Train the cells of a study that are not stored: say how long it takes, what was done, what failed or is left."""
+    """Train the cells of a study that are not stored: say how long it takes, what was done, what
+    failed or is left.
+    """
     cells = distinct(cells)
     todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
     say(console, f"{what}. {todo.sentence()}")
-    if store.foreign_cells():
-        say(console, f"{store.foreign_cells()} stored cells come from other code and are left aside.")
+    if count := store.foreign_cells():
+        say(console, f"{count} stored cells come from other code and are left aside.")
     try:
         done = execute(todo, store, train=train, workers=workers, console=console)
     except KeyboardInterrupt:
-        shows = f"rlploss report {shlex.quote(str(store.directory))} shows them"
-        raise Stopped(f"{sum(map(store.has, cells))} of {len(cells)} cells are stored, {shows}") from None
+        raise Stopped(
+            f"{sum(map(store.has, cells))} of {len(cells)} cells are stored, rlploss report"
+            f" {shlex.quote(str(store.directory))} shows them"
+        ) from None
     if done.trained:
         say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
-    if done.failed:
-        why = next(iter(done.failed.values()))
+    for why in [*done.failed.values()][:1]:
         say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
-
-
-# `--track`: the curves of each stored cell go to MLflow or TensorBoard too, whichever command trains it.
-
-_LOGGERS: list[Logger] = []
-
-
-@contextmanager
-def tracking(track: str) -> Iterator[None]:
-    """Inside, cells that are stored are written to `mlflow:URI` or `tensorboard:DIR` as well."""
-    kind, _, where = track.partition(":")
-    makers: dict[str, Callable[[str], Logger]] = {"mlflow": MLflowLogger, "tensorboard": TensorBoardLogger}
-    if not where or kind not in makers:
-        raise ValueError(f"--track takes mlflow:URI or tensorboard:DIR, got {track!r}; try tensorboard:runs")
-    with makers[kind](where) as logger:
-        _LOGGERS.append(logger)
-        try:
-            yield
-        finally:
-            _LOGGERS.remove(logger)
-
-
-def note(cell: AnyCell, result: CellResult, say: Callable[[str], object]) -> None:
-    """One run per network of the cell: its settings, its curve, and its single numbers at the end."""
-    for logger, network in product(_LOGGERS, result.networks):
-        names = [name for name in network.curve if name != "step"]
-        steps = [int(step) for step in network.curve.get("step", ())]
-        rows = [(step, {name: network.curve[name][i] for name in names}) for i, step in enumerate(steps)]
-        if network.values:
-            rows.append((steps[-1] if steps else 0, dict(network.values)))
-        which = f" · variant {network.variant}" if network.variant else ""
-        logger.tell = say
-        logger.write(f"{cell}{which} · seed {network.seed}", rows, cell.spec())

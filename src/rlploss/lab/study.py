@@ -1,8 +1,8 @@
 """A study as values: arms on tasks, each for a budget and with some seeds.
 
-The unit of work is a *cell*: one (arm, task, budget) with all its seeds. It trains as one fleet and is stored in one
-transaction. A cell is identified by the SHA-256 of its canonical JSON; names and labels are not part of it, so that two
-tables which need the same training share it.
+The unit of work is a *cell*: one (arm, task, budget) with all its seeds. It trains as one fleet and
+is stored in one transaction. A cell is identified by the SHA-256 of its canonical JSON; names and
+labels are not part of it, so that two tables which need the same training share it.
 """
 
 from __future__ import annotations
@@ -35,48 +35,65 @@ CHOICES = {  # of a task
 
 def canonical_json(value: Any) -> str:
     """The one spelling of a piece of plain data: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    )
 
 
 def as_loss(name: str, value: Any, taken: Iterable[str]) -> Objective:
-    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three `BatchLoss`, or a value."""
+    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three
+    `BatchLoss`, or a value.
+    """
     if not name or name in taken:
-        raise ValueError(f"a loss of your own needs a name that no arm has, got {name!r}; rename it")
+        raise ValueError(
+            f"a loss of your own needs a name that no arm has, got {name!r}; rename it"
+        )
     if isinstance(value, Objective):
         return value
     try:
         return Pointwise(value)
     except TypeError as error:
         if not callable(value) or isinstance(value, type):
-            wanted = f"the loss {name!r} must be a function or a Pointwise or BatchLoss value"
-            raise TypeError(f"{wanted}; {error}") from None
+            raise TypeError(
+                f"the loss {name!r} must be a function or a Pointwise or BatchLoss value; {error}"
+            ) from None
         return BatchLoss(value)
 
 
 def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
-    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could not load."""
+    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could
+    not load.
+    """
     text = canonical_json(as_loss(name, loss, taken).to_json())
     if '"where":null' in text:
-        raise ValueError(f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it with def")
+        raise ValueError(
+            f"the loss {name!r} must be a function at the top of a file, got {loss!r}; define it"
+            " with def"
+        )
     return text
 
 
 def loss_options(losses: Iterable[tuple[str, str]]) -> list[str]:
     """The words that name such losses again on a command line."""
-    wheres = [(name, json.loads(text).get("function", {}).get("where", "FILE.py")) for name, text in losses]
+    wheres = [
+        (name, json.loads(text).get("function", {}).get("where", "FILE.py"))
+        for name, text in losses
+    ]
     return [word for name, where in wheres for word in ("--loss", f"{where}:{name}")]
 
 
 class Part(Value):
     """What arms, tasks and variants share: frozen dataclasses that turn into JSON and back.
 
-    Another room may have arms and tasks of its own; the store and the workers use nothing but what stands here.
+    Another room may have arms and tasks of its own; the store and the workers use nothing but what
+    stands here.
     """
 
     name: str
     labels = frozenset({"name", "protocol"})  # fields for people: they do not decide a result
     timed = False  # whether the seconds are a result: such cells train alone, after the others
     variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
+    metrics: Any = ()  # of a task: what each of its curves must have
     takes_steps: Any = True  # whether an arm is trained for the budget of its cell
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +111,9 @@ class Part(Value):
 
 @dataclass(frozen=True)
 class Arm(Part):
-    """What is trained: an objective and an optimiser. `protocol` names its column, `output` the last layer."""
+    """What is trained: an objective and an optimiser. `protocol` names its column, `output` the
+    last layer.
+    """
 
     name: str
     objective: Objective
@@ -106,14 +125,17 @@ class Arm(Part):
     def __post_init__(self) -> None:
         put(self, "objective", as_objective(self.objective))
         if not isinstance(self.optimizer, OptimizerValue):
-            raise TypeError(f"optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got {self.optimizer!r}")
+            raise TypeError(
+                "optimizer of an arm must be Adam(...), AdamW(...) or SGD(...), got"
+                f" {self.optimizer!r}"
+            )
         _checks.one_of("output", self.output, ("logits", "softmax", "sigmoid"))
 
     @property
     def family(self) -> str:
         """The objective, whether it mixes rows, and whether a step takes all subsets."""
-        made = self.objective
-        return f"{type(made).__name__} {made.mixup is None} {getattr(made, 'subsets_per_step', '')}"
+        steps = getattr(self.objective, "subsets_per_step", "")
+        return f"{type(self.objective).__name__} {self.objective.mixup is None} {steps}"
 
     def __str__(self) -> str:
         return f"{self.protocol} · {self.name}" if self.protocol else self.name
@@ -121,7 +143,9 @@ class Arm(Part):
 
 @dataclass(frozen=True)
 class Variant(Part):
-    """One level of a sweep: a distribution shift γ, or noise β on the training features; None: neither."""
+    """One level of a sweep: a distribution shift γ, or noise β on the training features; None:
+    neither.
+    """
 
     shift: float | None = None
     noise: float | None = None
@@ -134,7 +158,9 @@ class Variant(Part):
 
 @dataclass(frozen=True)
 class Task(Part):
-    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with every seed."""
+    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with
+    every seed.
+    """
 
     name: str  # for tables and messages
     dataset: str  # a name of `rlploss.datasets`
@@ -157,7 +183,10 @@ class Task(Part):
             elif value is not None and name in ("n_train", "n_test"):
                 _checks.count(name, value)
         if not self.variants:
-            raise ValueError(f"task {self.name!r} needs at least one variant, got none; leave it out for a plain task")
+            raise ValueError(
+                f"task {self.name!r} needs at least one variant, got none; leave it out for a plain"
+                " task"
+            )
 
     @property
     def family(self) -> str:
@@ -170,7 +199,9 @@ T = TypeVar("T", bound=Part, default=Task)
 
 @dataclass(frozen=True)
 class Cell(Generic[A, T]):
-    """One arm on one task for one budget, with all its seeds; evaluated every so many units of the budget."""
+    """One arm on one task for one budget, with all its seeds; evaluated every so many units of the
+    budget.
+    """
 
     arm: A
     task: T
@@ -184,7 +215,10 @@ class Cell(Generic[A, T]):
             raise TypeError(f"budget must be Epochs(n) or Steps(n), got {self.budget!r}")
         _checks.count("evaluate_every", self.evaluate_every)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"a cell needs distinct seeds, at least one, got {self.seeds!r}; give each seed once")
+            raise ValueError(
+                f"a cell needs distinct seeds, at least one, got {self.seeds!r}; give each seed"
+                " once"
+            )
 
     def spec(self) -> dict[str, Any]:
         """Everything that decides the result, as plain data."""
@@ -195,7 +229,9 @@ class Cell(Generic[A, T]):
     def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:
         """The cell of a stored spec; names, which are not part of a spec, are empty."""
         named = {name: {"name": ""} | spec[name] for name in ("arm", "task")}
-        return cls(**{name: from_json(part, functions=False) for name, part in {**spec, **named}.items()})
+        return cls(
+            **{name: from_json(part, functions=False) for name, part in {**spec, **named}.items()}
+        )
 
     @cached_property
     def hash(self) -> str:
@@ -205,7 +241,9 @@ class Cell(Generic[A, T]):
     @property
     def keys(self) -> list[tuple[int, int]]:
         """(variant, seed) of every network, in the order in which they are trained."""
-        return [(variant, seed) for variant in range(len(self.task.variants)) for seed in self.seeds]
+        return [
+            (variant, seed) for variant in range(len(self.task.variants)) for seed in self.seeds
+        ]
 
     @property
     def n_replicas(self) -> int:
@@ -213,8 +251,8 @@ class Cell(Generic[A, T]):
         return len(self.keys)
 
     def __str__(self) -> str:
-        budget = f" · {self.budget.n:,} {type(self.budget).__name__.lower()}" if self.arm.takes_steps else ""
-        return f"{self.task} · {self.arm}{budget}"
+        budget = f" · {self.budget.n:,} {type(self.budget).__name__.lower()}"
+        return f"{self.task} · {self.arm}{budget * bool(self.arm.takes_steps)}"
 
 
 AnyCell = Cell[Any, Any]  # of any arm and task
@@ -230,7 +268,9 @@ def distinct(cells: Iterable[Cell[A, T]]) -> list[Cell[A, T]]:
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """One seed of one variant: its curve (axes and metrics, one list each), single numbers, and arrays to keep."""
+    """One seed of one variant: its curve (axes and metrics, one list each), single numbers, and
+    arrays to keep.
+    """
 
     seed: int
     variant: int
@@ -249,11 +289,12 @@ class CellResult:
     threads: int
     seconds: float
     notes: tuple[str, ...] = ()  # what was worth telling on the way: warnings, each once
-    objectives: tuple[dict[str, Any], ...] = ()  # as JSON with M and K resolved: one, or one per variant
+    objectives: tuple[
+        dict[str, Any], ...
+    ] = ()  # as JSON with M and K resolved: one, or one per variant
 
 
 Train = Callable[[AnyCell, Tell], CellResult]
-TellOf = Callable[[AnyCell, float | None], None]  # how far a cell has come; None: it still trains
 
 
 @dataclass(frozen=True)
@@ -274,16 +315,23 @@ class StoredCell:
 
     def matrix(self, metric: str, variant: int = 0) -> Array:
         """[seeds, points]: the metric's curve of every seed."""
-        return np.array([network.curve[metric] for network in self.of_variant(variant)], dtype=np.float64)
+        return np.array(
+            [network.curve[metric] for network in self.of_variant(variant)], dtype=np.float64
+        )
 
     def axis(self, name: str, variant: int = 0) -> Array:
-        """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in seconds only)."""
+        """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in
+        seconds only).
+        """
         return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]  # an array, as of a matrix
 
     def final(self, name: str, variant: int = 0) -> Array:
         """[seeds]: the last value of a metric's curve, or the single number of this name."""
         networks = self.of_variant(variant)
-        return np.array([n.values[name] if name in n.values else n.curve[name][-1] for n in networks], dtype=np.float64)
+        return np.array(
+            [n.values[name] if name in n.values else n.curve[name][-1] for n in networks],
+            dtype=np.float64,
+        )
 
     def mean(self, name: str, variant: int = 0) -> float:
         """The mean of `final` over seeds."""

@@ -1,4 +1,6 @@
-"""What people read: errors of one sentence (exit code 2, no traceback), numbers, tables as CSV and Markdown."""
+"""What people read: errors of one sentence (exit code 2, no traceback), numbers, tables as CSV and
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,19 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TextIO
 
 Scalar = str | int | float | bool | None  # what a cell of a table may hold
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # of terminals, and of direction
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)  # of terminals, and of direction
 
 
 def shown(text: str) -> str:
-    """Text as it may go to a terminal: control characters, which could rewrite what stands there, are replaced."""
+    """Text as it may go to a terminal: control characters, which could rewrite what stands there,
+    are replaced.
+    """
     return _CONTROL.sub("\ufffd", text)
 
 
@@ -41,22 +49,30 @@ def number(value: float, digits: int = 3) -> str:
         return "–"
     if value == 0:
         return "0"
-    value = float(f"{value:.{digits - 1}e}")  # rounded first, or 0.9999 would have a digit more than 1.00
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    value = float(f"{mantissa}e{exponent}")  # or 0.9999 would have a digit more than 1.00
     magnitude = abs(value)
     if magnitude < 1e-3 or magnitude >= 1e6:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     if magnitude >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(magnitude)))}f}"
 
 
+def write_rows(file: TextIO, header: Sequence[str], rows: Iterable[Sequence[Scalar]]) -> None:
+    """Write CSV with exact floats; a text cell that a spreadsheet would run as a formula gets a
+    quote in front.
+    """
+    csv.writer(file, lineterminator="\n").writerows(
+        map(_safe, row) for row in chain([header], rows)
+    )
+    file.flush()
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Scalar]]) -> str:
-    """CSV with exact floats; a text cell that a spreadsheet would run as a formula gets a quote in front."""
+    """Return what `write_rows` writes."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([_safe(h) for h in header])
-    writer.writerows([[_safe(v) for v in row] for row in rows])
+    write_rows(buffer, header, rows)
     return buffer.getvalue()
 
 
@@ -69,7 +85,9 @@ def _safe(value: Scalar) -> Scalar:
 
 
 def markdown_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; bars, line ends, HTML, links and control characters in cells are made harmless."""
+    """A Markdown table; bars, line ends, HTML, links and control characters in cells are made
+    harmless.
+    """
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(_cell(c) for c in line) + " |\n" for line in lines)
 

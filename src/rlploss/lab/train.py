@@ -1,4 +1,6 @@
-"""Train one cell: all seeds and variants of one arm on one task, as one fleet; and what a task is trained on."""
+"""Train one cell: all seeds and variants of one arm on one task, as one fleet; and what a task is
+trained on.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,16 @@ from rlploss import datasets, models
 from rlploss.datasets import Dataset, Split
 from rlploss.datasets.registry import entry
 from rlploss.datasets.splits import Region
+from rlploss.lab.store import TRAINING
 from rlploss.lab.study import Arm, Cell, CellResult, Task, Tell, TrainedNetwork, Variant
 from rlploss.training.evaluation import Event
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Problem
 
+DECIDING = (
+    *TRAINING,
+    *("datasets/readers.py", "datasets/registry.py", "datasets/splits.py", "lab/train.py"),
+)  # files that decide a number
 KEPT_EPOCHS = (5, 10, 50)  # of reconstructions
 KEPT_IMAGES = 8
 GRID = 60  # points along each side of a decision boundary
@@ -48,9 +55,7 @@ def split(task: Task, variant: Variant, seed: int) -> Split:
         made = datasets.add_noise(made, variant.noise, generator=noise)
     if task.scaling == "standard":
         made = datasets.standardize(made)
-    if task.model == "lenet5":
-        made = datasets.as_images(made, side=32)
-    return made
+    return datasets.as_images(made, side=32) if task.model == "lenet5" else made
 
 
 def train_rows(task: Task, variant: Variant) -> int:
@@ -72,11 +77,10 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     started = time.perf_counter()
     fleet = _fleet(cell)
     kept: dict[str, NDArray[np.float32]] = {}  # pictures of the first network
-    record = partial(_keep_reconstructions, kept, fleet[0])
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for kind in (DeprecationWarning, FutureWarning):  # about torch's own code, not about this run
-            warnings.simplefilter("ignore", kind)
+        warnings.simplefilter("ignore", DeprecationWarning)  # about torch's own code
+        warnings.simplefilter("ignore", FutureWarning)
         histories = fit_fleet(
             builder(cell.arm, cell.task),
             fleet,
@@ -85,13 +89,16 @@ def train(cell: Cell, tell: Tell) -> CellResult:
             budget=cell.budget,
             evaluate_every=type(cell.budget)(cell.evaluate_every),
             metrics=cell.task.metrics,
-            callbacks=[record] if cell.task.keep == "reconstructions" else [],
+            callbacks=[partial(_keep_reconstructions, kept, fleet[0])]
+            * (cell.task.keep == "reconstructions"),
             progress=lambda state: tell(state.step / max(1, state.total_steps)),
             on_divergence="record",
         )
     for index, history in enumerate(histories):
         if history.stopped == "diverged":
-            raise RuntimeError(f"seed {cell.keys[index][1]}: {history.message.removeprefix(f'replica {index}: ')}")
+            raise RuntimeError(
+                f"seed {cell.keys[index][1]}: {history.message.removeprefix(f'replica {index}: ')}"
+            )
     if cell.task.keep == "boundary" and histories[0].model is not None:
         kept["boundary"] = _boundary(histories[0].model)
     networks = [
@@ -132,8 +139,12 @@ def builder(arm: Arm, task: Task) -> Callable[[int], nn.Module]:
     return lambda seed: models.seeded(factories[task.model], seed)
 
 
-def _keep_reconstructions(kept: dict[str, NDArray[np.float32]], problem: Problem, event: Event) -> None:
-    """Keep the first test images and what the first network makes of them, for every epoch of interest not over."""
+def _keep_reconstructions(
+    kept: dict[str, NDArray[np.float32]], problem: Problem, event: Event
+) -> None:
+    """Keep the first test images and what the first network makes of them, for every epoch of
+    interest not over.
+    """
     if event.replica != 0 or problem.validation is None:
         return
     images = torch.as_tensor(problem.validation[0])[:KEPT_IMAGES]
@@ -150,5 +161,4 @@ def _boundary(model: nn.Module) -> NDArray[np.float32]:
     points = torch.stack([g.flatten() for g in torch.meshgrid(*axes, indexing="xy")], dim=1)
     with torch.no_grad():
         scores = model(points)
-    found: NDArray[np.float32] = (scores[:, 1] - scores[:, 0]).reshape(GRID, GRID).numpy().astype(np.float32)
-    return found
+    return (scores[:, 1] - scores[:, 0]).reshape(GRID, GRID).numpy().astype(np.float32)  # type: ignore[no-any-return]  # an array

@@ -1,1 +1,3 @@
-"""The mathematics of the loss, once: subsets, factors, planes, and the function, module and bank on top of them."""
+"""The mathematics of the loss, once: subsets, factors, planes, and the function, module and bank on
+top of them.
+"""

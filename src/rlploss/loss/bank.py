@@ -16,7 +16,14 @@ from rlploss import _checks
 from rlploss.loss import planes
 from rlploss.loss.factors import Factors, chunks, factor, is_tracing
 from rlploss.loss.planes import PlaneForm
-from rlploss.loss.quadratic import add_form, as_residual, projected_value, quadratic_value, reduce, without_autocast
+from rlploss.loss.quadratic import (
+    add_form,
+    as_residual,
+    projected_value,
+    quadratic_value,
+    reduce,
+    without_autocast,
+)
 from rlploss.loss.subsets import draw_rows, rows_outside
 
 Which = int | slice | Tensor | Sequence[int]
@@ -26,27 +33,34 @@ class ProjectionBank(nn.Module):
     """Kept factors: a training step costs one small product, whatever the features.
 
     Args:
-        features: the training rows (N, d), constants; factored in float64, kept in float32 or their own type.
+        features: the training rows (N, d), constants; factored in float64, kept in float32 or their
+            own type.
         subsets: row numbers (K, M), see `balanced_subsets`.
-        probe: where the two planes of a subset are compared: "subset", on its own rows; "draw", at one random row per
-            subset; "expected", the mean over those draws; "sum", summed over the subset's rows.
-        intercept: fit planes with an offset; None is True, except for probe="sum". False is the paper's formula.
+        probe: where the two planes of a subset are compared: "subset", on its own rows; "draw", at
+            one random row per subset; "expected", the mean over those draws; "sum", summed over the
+            subset's rows.
+        intercept: fit planes with an offset; None is True, except for probe="sum". False is the
+            paper's formula.
         ridge: λ ≥ 0, added to the diagonal of xᵀx; the offset is not penalised.
-        draw_from: rows that "draw" and "expected" compare at, "train" (all) or "outside" (those not in the subset).
+        draw_from: rows that "draw" and "expected" compare at, "train" (all) or "outside" (those not
+            in the subset).
         probe_points: rows (n, d) to compare at instead of `features`.
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
-        max_bytes: what may be kept. Past it nothing is kept and every call factors anew, a chunk of subsets at
-            a time, with the same results. `bytes_for` tells the need beforehand, `nbytes` what is held.
+        max_bytes: what may be kept. Past it nothing is kept and every call factors anew, a chunk of
+            subsets at a time, with the same results. `bytes_for` tells the need beforehand,
+            `nbytes` what is held.
         dense_rows: the largest N for which the N×N matrix of `form` is used.
         generator: source of the draws of probe="draw"; None is torch's default generator.
         check_finite: raise on NaN or inf, naming the place.
 
     Attributes:
-        kind: how the value of a subset is computed. "rows": ‖W R‖²/C; "complement": (‖R‖²/M − ‖W R‖²)/C, where that
-            takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every subset; "chunks": like "rows", with W made
-            anew in every call, where keeping it exceeds `max_bytes`.
+        kind: how the value of a subset is computed. "rows": ‖W R‖²/C; "complement": (‖R‖²/M − ‖W
+            R‖²)/C, where that takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every
+            subset; "chunks": like "rows", with W made anew in every call, where keeping it exceeds
+            `max_bytes`.
         rows: W (K, q, M), scale included; None where nothing is kept.
-        residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
+        residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for
+            every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
         subsets, n_subsets, subset_size: the plan (K, M), K and M.
 
@@ -94,7 +108,9 @@ class ProjectionBank(nn.Module):
             form = replace(form, draw_from="train")  # from all of them
             pool = _checks.feature_matrix(probe_points).detach()
             if pool.shape[1] != d:
-                raise ValueError(f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}")
+                raise ValueError(
+                    f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}"
+                )
         self.plane_form = form
         _checks.subset_plan(subsets, N, form.draw_from)
         self.n_subsets, self.subset_size = K, M = subsets.shape
@@ -109,8 +125,12 @@ class ProjectionBank(nn.Module):
 
         moment = None
         if probe == "expected" and form.draw_from == "train":
-            moment = planes.second_moment(features if pool is None else pool, intercept=form.intercept)
-        kept: dict[str, Tensor | None] = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
+            moment = planes.second_moment(
+                features if pool is None else pool, intercept=form.intercept
+            )
+        kept: dict[str, Tensor | None] = dict.fromkeys(
+            ("rows", "points", "_inverse", "_centre", "_form")
+        )
         kept |= {
             "features": features,
             "subsets": subsets.clone(),
@@ -137,18 +157,25 @@ class ProjectionBank(nn.Module):
     def loss(self, pred: Tensor, target: Tensor, which: Which | None = None) -> Tensor:
         """The loss of all rows, or of some subsets.
 
-        which=None: pred and target hold all N rows; the value is the mean over all K subsets (Algorithm 2's epoch
-        loss), by `reduction`. A number j: they hold the M rows `features[subsets[j]]`. A slice, or the numbers of
-        k subsets: the k·M rows of those subsets in plan order, `features[subsets[which].flatten()]`.
+        which=None: pred and target hold all N rows; the value is the mean over all K subsets
+        (Algorithm 2's epoch loss), by `reduction`. A number j: they hold the M rows
+        `features[subsets[j]]`. A slice, or the numbers of k subsets: the k·M rows of those subsets
+        in plan order, `features[subsets[which].flatten()]`.
         """
         tracing = is_tracing()
         value = self._of_one(pred, target, which) if type(which) is int and not tracing else None
         if value is None:
             _checks.pair(pred, target)
             with without_autocast(pred):
-                value = self._of_all(pred, target) if which is None else self._of_some(pred, target, which)
+                value = (
+                    self._of_all(pred, target)
+                    if which is None
+                    else self._of_some(pred, target, which)
+                )
         if self.check_finite and torch.compiler.is_compiling():
-            torch._assert_async(torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf")
+            torch._assert_async(
+                torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf"
+            )
         elif self.check_finite and not tracing:
             total = value.sum() if value.ndim else value  # one operation less for a step
             if not math.isfinite(total.item()):
@@ -158,11 +185,17 @@ class ProjectionBank(nn.Module):
     forward = loss
 
     def _of_one(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
-        """One subset in as few operations as can be, the training loop's case; None where it is not that simple."""
+        """One subset in as few operations as can be, the training loop's case; None where it is not
+        that simple.
+        """
         rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
         if rows is None or self.reduction == "none" or torch.is_autocast_enabled(pred.device.type):
             return None
-        if pred.ndim != 2 or pred.shape != target.shape or not pred.dtype is target.dtype is rows.dtype:
+        if (
+            pred.ndim != 2
+            or pred.shape != target.shape
+            or not pred.dtype is target.dtype is rows.dtype
+        ):
             return None
         K, _, M = rows.shape
         n, C = pred.shape
@@ -174,20 +207,34 @@ class ProjectionBank(nn.Module):
     def _of_some(self, pred: Tensor, target: Tensor, which: Which) -> Tensor:
         K, M = self.n_subsets, self.subset_size
         if not isinstance(which, slice):
-            which = _checks.subset_numbers(which, K, values=not is_tracing()).to(self.subsets.device)
+            which = _checks.subset_numbers(which, K, values=not is_tracing()).to(
+                self.subsets.device
+            )
         k = len(range(K)[which]) if isinstance(which, slice) else which.numel()
         if pred.shape[0] != k * M or k == 0:
-            wrong = f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got {pred.shape[0]}"
+            wrong = (
+                f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got"
+                f" {pred.shape[0]}"
+            )
             raise ValueError(f"{wrong}; leave `which` out to pass all rows")
-        if self.kind == "mse" and self.reduction != "none" and pred.dtype is target.dtype and pred.dtype.itemsize > 2:
+        if (
+            self.kind == "mse"
+            and self.reduction != "none"
+            and pred.dtype is target.dtype
+            and pred.dtype.itemsize > 2
+        ):
             value = mse_loss(pred, target)  # in one operation, as subsets are of one size
             return value if self.reduction == "mean" else value * k
-        return reduce(self._values(as_residual(pred, target).reshape(k, M, -1), which), self.reduction)
+        return reduce(
+            self._values(as_residual(pred, target).reshape(k, M, -1), which), self.reduction
+        )
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
         if pred.shape[0] != N:
-            raise ValueError(f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets")
+            raise ValueError(
+                f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets"
+            )
         residual = as_residual(pred, target)
         C = residual.shape[1]
         if self.reduction != "none" and self.kind == "mse":
@@ -210,31 +257,50 @@ class ProjectionBank(nn.Module):
             part = order[piece]
 
             def value(residual: Tensor, part: Tensor = part) -> Tensor:
-                return projected_value(residual, self._make_rows(part).to(residual.dtype)) / residual.shape[2]
+                return (
+                    projected_value(residual, self._make_rows(part).to(residual.dtype))
+                    / residual.shape[2]
+                )
 
-            # the rows are made again in the backward pass, so that no more than one chunk of them is ever held;
-            # torch.func's transforms do not go with that
-            again = not is_tracing()
-            values.append(checkpoint(value, stack[piece], use_reentrant=False) if again else value(stack[piece]))
+            # the rows are made again in the backward pass, so that no more than one chunk of them
+            # is ever held; torch.func's transforms do not go with that
+            values.append(
+                value(stack[piece])
+                if is_tracing()
+                else checkpoint(value, stack[piece], use_reentrant=False)
+            )
         return torch.cat(values)
 
     def prefers_form(self) -> bool:
         """Whether the N×N form is cheaper than going through the subsets."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
-        if self.plane_form.probe == "draw" or N > self.dense_rows or (self._form is None and is_tracing()):
+        if (
+            self.plane_form.probe == "draw"
+            or N > self.dense_rows
+            or (self._form is None and is_tracing())
+        ):
             return False
         if self._form is None and self.nbytes + N * N * self.dtype.itemsize > self.max_bytes:
             return False
-        return N * N <= K * M * (self._n_kept + 4)  # gathering a row costs about as much as four products
+        return N * N <= K * M * (
+            self._n_kept + 4
+        )  # gathering a row costs about as much as four products
 
     @torch.no_grad()
     def form(self) -> Tensor:
-        """The N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic form. Kept once made."""
+        """The N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic form. Kept
+        once made.
+        """
         N, K = self.features.shape[0], self.n_subsets
         if self.plane_form.probe == "draw":
-            raise ValueError('form is refused for probe="draw", whose points change; use probe="expected"')
+            raise ValueError(
+                'form is refused for probe="draw", whose points change; use probe="expected"'
+            )
         if N > self.dense_rows:
-            wrong = f"form makes an N×N matrix and is meant for at most dense_rows={self.dense_rows} rows, got N = {N}"
+            wrong = (
+                f"form makes an N×N matrix and is meant for at most dense_rows={self.dense_rows}"
+                f" rows, got N = {N}"
+            )
             raise ValueError(f"{wrong}; raise dense_rows if memory allows")
         if self._form is None:
             form = torch.zeros(N, N, dtype=torch.float64, device=self.features.device)
@@ -244,7 +310,10 @@ class ProjectionBank(nn.Module):
                     part = slice(start, min(start + size, K))
                     rows = self._make_rows(part) if self.rows is None else self.rows[part]
                     add_form(form, rows, self.subsets[part])
-            form = torch.diag(self.counts.squeeze(1).double() * self.residual_weight) + self.projector_sign * form
+            form = (
+                torch.diag(self.counts.squeeze(1).double() * self.residual_weight)
+                + self.projector_sign * form
+            )
             self._form = (form / K).to(self.dtype)
         return self._form
 
@@ -270,11 +339,17 @@ class ProjectionBank(nn.Module):
     @property
     def nbytes(self) -> int:
         """Bytes of factors held now (the plan and the features themselves not counted)."""
-        return sum(t.numel() * t.element_size() for t in (self.rows, self._inverse, self._form) if t is not None)
+        return sum(
+            t.numel() * t.element_size()
+            for t in (self.rows, self._inverse, self._form)
+            if t is not None
+        )
 
     def extra_repr(self) -> str:
-        sizes = f"n_subsets={self.n_subsets}, subset_size={self.subset_size}"
-        return f"{sizes}, {self.plane_form}, kind={self.kind!r}, nbytes={self.nbytes}"
+        return (
+            f"n_subsets={self.n_subsets}, subset_size={self.subset_size}, {self.plane_form},"
+            f" kind={self.kind!r}, nbytes={self.nbytes}"
+        )
 
     def _choose(self) -> tuple[str, int]:
         """The cheapest kind that fits, and how many rows per subset it keeps."""
@@ -296,7 +371,9 @@ class ProjectionBank(nn.Module):
         return (kind, n_kept) if need <= self.max_bytes else ("chunks", n_rows)
 
     def _parts(self, n_subsets: int) -> list[slice]:
-        return chunks(n_subsets, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept)
+        return chunks(
+            n_subsets, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept
+        )
 
     def _factors(self, part: slice | Tensor) -> Factors:
         form = self.plane_form
@@ -311,12 +388,16 @@ class ProjectionBank(nn.Module):
         at: Tensor | planes.Moment | None = None if self.points is None else self.points[part]
         if self._moment_rows is not None:
             centre = self._moment_centre
-            at = planes.Moment(self._moment_rows.double(), None if centre is None else centre.double())
+            at = planes.Moment(
+                self._moment_rows.double(), None if centre is None else centre.double()
+            )
         elif form.probe == "expected":
             outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
             at = planes.second_moment(outside, intercept=form.intercept)
         rows = planes.rows_of(factors, form, at)
-        return planes.largest_rows(rows, self._n_kept).to(self.dtype)  # drops directions that no subset has
+        return planes.largest_rows(rows, self._n_kept).to(
+            self.dtype
+        )  # drops directions that no subset has
 
     # The points of probe="draw"
 
@@ -334,14 +415,20 @@ class ProjectionBank(nn.Module):
 
     @torch.no_grad()
     def redraw(self, points: Tensor | None = None) -> Tensor:
-        """Take new probe points (K, d) for probe="draw": the ones given, or one random row per subset."""
+        """Take new probe points (K, d) for probe="draw": the ones given, or one random row per
+        subset.
+        """
         if self.plane_form.probe != "draw":
             raise ValueError(f'redraw is for probe="draw", got probe="{self.plane_form.probe}"')
         if points is None:
             pool = self.features if self._pool is None else self._pool
-            points = pool[draw_rows(self.subsets, pool.shape[0], self.plane_form.draw_from, self.generator)]
+            points = pool[
+                draw_rows(self.subsets, pool.shape[0], self.plane_form.draw_from, self.generator)
+            ]
         elif points.shape != (wanted := (self.n_subsets, self.features.shape[1])):
-            raise ValueError(f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}")
+            raise ValueError(
+                f"points must have shape {wanted}, one per subset, got {tuple(points.shape)}"
+            )
         if self.check_finite:
             _checks.finite(points=points)
         self.points = points

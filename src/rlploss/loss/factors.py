@@ -1,8 +1,9 @@
 """Factor a stack of subsets: what every plane fitted to their features needs, computed once.
 
-Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps of float64.
-A triangular factor whose condition is certainly good is proof of full rank and is all that most subsets need;
-the others go through a singular value decomposition. No Gram matrix is formed: it would square the condition.
+Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps
+of float64. A triangular factor whose condition is certainly good is proof of full rank and is all
+that most subsets need; the others go through a singular value decomposition. No Gram matrix is
+formed: it would square the condition.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _EPS = torch.finfo(torch.float64).eps
 class Factors:
     """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve() · basisᵀ · r.
 
-    basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the rank.
-    solve() [K, p, q], which only the probes "draw" and "expected" call; centre [K, d] or None (zero); rank [K].
+    basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the
+    rank. solve() [K, p, q], which only the probes "draw" and "expected" call; centre [K, d] or None
+    (zero); rank [K].
     """
 
     basis: Tensor
@@ -35,12 +37,15 @@ class Factors:
 
 
 def is_tracing() -> bool:
-    """Whether code must neither branch on values nor leave torch: it is compiled, traced, transformed or watched."""
+    """Whether code must neither branch on values nor leave torch: it is compiled, traced,
+    transformed or watched.
+    """
     return bool(
         torch.compiler.is_compiling()
         or torch._C._is_tracing()  # torch.jit.trace
         or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack()  # a mode that sees every call, as make_fx and FakeTensorMode do
+        # a mode that sees every call, as make_fx and FakeTensorMode do
+        or torch._C._len_torch_dispatch_stack()
     )
 
 
@@ -50,10 +55,16 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     K, M, d = x.shape
     p, tracing = d + int(intercept), is_tracing()
     tolerance = max(M, p) * _EPS
-    if ridge == 0 and p <= M and not tracing and (easy := _easy(x, intercept, tolerance)) is not None:
+    if (
+        ridge == 0
+        and p <= M
+        and not tracing
+        and (easy := _easy(x, intercept, tolerance)) is not None
+    ):
         return easy
     if not tracing and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
-        # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the place
+        # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the
+        # place
         return Factors(
             basis=x.new_full((K, M, min(M, p)), math.nan),
             solve=lambda: x.new_full((K, p, min(M, p)), math.nan),
@@ -65,7 +76,8 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance)
-    # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows than columns
+    # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows
+    # than columns
     if tracing or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
@@ -86,8 +98,9 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
 def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
     """Factors by one QR where that shows by itself that all is well, else None.
 
-    Householder QR does not mind the scale of a column, and with the column of ones first what follows is centred;
-    only columns whose offset is large against their spread need the careful way.
+    Householder QR does not mind the scale of a column, and with the column of ones first what
+    follows is centred; only columns whose offset is large against their spread need the careful
+    way.
     """
     K, _, d = x.shape
     p = d + int(intercept)
@@ -100,17 +113,22 @@ def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
     return Factors(q, lambda: _inverse(r).roll(-int(intercept), dims=1), centre, rank)
 
 
-def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float) -> bool:
-    """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was accurate.
+def _proves_full_rank(
+    triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float
+) -> bool:
+    """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was
+    accurate.
 
-    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which for unit columns is
-    2/∏|r_jj|/norm_j. In numpy: on small triangles it takes a tenth of torch's time, and a GPU is asked once.
+    κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which
+    for unit columns is 2/∏|r_jj|/norm_j. In numpy: on small triangles it takes a tenth of torch's
+    time, and a GPU is asked once.
     """
     body = triangles[:, 1:, 1:] if intercept else triangles
     with np.errstate(all="ignore"):
         norm = np.sqrt((body * body).sum(1))
         shares = np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm
-        # squares of less than 1e-140 are not exact; a zero column or a number that is not finite gives nan
+        # squares of less than 1e-140 are not exact; a zero column or a number that is not finite
+        # gives nan
         if not (norm.min() > 1e-140 and shares.min() > 0):
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
@@ -121,13 +139,17 @@ def _proves_full_rank(triangles: npt.NDArray[np.float64], intercept: bool, toler
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
 
 
-_kept = threading.local()  # memory of the last small batch: its column of ones, and its features beside it
+_kept = (
+    threading.local()
+)  # memory of the last small batch: its column of ones, and its features beside it
 
 
 def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
-    """An orthonormal basis [M, p] of the columns of one small batch x [M, d], and of ones; None: it takes more care.
+    """An orthonormal basis [M, p] of the columns of one small batch x [M, d], and of ones; None: it
+    takes more care.
 
-    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the fewest.
+    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the
+    fewest.
     """
     M, d = x.shape
     p = d + int(intercept)
@@ -139,7 +161,9 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
                 _kept.columns = torch.ones(M, p, dtype=torch.float64, device="cpu")
                 _kept.shape, _kept.features = (M, d), _kept.columns[:, 1:]
         _kept.features.copy_(x.detach())
-        basis, r = torch.linalg.qr(_kept.columns)  # numpy's code would push that of the step out of the cache
+        basis, r = torch.linalg.qr(
+            _kept.columns
+        )  # numpy's code would push that of the step out of the cache
     else:
         basis, r = torch.linalg.qr(x.detach().double())
     share = 1.0  # as in `_proves_full_rank`, column by column
@@ -152,8 +176,9 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
     return basis if abs(share) > 4 * M * _EPS else None  # None for nan too
 
 
-# torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free, milliseconds instead of
-# microseconds where a DataLoader's workers keep the cores busy; numpy's does so from some 10,000 numbers on.
+# torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free,
+# milliseconds instead of microseconds where a DataLoader's workers keep the cores busy; numpy's
+# does so from some 10,000 numbers on.
 _SMALL = 4096
 
 
@@ -192,7 +217,9 @@ class _Problem:
 
     def pick(self, which: Tensor) -> _Problem:
         centre = None if self.centre is None else self.centre[which]
-        return _Problem(self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance)
+        return _Problem(
+            self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance
+        )
 
 
 def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
@@ -206,10 +233,14 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         eye = torch.eye(m + extra, dtype=y.dtype, device=y.device).expand(K, -1, -1)
         x = torch.nn.functional.pad(problem.x, (0, extra), value=1.0)
         every = torch.ones_like(eye[:, 0], dtype=torch.bool)
-        return Factors(eye, lambda: _minimum_norm(x, every, problem.centre), problem.centre, rank), certain
+        return (
+            Factors(eye, lambda: _minimum_norm(x, every, problem.centre), problem.centre, rank),
+            certain,
+        )
     norm = problem.norm
     if ridge > 0:
-        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled once more.
+        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled
+        # once more.
         root = torch.diag_embed(math.sqrt(ridge) / norm)
         stacked, again = _unit_columns(torch.cat([y, root], dim=1))
         q, r = _qr(stacked)
@@ -234,7 +265,9 @@ def _by_svd(problem: _Problem) -> Factors:
     u = u * keep.unsqueeze(1)
     s = torch.where(keep, s, torch.ones_like(s))
     rank = keep.sum(1) + int(problem.intercept)
-    b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)  # [K, q, d]: in the caller's coordinates y·norm = u·b
+    b = (
+        (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)
+    )  # [K, q, d]: in the caller's coordinates y·norm = u·b
     if ridge > 0:  # shrink along the singular directions of b
         ub, sb, vb = _svd(b)
         shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
@@ -244,8 +277,11 @@ def _by_svd(problem: _Problem) -> Factors:
     def solve() -> Tensor:
         centre, rows, real = problem.centre, b, keep
         if centre is not None:
-            # The row of ones comes first: rows past the rank must be last for the triangle of `_minimum_norm`.
-            mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * math.sqrt(problem.x.shape[1])
+            # The row of ones comes first: rows past the rank must be last for the triangle of
+            # `_minimum_norm`.
+            mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * math.sqrt(
+                problem.x.shape[1]
+            )
             rows = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
             real = torch.nn.functional.pad(keep, (1, 0), value=True)
         # the basis has its column of ones last
@@ -260,7 +296,8 @@ def _by_svd(problem: _Problem) -> Factors:
 
 
 def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
-    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q]; about the centre.
+    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q]; about the
+    centre.
 
     With x = basis·b this is x⁺ = b⁺·basisᵀ, the plane of minimum norm in the caller's coordinates.
     """
@@ -274,9 +311,14 @@ def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def wide_qr(b: Tensor) -> tuple[Tensor, Tensor]:
-    """bᵀ = q·r for b [K, m, p] with m ≤ p: q [K, p, m] orthonormal, r [K, m, m] upper triangular."""
-    # Householder QR of a matrix with rows of very different size is accurate when the large rows come first.
-    order = b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])  # [K, p, m]
+    """bᵀ = q·r for b [K, m, p] with m ≤ p: q [K, p, m] orthonormal, r [K, m, m] upper
+    triangular.
+    """
+    # Householder QR of a matrix with rows of very different size is accurate when the large rows
+    # come first.
+    order = (
+        b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
+    )  # [K, p, m]
     q, r = _qr(b.mT.gather(1, order))
     return torch.zeros_like(q).scatter(1, order, q), r
 
@@ -296,7 +338,9 @@ def _full_rank(r: Tensor, tolerance: float) -> Tensor:
 
 
 def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Columns minus their mean [K, M, d], and the mean [K, d]; a constant column becomes exactly zero."""
+    """Columns minus their mean [K, M, d], and the mean [K, d]; a constant column becomes exactly
+    zero.
+    """
     mean = x.mean(1, keepdim=True)
     centred = x - mean
     correction = centred.mean(1, keepdim=True)  # a second pass removes the rounding of the first
@@ -317,7 +361,9 @@ def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drop_ones(x: Tensor) -> Tensor:
-    """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1, d]."""
+    """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1,
+    d].
+    """
     root = math.sqrt(x.shape[1])
     # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
     along = x.sum(1, keepdim=True) / root + x[:, :1]
@@ -325,7 +371,9 @@ def _drop_ones(x: Tensor) -> Tensor:
 
 
 def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
-    """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q + 1]."""
+    """Undo `_drop_ones` on a basis and append the unit vector of ones: [K, M − 1, q] -> [K, M, q +
+    1].
+    """
     if not problem.intercept:
         return q
     root = math.sqrt(q.shape[1] + 1)
@@ -335,7 +383,9 @@ def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
 
 
 def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
-    """Coefficients [K, d, q] -> [K, d + 1, q + 1]: at the centre the plane of r is the mean of r."""
+    """Coefficients [K, d, q] -> [K, d + 1, q + 1]: at the centre the plane of r is the mean of
+    r.
+    """
     if not problem.intercept:
         return slope
     padded = torch.nn.functional.pad(slope, (0, 1, 0, 1))
@@ -350,8 +400,12 @@ def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
     return torch.cat([factor(x[part], intercept=intercept).rank for part in parts])
 
 
-def chunks(n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False) -> list[slice]:
-    """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few temporaries."""
+def chunks(
+    n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False
+) -> list[slice]:
+    """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few
+    temporaries.
+    """
     columns = n_features + int(intercept)
     size = max(1, 2**22 // (subset_size * columns + min(subset_size, columns) ** 2))
     if size >= n_subsets:

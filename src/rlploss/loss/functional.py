@@ -30,9 +30,11 @@ def rlp_loss(
     reduction: str = "mean",
     check_finite: bool = True,
 ) -> Tensor:
-    """Random Linear Projections loss: how far apart are the planes fitted to predictions and to targets?
+    """Random Linear Projections loss: how far apart are the planes fitted to predictions and to
+    targets?
 
-    For a subset with features x (M×p) and residual R = pred − target (M×C) the two planes differ by Δ = x⁺R, and
+    For a subset with features x (M×p) and residual R = pred − target (M×C) the two planes differ by
+    Δ = x⁺R, and
 
     ===========  ==============================  ===================================================
     probe        value of one subset             where the planes are compared
@@ -49,12 +51,14 @@ def rlp_loss(
         features: (N, d); (N,) is one column, images are flattened. A constant for the gradient.
         subsets: row numbers (K, M), see `balanced_subsets`; None makes the whole batch one subset.
         probe: one of the four above.
-        intercept: fit planes with an offset: a column of ones beside the features, and a 1 in z. None is True, except
-            for probe="sum", where the ones would leave nothing but the mean residual. False is the paper's formula.
+        intercept: fit planes with an offset: a column of ones beside the features, and a 1 in z.
+            None is True, except for probe="sum", where the ones would leave nothing but the mean
+            residual. False is the paper's formula.
         ridge: λ ≥ 0, added to the diagonal of xᵀx; the column of ones is not penalised.
-        probe_points: for "draw" the points z themselves, (K, d); for "expected" the rows that Σ averages, (n, d).
-            By default both come from `features`.
-        draw_from: "train" takes z from all rows, "outside" from the rows that are not in the subset.
+        probe_points: for "draw" the points z themselves, (K, d); for "expected" the rows that Σ
+            averages, (n, d). By default both come from `features`.
+        draw_from: "train" takes z from all rows, "outside" from the rows that are not in the
+            subset.
         generator: source of the draws; None is torch's default generator.
         features_grad: let the gradient reach `features`; every subset must then have full rank.
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
@@ -118,31 +122,63 @@ def subset_values(
         return _values(stack, inputs, form, points, warn)
 
 
-def quick_value(pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool) -> Tensor | None:
-    """The value of one small batch of plain tensors in few calls; None where it takes more checks, or more care."""
-    if not type(pred) is type(target) is type(x) is Tensor or is_tracing() or torch.is_autocast_enabled("cpu"):
+def quick_value(
+    pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool
+) -> Tensor | None:
+    """The value of one small batch of plain tensors in few calls; None where it takes more checks,
+    or more care.
+    """
+    if (
+        not type(pred) is type(target) is type(x) is Tensor
+        or is_tracing()
+        or torch.is_autocast_enabled("cpu")
+    ):
         return None
     shape, dtype = pred.shape, pred.dtype
-    if target.shape != shape or target.dtype is not dtype or dtype not in _IGNORED or x.dtype not in _IGNORED:
+    if (
+        target.shape != shape
+        or target.dtype is not dtype
+        or dtype not in _IGNORED
+        or x.dtype not in _IGNORED
+    ):
         return None
-    if not 1 <= len(shape) <= 2 or 0 in shape or x.ndim != 2 or x.shape[0] != shape[0] or not form.is_projection:
+    if (
+        not 1 <= len(shape) <= 2
+        or 0 in shape
+        or x.ndim != 2
+        or x.shape[0] != shape[0]
+        or not form.is_projection
+    ):
         return None
     if (basis := quick_basis(x, form.intercept)) is None:
         return None
     multiply = torch.addmm if len(shape) == 2 else torch.addmv
-    along = multiply(_IGNORED[dtype], basis.mT.to(dtype), pred - target, beta=0, alpha=1 / math.sqrt(pred.numel()))
+    along = multiply(
+        _IGNORED[dtype],
+        basis.mT.to(dtype),
+        pred - target,
+        beta=0,
+        alpha=1 / math.sqrt(pred.numel()),
+    )
     value = (along * along).sum()
     if check_finite and not math.isfinite(value.item()):
         _checks.finite(pred=pred, target=target)
     return value
 
 
-# What a product is added to, times beta=0, for each type that has the quick way: so one call multiplies and scales.
-_IGNORED = {dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
+# What a product is added to, times beta=0, for each type that has the quick way: so one call
+# multiplies and scales.
+_IGNORED = {
+    dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)
+}
 
 
-def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None, warn: Warn) -> Tensor:
-    """Values [K] of subsets with residuals [K, M, C] and features [K, M, d], which are constants."""
+def _values(
+    residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None, warn: Warn
+) -> Tensor:
+    """Values [K] of subsets with residuals [K, M, C] and features [K, M, d], which are
+    constants.
+    """
     _, M, d = x.shape
     C, p = residual.shape[2], form.n_columns(d)
     looked_at = M <= p and form.ridge == 0 and not form.has_points and not is_tracing()
@@ -155,9 +191,15 @@ def _values(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None,
 
 
 def _points_for(
-    x: Tensor, subsets: Tensor | None, form: PlaneForm, given: Tensor | None, generator: torch.Generator | None
+    x: Tensor,
+    subsets: Tensor | None,
+    form: PlaneForm,
+    given: Tensor | None,
+    generator: torch.Generator | None,
 ) -> Tensor | None:
-    """Where the planes are compared: for "draw" one point per subset [K, d], for "expected" [n, d] or [K, n, d]."""
+    """Where the planes are compared: for "draw" one point per subset [K, d], for "expected" [n, d]
+    or [K, n, d].
+    """
     if not form.has_points or given is not None:
         return given
     if subsets is None:
@@ -167,8 +209,12 @@ def _points_for(
     return x if form.draw_from == "train" else x[rows_outside(subsets, x.shape[0])]
 
 
-def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None) -> Tensor:
-    """Values [K] by definition, differentiable in the features x [K, M, d] (float64) and in points made of them too."""
+def _values_through_features(
+    residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None
+) -> Tensor:
+    """Values [K] by definition, differentiable in the features x [K, M, d] (float64) and in points
+    made of them too.
+    """
     _, M, d = x.shape
     p = form.n_columns(d)
     right = residual.to(torch.float64)
@@ -177,7 +223,9 @@ def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, point
         if bool((rank < min(M, p)).any()):
             worst = int(rank.argmin())
             got = f"full rank {min(M, p)}, got rank {int(rank[worst])} in subset {worst}"
-            remedy = "the pseudo-inverse has no derivative there: drop the column or row, or set a ridge"
+            remedy = (
+                "the pseudo-inverse has no derivative there: drop the column or row, or set a ridge"
+            )
             raise ValueError(f"features_grad=True needs subsets of {got}; {remedy}")
     if points is not None:
         points = points.to(torch.float64)
@@ -188,10 +236,12 @@ def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, point
         else:
             fitted = _lift(points, form) @ _minimum_norm_gap(_lift(x, form), right)
     else:
-        # An invertible change of columns, taken as a constant, changes neither value nor derivative of a plane that
-        # is unique; it keeps the pseudo-inverse accurate.
+        # An invertible change of columns, taken as a constant, changes neither value nor derivative
+        # of a plane that is unique; it keeps the pseudo-inverse accurate.
         constant = x.detach()
-        centre = constant.mean(1, keepdim=True) if form.intercept else torch.zeros_like(constant[:, :1])
+        centre = (
+            constant.mean(1, keepdim=True) if form.intercept else torch.zeros_like(constant[:, :1])
+        )
         spread = torch.linalg.vector_norm(constant - centre, dim=1, keepdim=True)
         scale = torch.where(spread > 0, spread, torch.ones_like(spread))
         design = _lift((x - centre) / scale, form)
@@ -199,7 +249,10 @@ def _values_through_features(residual: Tensor, x: Tensor, form: PlaneForm, point
         if form.ridge > 0:
             penalty = torch.diag_embed(form.ridge**0.5 / scale.squeeze(1))
             penalty = torch.nn.functional.pad(penalty, (0, int(form.intercept)))
-            design, right = torch.cat([design, penalty], dim=1), torch.nn.functional.pad(right, (0, 0, 0, d))
+            design, right = (
+                torch.cat([design, penalty], dim=1),
+                torch.nn.functional.pad(right, (0, 0, 0, d)),
+            )
         fitted = at @ (torch.linalg.pinv(design) @ right)  # [K, n, C]
     if form.probe == "sum":
         fitted = fitted.sum(1, keepdim=True)
@@ -215,8 +268,9 @@ def _lift(z: Tensor, form: PlaneForm) -> Tensor:
 def _minimum_norm_gap(design: Tensor, right: Tensor) -> Tensor:
     """Δ = x⁺R [K, p, C] for designs x [K, M, p] of full rank M < p, in the caller's coordinates.
 
-    x = T(qᵀ + H) with a square T and rows H orthogonal to the constant q, so x⁺ = (q + Hᵀ)(I + HHᵀ)⁻¹T⁻¹. At the
-    design itself H is 0 and T the triangle of a QR: only changes go through, so that columns may differ in size.
+    x = T(qᵀ + H) with a square T and rows H orthogonal to the constant q, so x⁺ = (q + Hᵀ)(I +
+    HHᵀ)⁻¹T⁻¹. At the design itself H is 0 and T the triangle of a QR: only changes go through, so
+    that columns may differ in size.
     """
     constant = design.detach()
     q, r = wide_qr(constant)  # x = rᵀqᵀ
@@ -226,10 +280,14 @@ def _minimum_norm_gap(design: Tensor, right: Tensor) -> Tensor:
         return solved
 
     across = change = design - constant
-    for _ in range(3):  # gradients pass here the other way: 1e18 times as large along q as across it, say
+    for _ in range(
+        3
+    ):  # gradients pass here the other way: 1e18 times as large along q as across it, say
         across = across - (across @ q) @ q.mT
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device)
     along = eye + solve(change @ q)
     H = torch.linalg.solve(along, solve(across))
-    gap: Tensor = (q + H.mT) @ torch.linalg.solve(eye + H @ H.mT, torch.linalg.solve(along, solve(right)))
+    gap: Tensor = (q + H.mT) @ torch.linalg.solve(
+        eye + H @ H.mT, torch.linalg.solve(along, solve(right))
+    )
     return gap

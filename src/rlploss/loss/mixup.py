@@ -16,10 +16,15 @@ def mixup(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
     tensor([1.0000, 1.5000])
     """
     if a.shape != b.shape:
-        raise ValueError(f"a and b must have the same shape, got {tuple(a.shape)} and {tuple(b.shape)}")
+        raise ValueError(
+            f"a and b must have the same shape, got {tuple(a.shape)} and {tuple(b.shape)}"
+        )
     if isinstance(lam, Tensor) and lam.ndim:
         if lam.ndim != 1 or a.ndim == 0 or lam.shape[0] != a.shape[0]:
-            raise ValueError(f"lam must be a number or have shape ({a.shape[:1].numel()},), got {tuple(lam.shape)}")
+            raise ValueError(
+                f"lam must be a number or have shape ({a.shape[:1].numel()},), got"
+                f" {tuple(lam.shape)}"
+            )
         lam = lam.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
     return lam * a + (1 - lam) * b
 
@@ -27,8 +32,8 @@ def mixup(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
 def mixup_lambdas(n: int, alpha: float, *, generator: torch.Generator | None = None) -> Tensor:
     """λ ~ Beta(ψ, ψ), n of them in float64, ψ = `alpha` > 0.
 
-    torch has no Beta sampler that takes a generator and is exact for small ψ, so one number of `generator` seeds
-    numpy's.
+    torch has no Beta sampler that takes a generator and is exact for small ψ, so one number of
+    `generator` seeds numpy's.
 
     >>> mixup_lambdas(3, 0.2, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([3])
@@ -41,17 +46,21 @@ def mixup_lambdas(n: int, alpha: float, *, generator: torch.Generator | None = N
     return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, n))
 
 
-def mixup_subsets(X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+def mixup_subsets(
+    X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Tensor
+) -> tuple[Tensor, Tensor]:
     """Algorithm 3's virtual subsets: x_j = λ_j·X[a_j] + (1 − λ_j)·X[b_j], the same for y.
 
     Args:
         X: features (N, ...). y: targets (N,) or (N, C).
         plan_a, plan_b: two plans (K, M) of one size, see `balanced_subsets`.
-        lam: one λ per pair, (K,), see `mixup_lambdas`; drawn anew in every epoch, so factors cannot be kept.
+        lam: one λ per pair, (K,), see `mixup_lambdas`; drawn anew in every epoch, so factors cannot
+            be kept.
 
     Returns:
-        Features (K, M, ...) and targets (K, M) or (K, M, C). Their loss, factored a chunk of subsets at a time, is
-        `rlp_loss(model(x.flatten(0, 1)), y.flatten(0, 1), x.flatten(0, 1), subsets=arange(K·M).view(K, M))`.
+        Features (K, M, ...) and targets (K, M) or (K, M, C). Their loss, factored a chunk of
+        subsets at a time, is `rlp_loss(model(x.flatten(0, 1)), y.flatten(0, 1), x.flatten(0, 1),
+        subsets=arange(K·M).view(K, M))`.
 
     >>> plans = torch.tensor([[[0, 1]], [[2, 3]]])  # of one subset each
     >>> mixup_subsets(torch.eye(4), torch.arange(4.0), *plans, lam=torch.tensor([0.25]))[1]
@@ -61,7 +70,12 @@ def mixup_subsets(X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Ten
         if plan.ndim != 2:
             raise ValueError(f"{name} must have shape (K, M), got {tuple(plan.shape)}")
     if plan_a.shape != plan_b.shape:
-        raise ValueError(f"two plans must pair subset by subset, got {tuple(plan_a.shape)} and {tuple(plan_b.shape)}")
+        raise ValueError(
+            f"two plans must pair subset by subset, got {tuple(plan_a.shape)} and"
+            f" {tuple(plan_b.shape)}"
+        )
     if X.shape[0] != y.shape[0]:
-        raise ValueError(f"X and y must have the same number of rows, got {X.shape[0]} and {y.shape[0]}")
+        raise ValueError(
+            f"X and y must have the same number of rows, got {X.shape[0]} and {y.shape[0]}"
+        )
     return mixup(X[plan_a], X[plan_b], lam), mixup(y[plan_a], y[plan_b], lam)

@@ -1,7 +1,8 @@
 """The form of the loss, and the rows W of a subset with value = ‖W R‖² / C.
 
-One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred) and one to
-(x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the features alone.
+One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred)
+and one to (x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the
+features alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Warn = Callable[[type[Warning], str], None]
 
 @dataclass(frozen=True, init=False)
 class PlaneForm:
-    """Which planes are fitted to a subset, and where they are compared; `rlp_loss` explains each argument.
+    """Which planes are fitted to a subset, and where they are compared; `rlp_loss` explains each
+    argument.
 
     >>> PlaneForm("sum")
     PlaneForm(probe='sum', intercept=False, ridge=0.0, draw_from='train')
@@ -36,7 +38,11 @@ class PlaneForm:
     draw_from: str
 
     def __init__(
-        self, probe: str = "subset", intercept: bool | None = None, ridge: float = 0.0, draw_from: str = "train"
+        self,
+        probe: str = "subset",
+        intercept: bool | None = None,
+        ridge: float = 0.0,
+        draw_from: str = "train",
     ) -> None:
         put = object.__setattr__  # the class is frozen
         put(self, "probe", _checks.one_of("probe", probe, PROBES))
@@ -75,24 +81,34 @@ class PlaneForm:
         # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
         if self.has_points and self.ridge == 0 and p - 1 <= M <= p + 3:
             what = f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {p} columns'
-            why = "the mean or the variance of the loss is infinite for Gaussian features up to M = p + 3"
+            why = (
+                "the mean or the variance of the loss is infinite for Gaussian features up to M ="
+                " p + 3"
+            )
             warn(HeavyTailWarning, f"{what}: {why}; use more rows per subset, or a ridge")
 
     def warn_of_full_rank(self, M: int, p: int, warn: Warn) -> None:
-        """Tell of the degenerate cases of rank(x) = M, where the planes pass through every point."""
+        """Tell of the degenerate cases of rank(x) = M, where the planes pass through every
+        point.
+        """
         if self.probe == "subset":
             what = f'probe="subset" with subset_size {M} and {p} columns of rank {M} is exactly MSE'
             remedy = "use more rows per subset than columns, or a ridge"
             warn(MSEEquivalentWarning, f"{what}, and is computed as MSE; {remedy}")
         elif not self.intercept:
-            what = f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean residual'
+            what = (
+                f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean'
+                " residual"
+            )
             remedy = 'use more rows per subset than columns, or probe="subset"'
             warn(MeanOnlyWarning, f"{what} of each subset; {remedy}")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Σ = mean of zzᵀ as LLᵀ, with Lᵀ = `rows` in coordinates [z − centre, 1]; shared or per subset."""
+    """Σ = mean of zzᵀ as LLᵀ, with Lᵀ = `rows` in coordinates [z − centre, 1]; shared or per
+    subset.
+    """
 
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
@@ -115,25 +131,18 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
 
 
 def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
-    """2d points [2d, d] in float64 that can stand for `n_rows` rows in the probe "expected", which sees Σ alone.
+    """2d points [2d, d] in float64 that can stand for `n_rows` rows in the probe "expected", which
+    sees Σ alone.
 
-    `parts` gives the rows, each part [n_i, d], and is called twice.
+    `parts` gives the rows, each part [n_i, d], and is called twice. The points are their mean plus
+    and minus √(d/n)·r_i, where r_i is a row of the triangle of a QR of the rows minus their mean.
+    No Gram matrix is formed, which would square the condition.
     """
     mean = sum((part.sum(0, dtype=torch.float64) for part in parts()), torch.zeros(())) / n_rows
-    return points_with(n_rows, mean, triangle_of(parts(), mean))
-
-
-def triangle_of(parts: Iterable[Tensor], mean: Tensor) -> Tensor:
-    """R [d, d] of a QR of the rows minus `mean` [d]; no Gram matrix is formed, which would square the condition."""
     triangle = mean.new_zeros(mean.shape[0], mean.shape[0])
-    for part in parts:
+    for part in parts():
         triangle = torch.linalg.qr(torch.cat([triangle, part.double() - mean]), mode="r")[1]
-    return triangle
-
-
-def points_with(n: float, mean: Tensor, triangle: Tensor) -> Tensor:
-    """Mean ± √(d/n)·r_i for the rows r_i of the triangle: the mean of their zzᵀ is that of the n rows."""
-    away = triangle * math.sqrt(triangle.shape[0] / n)
+    away = triangle * math.sqrt(triangle.shape[0] / n_rows)
     return torch.cat([mean + away, mean - away])
 
 
@@ -143,8 +152,9 @@ PAPER = PlaneForm(intercept=False)
 def probe_rows(x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None) -> Tensor:
     """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
-    The form by default is that of the paper's metric: planes without an intercept, compared on the subset itself.
-    x [K, M, d]; `points` are one per subset [K, d] for "draw", for "expected" all that z may be, [n, d] or [K, n, d].
+    The form by default is that of the paper's metric: planes without an intercept, compared on the
+    subset itself. x [K, M, d]; `points` are one per subset [K, d] for "draw", for "expected" all
+    that z may be, [n, d] or [K, n, d].
     """
     at: Tensor | Moment | None = points
     if form.probe == "expected" and points is not None:
@@ -158,15 +168,19 @@ def probe_rows(x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None)
 
 
 def rows_of(factors: Factors, form: PlaneForm, at: Tensor | Moment | None = None) -> Tensor:
-    """`probe_rows` from factors that are there already, at points [K, d] or with the moment of all that z may be."""
+    """`probe_rows` from factors that are there already, at points [K, d] or with the moment of all
+    that z may be.
+    """
     basis = factors.basis
     K, M, _ = basis.shape
     if form.probe == "subset":
-        # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of B.
+        # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of
+        # B.
         rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if form.ridge > 0 else basis.mT
         return rows / math.sqrt(M)
     if form.probe == "sum":
-        if form.intercept:  # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+        # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+        if form.intercept:
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
         return basis.sum(1, keepdim=True) @ basis.mT
     inverse = pseudo_inverse_of(factors)
@@ -190,7 +204,9 @@ def pseudo_inverse_of(factors: Factors) -> Tensor:
 
 
 def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
-    """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its centre."""
+    """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its
+    centre.
+    """
     at = points.to(inverse.dtype)
     if centre is not None:
         at = torch.nn.functional.pad(at - centre, (0, 1), value=1.0)
@@ -198,13 +214,17 @@ def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def complement_of(factors: Factors, n_kept: int) -> Tensor:
-    """Rows [K, n_kept, M] of an orthonormal basis of what the planes do not see, over √M; zeros past M − rank."""
+    """Rows [K, n_kept, M] of an orthonormal basis of what the planes do not see, over √M; zeros
+    past M − rank.
+    """
     k, M, _ = factors.basis.shape
     rows = factors.basis.new_zeros(k, n_kept, M)
     for rank in sorted(set(factors.rank.tolist())):
         mine = (factors.rank == rank).nonzero().flatten()
         basis = largest_rows(factors.basis[mine].mT, rank).mT
-        rows[mine, : M - rank] = torch.linalg.qr(basis, mode="complete")[0][:, :, rank:].mT / math.sqrt(M)
+        rows[mine, : M - rank] = torch.linalg.qr(basis, mode="complete")[0][
+            :, :, rank:
+        ].mT / math.sqrt(M)
     return rows
 
 
@@ -219,12 +239,15 @@ def largest_rows(rows: Tensor, n_kept: int) -> Tensor:
 # Planes with row weights, and planes as the released autoencoder fits them
 
 
-def weighted_columns(features: Tensor, weight: Tensor, centre: Tensor, *, intercept: bool, ridge: float) -> Tensor:
-    """√w·[x, 1] for features [n, d] and weights [n]: least squares on them and on √w·residual is weighted.
+def weighted_columns(
+    features: Tensor, weight: Tensor, centre: Tensor, *, intercept: bool, ridge: float
+) -> Tensor:
+    """√w·[x, 1] for features [n, d] and weights [n]: least squares on them and on √w·residual is
+    weighted.
 
-    With an intercept x is centred first at `centre` [d], which the planes do not see, for the sake of precision. A
-    ridge must not reach the column of ones, so that column is made long: its coefficient, and λ with it, all but
-    vanishes.
+    With an intercept x is centred first at `centre` [d], which the planes do not see, for the sake
+    of precision. A ridge must not reach the column of ones, so that column is made long: its
+    coefficient, and λ with it, all but vanishes.
     """
     x = features.double()
     if intercept:
@@ -242,13 +265,15 @@ def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
 
 
 def cut_off_planes(features: Tensor, target: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:
-    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows W [K, q, M] and a constant [K].
+    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows W [K, q, M] and a
+    constant [K].
 
-    Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of float32. What is left of
-    xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred − target)‖² + ‖(I − P)target‖².
+    Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of
+    float32. What is left of xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred −
+    target)‖² + ‖(I − P)target‖².
 
-    NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank does not depend on
-    the rounding of the machine at hand.
+    NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank
+    does not depend on the rounding of the machine at hand.
     """
     K, M = plan.shape
     d = features.shape[1]

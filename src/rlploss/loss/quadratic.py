@@ -1,9 +1,11 @@
-"""The loss as a quadratic form of the residual, for autograd: every ‖W R‖² of the library outside the kernel.
+"""The loss as a quadratic form of the residual, for autograd: every ‖W R‖² of the library outside
+the kernel.
 
 Of one subset it is a·‖R‖² ± ‖W R‖² with rows W [q, M] that depend on the features alone:
 
 - W spans what the planes see: a = 0 and plus;
-- W spans what they do not see, where that takes fewer rows: a = 1/M and minus (W orthonormal, over √M);
+- W spans what they do not see, where that takes fewer rows: a = 1/M and minus (W orthonormal, over
+  √M);
 - they see everything, which is MSE: a = 1/M and no W.
 
 Of all subsets together it is tr(RᵀQR) with one matrix Q [N, N].
@@ -38,7 +40,9 @@ def reduce(values: Tensor, reduction: str) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Autocast would turn products into bfloat16 and has no rule for solvers: leave it inside the loss."""
+    """Autocast would turn products into bfloat16 and has no rule for solvers: leave it inside the
+    loss.
+    """
     kind = tensor.device.type
     if torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -46,7 +50,9 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
 
 
 def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: float = 0.0) -> Tensor:
-    """a·‖R‖² ± ‖W R‖² of each subset: residual R [..., M, C], rows W [..., q, M], a `residual_weight`."""
+    """a·‖R‖² ± ‖W R‖² of each subset: residual R [..., M, C], rows W [..., q, M], a
+    `residual_weight`.
+    """
     if rows is None:
         return residual.square().sum((-2, -1)) * residual_weight
     if residual_weight:
@@ -62,7 +68,9 @@ def quadratic_value(residual: Tensor, form: Tensor) -> Tensor:
 
 
 def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:
-    """Add Σ_j S_jᵀW_jᵀW_jS_j to `form` [N, N] in place; rows W [k, q, M] belong to the rows `subsets` [k, M]."""
+    """Add Σ_j S_jᵀW_jᵀW_jS_j to `form` [N, N] in place; rows W [k, q, M] belong to the rows
+    `subsets` [k, M].
+    """
     k, q, M = rows.shape
     N = form.shape[0]
     # rows spread over all N columns: one large product instead of k small ones with scattered sums
@@ -72,7 +80,8 @@ def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:
     form.addmm_(flat.mT, flat)
 
 
-# A form Q and what rows W leave over, a·I − WᵀW, are symmetric matrices A: the value is tr(RᵀAR), its gradient 2AR.
+# A form Q and what rows W leave over, a·I − WᵀW, are symmetric matrices A: the value is tr(RᵀAR),
+# its gradient 2AR.
 
 
 def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor:
@@ -86,7 +95,9 @@ def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor
 
 
 def _value(residual: Tensor, product: Tensor, residual_weight: float) -> Tensor:
-    """tr(RᵀAR) from AR. What rows leave over is a projection times a: ‖AR‖²/a has no difference of large numbers."""
+    """tr(RᵀAR) from AR. What rows leave over is a projection times a: ‖AR‖²/a has no difference of
+    large numbers.
+    """
     if residual_weight == 0:
         return (residual * product).sum((-2, -1))
     return product.square().sum((-2, -1)) / residual_weight
@@ -113,15 +124,21 @@ class _Symmetric(torch.autograd.Function):
         return _value(residual, product, residual_weight).clamp_min(0), product
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]
+    ) -> None:
         ctx.save_for_backward(inputs[1], output[1])
         ctx.residual_weight = inputs[2]
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_product: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_product: Tensor | None
+    ) -> tuple[Tensor | None, None, None]:
         matrix, product = ctx.saved_tensors
-        through = None if grad_product is None else _product(grad_product, matrix, ctx.residual_weight)
+        through = (
+            None if grad_product is None else _product(grad_product, matrix, ctx.residual_weight)
+        )
         if grad is None:
             return through, None, None
         own = 2 * grad[..., None, None] * product

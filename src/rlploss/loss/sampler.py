@@ -1,4 +1,6 @@
-"""The subsets of a plan as batches for a `DataLoader`, in one process or many, resumable in mid-epoch."""
+"""The subsets of a plan as batches for a `DataLoader`, in one process or many, resumable in
+mid-epoch.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +17,34 @@ PLANS = ("once", "each-epoch")
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
-    """Hand out the K subsets of `balanced_subsets` one by one: `DataLoader(data, batch_sampler=...)`.
+    """Hand out the K subsets of `balanced_subsets` one by one: `DataLoader(data,
+    batch_sampler=...)`.
 
-    One epoch is one pass over the K subsets, in ⌈K/W⌉ steps on each of W = `world_size` processes. In step s,
-    rank r has subset number s·W + r, so that all ranks together go through the plan that one process would.
+    One epoch is one pass over the K subsets, in ⌈K/W⌉ steps on each of W = `world_size` processes.
+    In step s, rank r has subset number s·W + r, so that all ranks together go through the plan that
+    one process would.
 
-    **The short step.** If W does not divide K, only w_s < W subsets are left for the last step. The other ranks get
-    a subset that was had before, so that all take the same number of steps, and it is weighted away:
-    `weights[s]` is W/w_s for a subset that counts and 0 for one that does not (all 1 in a full step), hence for the
-    loss ℓ_r of the batch on rank r
+    **The short step.** If W does not divide K, only w_s < W subsets are left for the last step. The
+    other ranks get a subset that was had before, so that all take the same number of steps, and it
+    is weighted away: `weights[s]` is W/w_s for a subset that counts and 0 for one that does not
+    (all 1 in a full step), hence for the loss ℓ_r of the batch on rank r
 
         mean over ranks of weights_r[s]·ℓ_r  =  mean of ℓ over the w_s subsets of step s,
 
-    which is what DistributedDataParallel makes of `(sampler.weights[s] * loss).backward()`. Steps weighted
-    by `shares[s]` = w_s/K give the mean over the whole plan: Σ_s shares[s] · mean_r(weights_r[s]·ℓ_r).
+    which is what DistributedDataParallel makes of `(sampler.weights[s] * loss).backward()`. Steps
+    weighted by `shares[s]` = w_s/K give the mean over the whole plan: Σ_s shares[s] ·
+    mean_r(weights_r[s]·ℓ_r).
 
-    **Epochs.** An iteration after a complete one is the next epoch. `set_epoch` chooses an epoch. An iteration that
-    was broken off is not counted: the next one begins the same epoch again (unless the workers of a `DataLoader` had
-    asked for all of it). `plan="each-epoch"` draws anew in every epoch, from the seed and its number only.
+    **Epochs.** An iteration after a complete one is the next epoch. `set_epoch` chooses an epoch.
+    An iteration that was broken off is not counted: the next one begins the same epoch again
+    (unless the workers of a `DataLoader` had asked for all of it). `plan="each-epoch"` draws anew
+    in every epoch, from the seed and its number only.
 
-    **Resuming.** A `DataLoader` with workers asks for batches ahead of the training, so the sampler cannot know
-    how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the number handed out, which is
-    right without workers. After `load_state_dict` the next iteration hands out what was left of the epoch, from step
-    `start` on; `len` remains that of a whole epoch. The state is plain numbers and strings, and that of one
-    rank serves them all::
+    **Resuming.** A `DataLoader` with workers asks for batches ahead of the training, so the sampler
+    cannot know how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the
+    number handed out, which is right without workers. After `load_state_dict` the next iteration
+    hands out what was left of the epoch, from step `start` on; `len` remains that of a whole epoch.
+    The state is plain numbers and strings, and that of one rank serves them all::
 
         for epoch in range(sampler.epoch, n_epochs):
             sampler.set_epoch(epoch)
@@ -51,7 +57,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         subset_size: M ≤ N, the number of rows in a batch.
         n_subsets: K ≤ C(N, M), the number of subsets in an epoch.
         method: `"balanced"` or `"paper"`, see `balanced_subsets`.
-        plan: `"once"` (the same subsets in every epoch, as in the paper's Algorithm 2) or `"each-epoch"`.
+        plan: `"once"` (the same subsets in every epoch, as in the paper's Algorithm 2) or
+            `"each-epoch"`.
         seed: the same number on every rank. The plan of epoch 0 is that of `balanced_subsets` with
             `generator=torch.Generator().manual_seed(seed)` for a seed below 2³².
         rank: number of this process, 0 ≤ rank < world_size.
@@ -74,7 +81,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.n_rows, self.subset_size, self.n_subsets = _checks.plan_sizes(n_rows, subset_size, n_subsets)
+        self.n_rows, self.subset_size, self.n_subsets = _checks.plan_sizes(
+            n_rows, subset_size, n_subsets
+        )
         self.method = _checks.one_of("method", method, METHODS)
         self.plan = _checks.one_of("plan", plan, PLANS)
         self.seed = _checks.count("seed", seed, minimum=0)
@@ -95,7 +104,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Hand out the batches of this rank as lists of row numbers."""
-        # Nothing happens before the first batch is asked for: a DataLoader with workers calls iter() twice.
+        # Nothing happens before the first batch is asked for: a DataLoader with workers calls
+        # iter() twice.
         if self._complete():
             self._epoch, self._start = self._epoch + 1, 0
         start, self._start, self._chosen = self._start, 0, False
@@ -108,7 +118,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the latest iteration belongs to, or that `set_epoch` or `load_state_dict` chose."""
+        """The epoch that the latest iteration belongs to, or that `set_epoch` or `load_state_dict`
+        chose.
+        """
         return self._epoch
 
     @property
@@ -121,7 +133,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """The plan of the present epoch, of all ranks together: int64 [K, M]."""
         key = self._epoch if self.plan == "each-epoch" else 0
         if self._drawn is None or self._drawn[0] != key:
-            # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one seed apart.
+            # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one
+            # seed apart.
             seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
             generator = torch.Generator().manual_seed(seed)
             sizes = self.n_rows, self.subset_size, self.n_subsets
@@ -135,17 +148,23 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def weights(self) -> torch.Tensor:
-        """For each step, the factor of this rank's loss: W/w_s where its subset counts, else 0. float64 [len]."""
+        """For each step, the factor of this rank's loss: W/w_s where its subset counts, else 0.
+        float64 [len].
+        """
         present = self._present()
         return (self.rank < present) * self.world_size / present.double()
 
     @property
     def shares(self) -> torch.Tensor:
-        """For each step, the part w_s/K of the plan that all ranks together have in it: float64 [len]."""
+        """For each step, the part w_s/K of the plan that all ranks together have in it: float64
+        [len].
+        """
         return self._present().double() / self.n_subsets
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration one of this epoch; what is left of it, if a state of it was just loaded."""
+        """Make the next iteration one of this epoch; what is left of it, if a state of it was just
+        loaded.
+        """
         epoch = _checks.count("epoch", epoch, minimum=0)
         if epoch != self._epoch:
             self._epoch, self._start = epoch, 0
@@ -155,27 +174,47 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return the place in the epoch, with all that the plan depends on.
 
         Args:
-            step: how many steps of the present epoch are done, counted from its beginning. None is the number of
-                batches handed out: too many where a DataLoader with workers has taken some in advance.
+            step: how many steps of the present epoch are done, counted from its beginning. None is
+                the number of batches handed out: too many where a DataLoader with workers has taken
+                some in advance.
         """
         done = self._handed_out if step is None else self._checked_step(step)
-        return {"epoch": self._epoch, "step": done, "world_size": self.world_size, **self._plan_arguments()}
+        return {
+            "epoch": self._epoch,
+            "step": done,
+            "world_size": self.world_size,
+            **self._plan_arguments(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the place that a `state_dict` names: the next iteration hands out what was left of that epoch."""
+        """Take up the place that a `state_dict` names: the next iteration hands out what was left
+        of that epoch.
+        """
         here = {"world_size": self.world_size, **self._plan_arguments()}
         lacking = [name for name in ("epoch", "step", *here) if name not in state]
         if lacking:
-            raise ValueError(f"state must come from state_dict(), got one that lacks {', '.join(lacking)}")
+            raise ValueError(
+                f"state must come from state_dict(), got one that lacks {', '.join(lacking)}"
+            )
         if state["step"] == 0:
-            del here["world_size"]  # at the beginning of an epoch the number of processes may change
+            del here[
+                "world_size"
+            ]  # at the beginning of an epoch the number of processes may change
         differing = [
-            f"{name}={state[name]!r} instead of {value!r}" for name, value in here.items() if state[name] != value
+            f"{name}={state[name]!r} instead of {value!r}"
+            for name, value in here.items()
+            if state[name] != value
         ]
         if differing:
-            wrong = f"state must come from a sampler with the same arguments, got {', '.join(differing)}"
+            wrong = (
+                "state must come from a sampler with the same arguments, got"
+                f" {', '.join(differing)}"
+            )
             raise ValueError(f"{wrong}; build this sampler as the other one was built")
-        epoch, step = _checks.count("epoch", state["epoch"], minimum=0), self._checked_step(state["step"])
+        epoch, step = (
+            _checks.count("epoch", state["epoch"], minimum=0),
+            self._checked_step(state["step"]),
+        )
         self._epoch, self._start, self._handed_out, self._chosen = epoch, step, step, False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,7 +226,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _present(self) -> torch.Tensor:
         """For each step, the number w_s of subsets that count: int64 [len]."""
-        return (self.n_subsets - torch.arange(len(self)) * self.world_size).clamp(max=self.world_size)
+        return (self.n_subsets - torch.arange(len(self)) * self.world_size).clamp(
+            max=self.world_size
+        )
 
     def _checked_step(self, step: object) -> int:
         done = _checks.count("step", step, minimum=0)

@@ -1,8 +1,8 @@
 """Plans of subsets: which rows of the data each of the K planes is fitted to.
 
-Everything is drawn as whole numbers on the CPU, so that a generator state gives the same plan on every
-platform. The work is done on numpy arrays, whose sort of packed 64-bit keys is several times faster than
-`torch.argsort`, and in whole arrays: no loop runs over rows, subsets or permutations.
+Everything is drawn as whole numbers on the CPU, so that a generator state gives the same plan on
+every platform. The work is done on numpy arrays, whose sort of packed 64-bit keys is several times
+faster than `torch.argsort`, and in whole arrays: no loop runs over rows, subsets or permutations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ Mask = npt.NDArray[np.bool_]
 
 METHODS = ("balanced", "paper")
 
-# Digests are computed on this many indices at a time: temporaries that stay in the processor's cache.
+# Digests are computed on this many indices at a time: temporaries that stay in the processor's
+# cache.
 _SLAB = 1 << 16
 
 
 def balanced_subsets(
-    n_rows: int, subset_size: int, n_subsets: int, *, method: str = "balanced", generator: torch.Generator | None = None
+    n_rows: int,
+    subset_size: int,
+    n_subsets: int,
+    *,
+    method: str = "balanced",
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw K different subsets of M out of N rows, in which every row appears equally often.
 
@@ -37,18 +43,19 @@ def balanced_subsets(
     - hence every row is in at least one subset whenever K·M ≥ N;
     - each subset on its own is a uniform draw from all C(N, M), its rows in random order.
 
-    `method="paper"` is the paper's Algorithm 1: shuffle all rows, cut the first ⌊N/M⌋·M of them into blocks, keep the
-    blocks not yet kept, and again until there are K. The N mod M rows that remain after each shuffle are dropped,
-    so neither coverage nor balance is promised. It always ends: with C = C(N, M), about C·ln(C/(C − K))
-    blocks are drawn, and C·(ln C + 1) where all C subsets are asked for.
+    `method="paper"` is the paper's Algorithm 1: shuffle all rows, cut the first ⌊N/M⌋·M of them
+    into blocks, keep the blocks not yet kept, and again until there are K. The N mod M rows that
+    remain after each shuffle are dropped, so neither coverage nor balance is promised. It always
+    ends: with C = C(N, M), about C·ln(C/(C − K)) blocks are drawn, and C·(ln C + 1) where all C
+    subsets are asked for.
 
     Args:
         n_rows: N, the number of rows of the data.
         subset_size: M ≤ N, the number of rows in each subset.
         n_subsets: K ≤ C(N, M), the number of subsets.
         method: `"balanced"` or `"paper"`.
-        generator: source of randomness, on the CPU; torch's default generator if None. The same state gives the
-            same plan on every platform with the same torch version.
+        generator: source of randomness, on the CPU; torch's default generator if None. The same
+            state gives the same plan on every platform with the same torch version.
 
     Returns:
         int64 tensor [K, M] of row numbers in [0, N), on the CPU.
@@ -62,14 +69,19 @@ def balanced_subsets(
     return torch.from_numpy(draw(n, m, k, _checks.cpu_generator("generator", generator)))
 
 
-def draw_rows(subsets: Tensor, n_rows: int, draw_from: str, generator: torch.Generator | None) -> Tensor:
-    """One row number per subset [K], from all rows ("train") or from those not in the subset ("outside")."""
+def draw_rows(
+    subsets: Tensor, n_rows: int, draw_from: str, generator: torch.Generator | None
+) -> Tensor:
+    """One row number per subset [K], from all rows ("train") or from those not in the subset
+    ("outside").
+    """
     K, M = subsets.shape
     device = generator.device if generator is not None else subsets.device
     if draw_from == "train":
         return torch.randint(n_rows, (K,), generator=generator, device=device).to(subsets.device)
     rank = torch.randint(n_rows - M, (K, 1), generator=generator, device=device).to(subsets.device)
-    # The sorted subset s₀ < s₁ < … leaves sᵢ − i rows before sᵢ: step over those that lie at or below the rank.
+    # The sorted subset s₀ < s₁ < … leaves sᵢ − i rows before sᵢ: step over those that lie at or
+    # below the rank.
     before = subsets.sort(dim=1).values - torch.arange(M, device=subsets.device)
     return (rank + torch.searchsorted(before.contiguous(), rank, right=True)).squeeze(1)
 
@@ -78,16 +90,20 @@ def rows_outside(subsets: Tensor, n_rows: int) -> Tensor:
     """The rows [K, N − M] that are not in each subset."""
     K, M = subsets.shape
     outside = torch.ones(K, n_rows, dtype=torch.int8, device=subsets.device).scatter(1, subsets, 0)
-    # a stable sort puts the N − M ones first, in order; unlike nonzero its shape does not depend on values
+    # a stable sort puts the N − M ones first, in order; unlike nonzero its shape does not depend on
+    # values
     return outside.argsort(dim=1, descending=True, stable=True)[:, : n_rows - M]
 
 
 def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
     """Algorithm 1: [k, m].
 
-    NOTE[DIFF]: a request that no number of shuffles can meet has been refused before; Algorithm 1 would loop for ever.
-    NOTE[DIFF]: subsets are compared by row numbers. Algorithm 1 compares the examples, among which two may be equal.
-    NOTE[DIFF]: shuffles are drawn many at a time; the blocks and their order are those of one shuffle after another.
+    NOTE[DIFF]: a request that no number of shuffles can meet has been refused before; Algorithm 1
+    would loop for ever.
+    NOTE[DIFF]: subsets are compared by row numbers. Algorithm 1 compares the examples, among which
+    two may be equal.
+    NOTE[DIFF]: shuffles are drawn many at a time; the blocks and their order are those of one
+    shuffle after another.
     """
     per_shuffle = n // m
 
@@ -102,11 +118,12 @@ def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
 def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
     """A plan that keeps the promises of `method="balanced"`: [k, m].
 
-    NOTE[DIFF]: not Algorithm 1. The rows that one permutation leaves over begin the next block instead of being
-    dropped, and appearances are levelled after equal subsets have been replaced.
+    NOTE[DIFF]: not Algorithm 1. The rows that one permutation leaves over begin the next block
+    instead of being dropped, and appearances are levelled after equal subsets have been replaced.
     """
     if 2 * m > n:
-        # Leaving out n - m rows instead: equal, different and level are the same for what is left out.
+        # Leaving out n - m rows instead: equal, different and level are the same for what is left
+        # out.
         kept = np.ones((k, n), dtype=np.bool_)
         np.put_along_axis(kept, _balanced(n, n - m, k, generator), False, axis=1)
         rows = np.flatnonzero(kept).reshape(k, m) - n * np.arange(k)[:, None]
@@ -116,7 +133,9 @@ def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows
     total = _checks.n_different(n, m)
     if 2 * k > total:
         # All subsets together are level, so all but a level few are level too.
-        others = _balanced(n, m, total - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
+        others = (
+            _balanced(n, m, total - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
+        )
         return _all_but(others, n, generator)
     plan, replaced = _distinct(lambda count: _stream(n, m, count, generator), k, total)
     if replaced:
@@ -125,7 +144,9 @@ def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows
 
 
 def _distinct(draw: Callable[[int], Rows], k: int, total: int) -> tuple[Rows, bool]:
-    """Return the first k different subsets that `draw` gives, and whether one call of it was not enough."""
+    """Return the first k different subsets that `draw` gives, and whether one call of it was not
+    enough.
+    """
     kept, again = draw(k), False
     while True:
         repeats = _repeats(kept)
@@ -134,7 +155,8 @@ def _distinct(draw: Callable[[int], Rows], k: int, total: int) -> tuple[Rows, bo
         have = len(kept)
         if have >= k:
             return kept[:k], again
-        # A uniform subset is new with probability 1 - have/total: draw a little more than should be needed, up to k.
+        # A uniform subset is new with probability 1 - have/total: draw a little more than should be
+        # needed, up to k.
         wanted = min(k, (k - have) * total * 9 // ((total - have) * 8) + 8)
         kept, again = np.concatenate([kept, draw(wanted)]), True
 
@@ -154,21 +176,27 @@ def _stream(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
 
 
 def _mend(stream: Rows, n: int, m: int) -> None:
-    """Take out, in place, the rows that a block holds twice because it lies across two permutations.
+    """Take out, in place, the rows that a block holds twice because it lies across two
+    permutations.
 
-    The two copies are in different permutations. The second one changes places with a row from the next block, which
-    lies wholly in the second permutation: at most m - 1 rows are in the way, so a free one is always there. The
-    end of the second permutation, which the block after it may share, is left alone: all blocks mend at once.
+    The two copies are in different permutations. The second one changes places with a row from the
+    next block, which lies wholly in the second permutation: at most m - 1 rows are in the way, so a
+    free one is always there. The end of the second permutation, which the block after it may share,
+    is left alone: all blocks mend at once.
     """
     border = np.arange(n, len(stream), n)
     across = border[border % m > 0]
     start = across - across % m
-    window = start[:, None] + np.arange(2 * m)  # [B, 2m]: the block across the border, and the next one
+    window = start[:, None] + np.arange(
+        2 * m
+    )  # [B, 2m]: the block across the border, and the next one
     rows = stream[window]
     bits = (2 * m).bit_length()
     packed = np.sort((rows << bits) | np.arange(2 * m), axis=1)
     b, i = np.nonzero(packed[:, 1:] >> bits == packed[:, :-1] >> bits)
-    taken = np.zeros(rows.shape, dtype=np.bool_)  # rows of the second permutation that the first part holds
+    taken = np.zeros(
+        rows.shape, dtype=np.bool_
+    )  # rows of the second permutation that the first part holds
     taken[b, packed[b, i + 1] & ((1 << bits) - 1)] = True
     clash, free = taken[:, :m], ~taken[:, m:]
     free &= free.cumsum(axis=1) <= clash.sum(axis=1)[:, None]
@@ -179,9 +207,9 @@ def _mend(stream: Rows, n: int, m: int) -> None:
 def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     """Make appearances differ by at most 1, in place, while the subsets stay different.
 
-    A row that appears too often gives a place to one that appears too seldom. Some subset can always make this
-    exchange and stay new: a appears more often than c, so more subsets hold a without c than c without a, and they
-    cannot all turn into the latter.
+    A row that appears too often gives a place to one that appears too seldom. Some subset can
+    always make this exchange and stay new: a appears more often than c, so more subsets hold a
+    without c than c without a, and they cannot all turn into the latter.
     """
     k, m = plan.shape
     flat = plan.reshape(-1)
@@ -193,7 +221,9 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     giver = np.repeat(np.arange(n), np.maximum(counts - goal, 0))
     taker = np.repeat(np.arange(n), np.maximum(goal - counts, 0))
     bits = len(flat).bit_length()
-    places = np.sort((flat << bits) | np.arange(len(flat)))  # those of row 0, then those of row 1, ...
+    places = np.sort(
+        (flat << bits) | np.arange(len(flat))
+    )  # those of row 0, then those of row 1, ...
     places &= (1 << bits) - 1
     begin = counts.cumsum() - counts
     digest = _digest(plan)
@@ -213,8 +243,12 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
         giver, taker = giver[~done], taker[~done]
 
 
-def _exchange(plan: Rows, giver: np.int64, taker: np.int64, generator: torch.Generator | None) -> None:
-    """Replace giver by taker in one subset, in place, chosen among all that stay different from every other."""
+def _exchange(
+    plan: Rows, giver: np.int64, taker: np.int64, generator: torch.Generator | None
+) -> None:
+    """Replace giver by taker in one subset, in place, chosen among all that stay different from
+    every other.
+    """
     able = np.flatnonzero((plan == giver).any(axis=1) & (plan != taker).all(axis=1))
     changed = np.where(plan[able] == giver, taker, plan[able])
     new = np.flatnonzero(~_repeats(np.concatenate([plan, changed]))[len(plan) :])
@@ -243,7 +277,9 @@ def _all_but(others: Rows, n: int, generator: torch.Generator | None) -> Rows:
 
 
 def _repeats(plan: Rows) -> Mask:
-    """[K] True where a subset equals an earlier one. Digests only name the suspects, which are then compared."""
+    """[K] True where a subset equals an earlier one. Digests only name the suspects, which are then
+    compared.
+    """
     bits = np.uint64(len(plan).bit_length())
     packed = np.sort((_digest(plan) >> bits << bits) | np.arange(len(plan), dtype=np.uint64))
     twins = np.flatnonzero(packed[1:] >> bits == packed[:-1] >> bits)
@@ -287,10 +323,12 @@ def _first_of_each(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Ma
 
 
 def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows:
-    """Each of the `count` lines of `rows` ([n], or [count, n]) in a random order of its own: [count, n].
+    """Each of the `count` lines of `rows` ([n], or [count, n]) in a random order of its own:
+    [count, n].
 
-    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows. Where two keys
-    share all their 31 random bits the lower row goes first, a bias of 2⁻³² in the order of two rows.
+    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows.
+    Where two keys share all their 31 random bits the lower row goes first, a bias of 2⁻³² in the
+    order of two rows.
     """
     width = rows.shape[-1]
     bits = int(rows.max(initial=0)).bit_length()

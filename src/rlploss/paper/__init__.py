@@ -1,1 +1,3 @@
-"""The paper's reproduction: what was published, every table and figure as a study, a verdict on every claim."""
+"""The paper's reproduction: what was published, every table and figure as a study, a verdict on
+every claim.
+"""

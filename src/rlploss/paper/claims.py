@@ -1,10 +1,12 @@
-"""A verdict on every claim of the paper: what its comparisons (see `rules`) come to, in a word and a few sentences.
+"""A verdict on every claim of the paper: what its comparisons (see `rules`) come to, in a word and
+a few sentences.
 
-A claim that RLP is better everywhere *holds* when every comparison that it makes is significant in RLP's favour: all
-of them at once, so no correction is needed. It *fails* when at least one comparison is shown not to hold: significantly
-the other way (Holm over the claim's comparisons), or no difference worth the name (its interval, Bonferroni's over the
-claim's comparisons, lies within a margin), unless that one is significant in favour. Else it is open: a lack of
-evidence refutes nothing. What holds in the released loop is *reproduced*; whether it does at equal steps is told.
+A claim that RLP is better everywhere *holds* when every comparison that it makes is significant in
+RLP's favour: all of them at once, so no correction is needed. It *fails* when at least one
+comparison is shown not to hold: significantly the other way (Holm over the claim's comparisons), or
+no difference worth the name (its interval, Bonferroni's over the claim's comparisons, lies within a
+margin), unless that one is significant in favour. Else it is open: a lack of evidence refutes
+nothing. What holds in the released loop is *reproduced*; whether it does at equal steps is told.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ State = Literal["holds", "fails", "open"]
 
 
 class Lost(NamedTuple):
-    """What was not run: where a claim compares two arms, why it cannot, and how many comparisons that leaves out."""
+    """What was not run: where a claim compares two arms, why it cannot, and how many comparisons
+    that leaves out.
+    """
 
     where: str
     arms: str
@@ -45,7 +49,9 @@ class Lost(NamedTuple):
 
 
 def judge(held: State | None, at_steps: State | None, *, judged: bool = True) -> str:
-    """One of the words, from what was shown in the released loop (None: not run) and at equal steps (None: no such)."""
+    """One of the words, from what was shown in the released loop (None: not run) and at equal steps
+    (None: no such).
+    """
     if held is None:
         return NOT_TESTED
     if not judged:
@@ -56,9 +62,11 @@ def judge(held: State | None, at_steps: State | None, *, judged: bool = True) ->
 
 
 def findings(found: Sequence[Placed]) -> list[tuple[str, Comparison]]:
-    """For each comparison of one claim its word (see `Comparison.word`), and it with the interval that decided.
+    """For each comparison of one claim its word (see `Comparison.word`), and it with the interval
+    that decided.
 
-    Significance in favour comes first; what is against the claim is corrected for the number of comparisons.
+    Significance in favour comes first; what is against the claim is corrected for the number of
+    comparisons.
     """
     return [_finding(c, len(found)) for c in stats.holm([placed.comparison for placed in found])]
 
@@ -74,7 +82,9 @@ def _finding(c: Comparison, n: int) -> tuple[str, Comparison]:
 
 
 def state(found: Sequence[Placed]) -> State | None:
-    """Whether a claim holds in every one of its comparisons, fails in one, or is open; None if there are none."""
+    """Whether a claim holds in every one of its comparisons, fails in one, or is open; None if
+    there are none.
+    """
     words = {word for word, _ in findings(found)}
     if not words:
         return None
@@ -82,7 +92,9 @@ def state(found: Sequence[Placed]) -> State | None:
 
 
 def tally(found: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
-    """`in favour in 7 of 8, median ratio 0.12, the least by 2 %; undecided: Wine`; a few are told one by one."""
+    """`in favour in 7 of 8, median ratio 0.12, the least by 2 %; undecided: Wine`; a few are told
+    one by one.
+    """
     if not found:
         return "not run"
     told = findings(found)
@@ -96,7 +108,9 @@ def tally(found: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
         effects = [c.effect for c in better if c.scale == scale]
         if effects:
             least = number(100 * (1 - max(effects) if scale == "ratio" else min(effects)), 2)
-            text += f", median {scale} {number(float(np.median(effects)))}, the least by {least} {unit}"
+            text += (
+                f", median {scale} {number(float(np.median(effects)))}, the least by {least} {unit}"
+            )
     parts = [text]
     for wanted in ("worse", "level", "undecided"):
         mine = [placed for placed, (word, _) in zip(found, told, strict=True) if word == wanted]
@@ -114,8 +128,13 @@ def _said(word: str, comparisons: Iterable[Comparison]) -> str:
 
 def _untested(lost: Sequence[Lost], found: Sequence[Placed]) -> list[str]:
     """`not tested (not run yet): Wine`, for every reason."""
-    reasons = {why: [one for one in lost if one.why == why] for why in dict.fromkeys(one.why for one in lost)}
-    return [f"not tested ({why}): {_listed(mine, [*found, *lost])}" for why, mine in reasons.items()]
+    reasons = {
+        why: [one for one in lost if one.why == why]
+        for why in dict.fromkeys(one.why for one in lost)
+    }
+    return [
+        f"not tested ({why}): {_listed(mine, [*found, *lost])}" for why, mine in reasons.items()
+    ]
 
 
 def _named(one: Placed | Lost) -> str:
@@ -123,7 +142,9 @@ def _named(one: Placed | Lost) -> str:
 
 
 def _listed(some: Sequence[Placed | Lost], everything: Sequence[Placed | Lost]) -> str:
-    """`Wine; California against MSE (3 of 9)`: places by their name if all that is compared there is among them."""
+    """`Wine; California against MSE (3 of 9)`: places by their name if all that is compared there
+    is among them.
+    """
     by_place = Counter(one.where for one in everything)
     by_arms = Counter(map(_named, everything))
     parts = []
@@ -137,7 +158,9 @@ def _listed(some: Sequence[Placed | Lost], everything: Sequence[Placed | Lost]) 
 
 
 def all_claims(results: Results) -> list[Claim]:
-    """Every claim of `published.toml` with its verdict; judged claims first, within a verdict in the paper's order."""
+    """Every claim of `published.toml` with its verdict; judged claims first, within a verdict in
+    the paper's order.
+    """
     made = [verdict(claim, results) for claim in published.CLAIMS]
     return sorted(made, key=lambda claim: list(VERDICTS).index(claim.verdict))
 
@@ -146,7 +169,11 @@ def verdict(claim: PublishedClaim, results: Results) -> Claim:
     """The claim with a word, the evidence in a sentence or two, and how far it reaches."""
     grids = [results[name] for name in claim.studies if name in results]
     if not grids:
-        word, evidence, scope = NOT_TESTED, f"Needs `rlploss reproduce {' '.join(claim.studies)}`.", ""
+        word, evidence, scope = (
+            NOT_TESTED,
+            f"Needs `rlploss reproduce {' '.join(claim.studies)}`.",
+            "",
+        )
     elif claim.rule == "measured":
         word, evidence, scope = _measured(claim, grids[0])
     else:
@@ -154,8 +181,12 @@ def verdict(claim: PublishedClaim, results: Results) -> Claim:
     return Claim(claim.id, claim.text, word, VERDICTS[word], scope, evidence)
 
 
-def _compared(claim: PublishedClaim, results: Results, grids: Sequence[Grid]) -> tuple[str, str, str]:
-    """Word, evidence and scope of a claim that holds if every comparison which it makes is in its favour."""
+def _compared(
+    claim: PublishedClaim, results: Results, grids: Sequence[Grid]
+) -> tuple[str, str, str]:
+    """Word, evidence and scope of a claim that holds if every comparison which it makes is in its
+    favour.
+    """
 
     def comparisons(claim: PublishedClaim, protocol: str) -> list[Placed]:
         return [
@@ -170,41 +201,61 @@ def _compared(claim: PublishedClaim, results: Results, grids: Sequence[Grid]) ->
     lost, lost_at_steps = missing(claim, results, "released"), missing(claim, results, "steps")
     if not released:
         return NOT_TESTED, f"{'; '.join(_untested(lost, ()))}.", ""
-    evidence = [claim.note, f"Equal epochs: {tally(released, lost)}.", f"Equal steps: {tally(steps, lost_at_steps)}."]
+    evidence = [
+        claim.note,
+        f"Equal epochs: {tally(released, lost)}.",
+        f"Equal steps: {tally(steps, lost_at_steps)}.",
+    ]
     if claim.beside:
         there = replace(claim, pairs=claim.beside.get("pairs", claim.pairs))
         also = comparisons(there, claim.beside["protocol"])
         better = [word for word, _ in findings(also)].count("better")
-        evidence.append(str(claim.beside["words"]).format(better=better, n=len(also)) if also else "")
-    word = judge(state(released), state(steps) or "open", judged=all(grid.request.at.judged for grid in grids))
+        evidence.append(
+            str(claim.beside["words"]).format(better=better, n=len(also)) if also else ""
+        )
+    word = judge(
+        state(released),
+        state(steps) or "open",
+        judged=all(grid.request.at.judged for grid in grids),
+    )
     scope = [_scope(released, lost, ""), _scope(steps, lost_at_steps, " at equal steps")]
     return word, " ".join(filter(None, evidence)), ", ".join(filter(None, scope))
 
 
 def _scope(found: Sequence[Placed], lost: Sequence[Lost], where: str) -> str:
-    """`72 of 126 comparisons`, empty if nothing is missing, or everything, which the evidence says."""
+    """`72 of 126 comparisons`, empty if nothing is missing, or everything, which the evidence
+    says.
+    """
     n = len(found) + sum(one.n for one in lost)
     return f"{len(found)} of {n} comparisons{where}" if found and lost else ""
 
 
 def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost]:
-    """The comparisons that a claim makes under a protocol, and that were not run or not asked for."""
+    """The comparisons that a claim makes under a protocol, and that were not run or not asked
+    for.
+    """
     lost = []
     for study in claim.studies:
         cells = whole(study)
         for task, pair in product(tasks_of(claim, study), claim.pairs):
             if not all((task, protocol, arm) in cells for arm in pair):
                 continue
-            why = results[study].why(task, (protocol,), pair) if study in results else "not asked for"
+            why = (
+                results[study].why(task, (protocol,), pair) if study in results else "not asked for"
+            )
             if why:
-                levels = len(cells[task, protocol, pair[0]].task.variants) if claim.rule == "better" else 1
+                levels = (
+                    len(cells[task, protocol, pair[0]].task.variants)
+                    if claim.rule == "better"
+                    else 1
+                )
                 n = levels * len(claim.metrics) + (pair in claim.faster)
                 lost.append(Lost(name_of(claim, study, task), names_of(claim, pair), why, n))
     return lost
 
 
-# The propositions and the other statements that are measured without training, each under the name of its measure: what
-# was shown, and the numbers that its words need.
+# The propositions and the other statements that are measured without training, each under the name
+# of its measure: what was shown, and the numbers that its words need.
 
 Judged = tuple[State, dict[str, object]]
 
@@ -215,32 +266,55 @@ def _measured(claim: PublishedClaim, grid: Grid) -> tuple[str, str, str]:
     if key not in grid.stored:
         return NOT_TESTED, grid.why(claim.tasks[0], ("measured",)), ""
     shown, numbers = MEASURED[claim.tasks[0]](grid.cells[key].task, grid.stored[key])
-    return judge(shown, None, judged=grid.request.scale != "smoke"), claim.note.format(**numbers), claim.scope
+    return (
+        judge(shown, None, judged=grid.request.scale != "smoke"),
+        claim.note.format(**numbers),
+        claim.scope,
+    )
 
 
 def valley(task: Measurement, stored: StoredCell) -> Judged:
-    """Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs something; an atom is free."""
+    """Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs something;
+    an atom is free.
+    """
     lowest, *means = (stored.mean(name) for name in ("lowest", *(f"mean {t:g}" for t in TS)))
-    error, *of_means = (mean_error(stored, name) for name in ("lowest_error", *(f"error {t:g}" for t in TS)))
+    error, *of_means = (
+        mean_error(stored, name) for name in ("lowest_error", *(f"error {t:g}" for t in TS))
+    )
     rises = sum(mean > 4 * its for mean, its in zip(means, of_means, strict=True))
     falls = any(mean < -4 * its for mean, its in zip(means, of_means, strict=True))
     free = max(abs(stored.mean(f"mean {t:g}", 1)) for t in TS)  # the second setting has the atom
-    words = {"lowest": number(lowest), "error": number(error), "cost": "nothing" if free < 1e-12 else number(free)}
+    words = {
+        "lowest": number(lowest),
+        "error": number(error),
+        "cost": "nothing" if free < 1e-12 else number(free),
+    }
     against = falls or abs(lowest) > 4 * error
-    return "fails" if against else "holds" if rises == len(TS) else "open", words | {"rises": rises, "n": len(TS)}
+    return "fails" if against else "holds" if rises == len(TS) else "open", words | {
+        "rises": rises,
+        "n": len(TS),
+    }
 
 
 def condition(task: Measurement, stored: StoredCell) -> Judged:
-    """Proposition 2: never for every convergent step (the note has the proof); counted is where (iii) holds."""
+    """Proposition 2: never for every convergent step (the note has the proof); counted is where
+    (iii) holds.
+    """
     n = len(task.variants)
     where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
-    return "fails", {"m": len(where), "n": n, "nearer": sum(stored.mean("nearer", k) > 0.5 for k in where)}
+    return "fails", {
+        "m": len(where),
+        "n": n,
+        "nearer": sum(stored.mean("nearer", k) > 0.5 for k in where),
+    }
 
 
 def coverage(task: Measurement, stored: StoredCell) -> Judged:
     """Algorithm 1: no row is in no subset, and no two subsets are equal."""
     printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
-    missing, equal = (max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal"))
+    missing, equal = (
+        max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal")
+    )
     words = [
         f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"
         for k, at in printed.items()
@@ -253,13 +327,18 @@ def empirical(task: Measurement, stored: StoredCell) -> Judged:
     """The error falls with N, to less than half."""
     errors = [stored.mean("error", k) for k in range(len(task.variants))]
     falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
-    words = [f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)]
+    words = [
+        f"N = {at.N}: {number(error)}" for at, error in zip(task.variants, errors, strict=True)
+    ]
     return "holds" if falling else "fails", {"errors": ", ".join(words)}
 
 
 def planes(task: Measurement, stored: StoredCell) -> Judged:
     """No residual on generic points changes no plane."""
-    free = {where: f"{stored.mean('nullity', k):g}" for k, where in enumerate(("generic", "origin", "single"))}
+    free = {
+        where: f"{stored.mean('nullity', k):g}"
+        for k, where in enumerate(("generic", "origin", "single"))
+    }
     return "holds" if free["generic"] == "0" else "fails", {**free}
 
 

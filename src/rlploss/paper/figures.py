@@ -1,4 +1,6 @@
-"""Figures: curves, functions and their planes, the networks, reconstructions, decision boundaries."""
+"""Figures: curves, functions and their planes, the networks, reconstructions, decision
+boundaries.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from rlploss.paper import published
 from rlploss.paper.results import METRICS, SCORES, Grid, title_of
 from rlploss.paper.studies import ARMS, LEVELS, PROTOCOLS
 
-AXES = {"epoch": "epochs", "step": "optimiser steps", "seconds": "training seconds", "shift": "γ", "noise": "β"}
+AXES = {
+    "epoch": "epochs",
+    "step": "optimiser steps",
+    "seconds": "training seconds",
+    "shift": "γ",
+    "noise": "β",
+}
 BAND = "Mean over seeds with its 95 % confidence band."
 BESIDE = ("released", "steps")  # shown side by side, a pair of panels for each task
 BLUE, RED = STYLES["blue"][0], STYLES["vermillion"][0]
@@ -40,27 +48,52 @@ def figures(grid: Grid, *, draw: str = "", title: str, **row: Any) -> list[Figur
 
 
 def curves(
-    grid: Grid, title: str, *, on: str = "budget", marked: str = "", columns: int = 3, panels: Rows = ({},)
+    grid: Grid,
+    title: str,
+    *,
+    on: str = "budget",
+    marked: str = "",
+    columns: int = 3,
+    panels: Rows = ({},),
 ) -> list[Figure]:
-    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that was asked for.
+    """Equal epochs and equal steps side by side, then a folded figure for each other protocol that
+    was asked for.
 
     Every task has its panels. Values of a published table are marked at equal epochs.
     """
 
     def drawn(protocol: str, axis: str, tasks: Sequence[str]) -> list[Panel]:
         table = marked if protocol == "released" else ""
-        return [panel(grid, task, protocol, axis, marked=table, **row) for task in tasks for row in panels]
+        return [
+            panel(grid, task, protocol, axis, marked=table, **row)
+            for task in tasks
+            for row in panels
+        ]
 
     asked = [row for row in published.REPORT["shown"][on] if row[1] in grid.protocols()]
     beside = [
-        [replace(p, title=f"{p.title}, {words}") for p in drawn(protocol, axis, grid.tasks("released"))]
+        [
+            replace(p, title=f"{p.title}, {words}")
+            for p in drawn(protocol, axis, grid.tasks("released"))
+        ]
         for _, protocol, axis, words in asked
         if protocol in BESIDE
     ]
     mixed = tuple(panel for task in zip(*beside, strict=True) for panel in task)
-    main = [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(beside) == 2 else 3)] if mixed else []
+    main = (
+        [Figure(f"{grid.name}-main", title, BAND, mixed, 4 if len(beside) == 2 else 3)]
+        if mixed
+        else []
+    )
     return main + [
-        Figure(f"{grid.name}-{end}", f"{title}, {words}", BAND, tuple(drawn(p, axis, grid.tasks(p))), columns, True)
+        Figure(
+            f"{grid.name}-{end}",
+            f"{title}, {words}",
+            BAND,
+            tuple(drawn(p, axis, grid.tasks(p))),
+            columns,
+            True,
+        )
         for end, p, axis, words in asked
         if p not in BESIDE
     ]
@@ -77,12 +110,22 @@ def panel(
     words: str = "",
     marked: str = "",
 ) -> Panel:
-    """One panel with a line for each arm, by default those of the section; where nothing was run, with the reason."""
+    """One panel with a line for each arm, by default those of the section; where nothing was run,
+    with the reason.
+    """
     arms = arms or grid.arms
     found = grid.found(task, protocol, arms)
     lines = [_line(arm, stored, metric, axis) for arm, stored in found.items()]
-    values = {ARMS[arm]: published.value(marked, task, arm, metric) for arm in ("mse", "rlp") if marked and lines}
-    levels = [(f"{arm.label}, published", value.mean, arm.style) for arm, value in values.items() if value is not None]
+    values = {
+        ARMS[arm]: published.value(marked, task, arm, metric)
+        for arm in ("mse", "rlp")
+        if marked and lines
+    }
+    levels = [
+        (f"{arm.label}, published", value.mean, arm.style)
+        for arm, value in values.items()
+        if value is not None
+    ]
     return Panel(
         title_of(task) + words,
         AXES[axis],
@@ -96,9 +139,14 @@ def panel(
 
 
 def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
-    """Mean over seeds and confidence band: final values of a sweep, else the curve after its start."""
+    """Mean over seeds and confidence band: final values of a sweep, else the curve after its
+    start.
+    """
     if axis in ("shift", "noise"):
-        x, values = np.array(LEVELS), np.stack([stored.final(metric, k) for k in range(len(LEVELS))], axis=1)
+        x, values = (
+            np.array(LEVELS),
+            np.stack([stored.final(metric, k) for k in range(len(LEVELS))], axis=1),
+        )
     else:
         x, values = stored.axis(axis), stored.matrix(metric)
     mean, low, high = stats.band(values)
@@ -110,7 +158,9 @@ def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
 
 
 def planes(grid: Grid) -> Iterable[Drawing]:
-    """The paper's two explanatory figures: a function and its planes, for regression and for classification."""
+    """The paper's two explanatory figures: a function and its planes, for regression and for
+    classification.
+    """
 
     def smooth(x: Array) -> Array:
         return np.sin(2.2 * x) + 0.4 * x
@@ -118,7 +168,9 @@ def planes(grid: Grid) -> Iterable[Drawing]:
     def step(x: Array) -> Array:
         return (x > 0.1).astype(np.float64)
 
-    yield _lines("Another function, other lines", smooth, lambda x: smooth(x) + 0.55 * np.cos(3.5 * x))
+    yield _lines(
+        "Another function, other lines", smooth, lambda x: smooth(x) + 0.55 * np.cos(3.5 * x)
+    )
     yield _lines("The same function, the same lines", smooth, smooth)
     yield _lines("Another border, other lines", step, lambda x: (x > 0.75).astype(np.float64))
     yield _lines("The same border, the same lines", step, step)
@@ -135,19 +187,32 @@ def _lines(title: str, true: Function, predicted: Function) -> Drawing:
 
     same = (slopes(true) == slopes(predicted)) & (true(left) == predicted(left))
     named = {"true function": true, "predicted function": predicted}
-    data = [(name, x, y) for name, f in named.items() for x, y in np.stack([points, f(points)], axis=1).tolist()]
+    data = [
+        (name, x, y)
+        for name, f in named.items()
+        for x, y in np.stack([points, f(points)], axis=1).tolist()
+    ]
 
     def draw(axes: Axes) -> None:
         for f, colour, width in ((true, BLUE, 3.2), (predicted, RED, 1.4)):
-            axes.plot(fine, f(fine), color=colour, linewidth=width, alpha=0.55 if width > 2 else 1.0)
+            axes.plot(
+                fine, f(fine), color=colour, linewidth=width, alpha=0.55 if width > 2 else 1.0
+            )
             ends = np.stack([left - 0.3, right + 0.3])
-            axes.plot(ends, f(left) + slopes(f) * (ends - left), color=colour, linewidth=0.7, alpha=0.7)
+            axes.plot(
+                ends, f(left) + slopes(f) * (ends - left), color=colour, linewidth=0.7, alpha=0.7
+            )
             axes.plot(points, f(points), "o", color=colour, markersize=5 if width > 2 else 3)
         axes.set_xlabel("feature")
         axes.set_ylabel("label (blue), prediction (red)")
 
-    words = "A true function and a predicted one with the lines through every pair of four points of each"
-    return Drawing(title, draw, f"{words}: {same.sum()} of {len(same)} lines coincide.", data=tuple(data))
+    words = (
+        "A true function and a predicted one with the lines through every pair of four points of"
+        " each"
+    )
+    return Drawing(
+        title, draw, f"{words}: {same.sum()} of {len(same)} lines coincide.", data=tuple(data)
+    )
 
 
 def networks(grid: Grid) -> Iterable[Drawing]:
@@ -163,7 +228,10 @@ def _layer_words(name: str, layer: nn.Module) -> str:
     if isinstance(layer, nn.Linear):
         return f"{name}: linear {layer.in_features} → {layer.out_features}"
     if isinstance(layer, nn.Conv2d):
-        return f"{name}: convolution {layer.kernel_size[0]}×{layer.kernel_size[1]}, {layer.out_channels} filters"
+        return (
+            f"{name}: convolution {layer.kernel_size[0]}×{layer.kernel_size[1]},"
+            f" {layer.out_channels} filters"
+        )
     if isinstance(layer, nn.AvgPool2d):
         return f"{name}: average pooling by {layer.kernel_size}"
     return f"{name}: {type(layer).__name__.lower()}"
@@ -171,7 +239,8 @@ def _layer_words(name: str, layer: nn.Module) -> str:
 
 def _network(title: str, net: nn.Sequential) -> Drawing:
     parameters = {
-        _layer_words(name, layer): sum(p.numel() for p in layer.parameters()) for name, layer in net.named_children()
+        _layer_words(name, layer): sum(p.numel() for p in layer.parameters())
+        for name, layer in net.named_children()
     }
 
     def draw(axes: Axes) -> None:
@@ -179,8 +248,15 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
         axes.set_xlim(0, 1)
         axes.set_ylim(len(parameters), 0)
         for k, (text, learned) in enumerate(parameters.items()):
-            box = FancyBboxPatch((0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04")
-            box.set(facecolor=BLUE if learned else GRID, alpha=0.2 if learned else 0.5, edgecolor=MUTED, linewidth=0.7)
+            box = FancyBboxPatch(
+                (0.06, k + 0.14), 0.88, 0.6, boxstyle="round,pad=0.02,rounding_size=0.04"
+            )
+            box.set(
+                facecolor=BLUE if learned else GRID,
+                alpha=0.2 if learned else 0.5,
+                edgecolor=MUTED,
+                linewidth=0.7,
+            )
             axes.add_patch(box)
             axes.text(0.5, k + 0.45, text, ha="center", va="center", fontsize=8.5, color=INK)
 
@@ -189,17 +265,23 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
         draw,
         f"{title}, {sum(parameters.values()):,} parameters: " + "; ".join(parameters) + ".",
         size=(3.5, 0.3 * len(parameters) + 0.5),
-        data=tuple((text, float(k), float(count)) for k, (text, count) in enumerate(parameters.items())),
+        data=tuple(
+            (text, float(k), float(count)) for k, (text, count) in enumerate(parameters.items())
+        ),
     )
 
 
 def digits(grid: Grid) -> Iterable[Drawing]:
-    """Digits of one seed after 5, 10 and 50 epochs, where they were kept: the originals, then a row for each arm."""
+    """Digits of one seed after 5, 10 and 50 epochs, where they were kept: the originals, then a row
+    for each arm.
+    """
     for protocol in BESIDE:
         stored = grid.found("mnist", protocol, ("mse", "rlp"))
         kept = {ARMS[arm].label: cell.of_variant()[0].artifacts for arm, cell in stored.items()}
         for epoch in ("epoch 5", "epoch 10", "epoch 50"):
-            images = {label: artifacts[epoch] for label, artifacts in kept.items() if epoch in artifacts}
+            images = {
+                label: artifacts[epoch] for label, artifacts in kept.items() if epoch in artifacts
+            }
             if len(images) == 2:
                 title = f"After {epoch.split()[1]} epochs ({PROTOCOLS[protocol]})"
                 yield _reconstructions(title, next(iter(kept.values()))["original"], images)
@@ -217,8 +299,14 @@ def _reconstructions(title: str, original: Images, images: Mapping[str, Images])
         axes.grid(False)
 
     squares = {name: np.square(image - original).mean(axis=1) for name, image in images.items()}
-    errors = "; ".join(f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items())
-    data = [(f"squared error, {name}", float(k), float(v)) for name, vs in squares.items() for k, v in enumerate(vs)]
+    errors = "; ".join(
+        f"{name}: mean squared error {values.mean():.3f}" for name, values in squares.items()
+    )
+    data = [
+        (f"squared error, {name}", float(k), float(v))
+        for name, vs in squares.items()
+        for k, v in enumerate(vs)
+    ]
     words = f"{count} test digits and their reconstructions, {errors}."
     return Drawing(title, draw, words, size=(3.8, 0.45 + 0.47 * len(rows)), data=tuple(data))
 
@@ -241,20 +329,39 @@ def _boundary(title: str, stored: Mapping[str, StoredCell], X: Array, y: Array) 
     def draw(axes: Axes) -> None:
         for label, marker in ((0, "o"), (1, "^")):
             mine = y == label
-            axes.scatter(X[mine, 0], X[mine, 1], s=5, marker=marker, color=MUTED, alpha=0.5, linewidths=0)
+            axes.scatter(
+                X[mine, 0], X[mine, 1], s=5, marker=marker, color=MUTED, alpha=0.5, linewidths=0
+            )
         for arm, values in scores.items():
             if values is not None and values.min() < 0 < values.max():
-                x_axis, y_axis = (np.linspace(-1.8, 2.8, values.shape[1]), np.linspace(-1.4, 1.9, values.shape[0]))
+                x_axis, y_axis = (
+                    np.linspace(-1.8, 2.8, values.shape[1]),
+                    np.linspace(-1.4, 1.9, values.shape[0]),
+                )
                 colour, _, dash = STYLES[ARMS[arm].style]
-                axes.contour(x_axis, y_axis, values, levels=[0.0], colors=[colour], linewidths=1.6, linestyles=[dash])
+                axes.contour(
+                    x_axis,
+                    y_axis,
+                    values,
+                    levels=[0.0],
+                    colors=[colour],
+                    linewidths=1.6,
+                    linestyles=[dash],
+                )
         axes.set_xlabel("first feature")
         axes.set_ylabel("second feature")
 
-    accuracies = [f"{ARMS[arm].label} {cell.matrix('accuracy')[0, -1]:.3f}" for arm, cell in stored.items()]
+    accuracies = [
+        f"{ARMS[arm].label} {cell.matrix('accuracy')[0, -1]:.3f}" for arm, cell in stored.items()
+    ]
     words = (
-        f"Two half-moons of points and each arm's decision boundary; accuracy of this seed: {', '.join(accuracies)}."
+        "Two half-moons of points and each arm's decision boundary; accuracy of this seed:"
+        f" {', '.join(accuracies)}."
     )
-    data = tuple((f"test point of class {label}", float(a), float(b)) for (a, b), label in zip(X, y, strict=True))
+    data = tuple(
+        (f"test point of class {label}", float(a), float(b))
+        for (a, b), label in zip(X, y, strict=True)
+    )
     return Drawing(title, draw, words, data=data)
 
 

@@ -1,4 +1,6 @@
-"""How a cell of the paper is worked: networks are trained, the propositions and other statements are measured."""
+"""How a cell of the paper is worked: networks are trained, the propositions and other statements
+are measured.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rlploss import _checks, theory
+from rlploss.lab import train as lab_train
 from rlploss.lab.study import Cell, CellResult, Part, Tell, TrainedNetwork
-from rlploss.lab.train import train as train_networks
 from rlploss.loss.subsets import balanced_subsets
 
-ROOT = __name__  # the code behind a number is what this module imports
+DECIDING = (*lab_train.DECIDING, "theory.py", "paper/measure.py")  # files that decide a number
 TS = (-1.0, -0.5, -0.3, 0.3, 0.5, 1.0)  # where RLP is looked at along h* + tδ
 
 
@@ -31,7 +33,8 @@ class Measured(Part):
 class Setting(Part):
     """Sizes of a measurement in the paper's letters; those that play no part are left out.
 
-    `atom` is the share of rows at the origin, `zeros` their number, `samples` the number of samples of N rows.
+    `atom` is the share of rows at the origin, `zeros` their number, `samples` the number of samples
+    of N rows.
     """
 
     distribution: str = ""
@@ -70,7 +73,8 @@ def floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, floa
 
 
 def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose variance depends on x.
+    """RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose variance
+    depends on x.
 
     δ is a bent function, or, where rows lie at the origin, a bump there.
     """
@@ -88,13 +92,19 @@ def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
         n_subsets=draws,
         generator=generator,
     )
-    rises = {f"{key} {t:g}": getattr(e, key) for t, e in found.rises.items() for key in ("mean", "error")}
+    rises = {
+        f"{key} {t:g}": getattr(e, key) for t, e in found.rises.items() for key in ("mean", "error")
+    }
     return rises | {"lowest": found.lowest.mean, "lowest_error": found.lowest.error}
 
 
 def condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """Both sides of condition (iii) of Proposition 2, the curvatures, and which steps end nearer."""
-    found = theory.measure_condition_three(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
+    """Both sides of condition (iii) of Proposition 2, the curvatures, and which steps end
+    nearer.
+    """
+    found = theory.measure_condition_three(
+        at.distribution, at.d, at.M, n_subsets=draws, generator=generator
+    )
     steps = theory.compare_steps(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     return {
         "different": found.different.mean,
@@ -110,7 +120,9 @@ def condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, 
 
 def empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
     """How far the empirical loss of N rows is from Definition 2.2, relative to it."""
-    return {"error": theory.empirical_error(at.N, at.d, at.M, n_samples=at.samples, generator=generator)}
+    return {
+        "error": theory.empirical_error(at.N, at.d, at.M, n_samples=at.samples, generator=generator)
+    }
 
 
 def coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
@@ -134,7 +146,7 @@ MEASURES: dict[str, Callable[[Setting, int, torch.Generator], dict[str, float]]]
 def train(cell: Cell[Any, Any], tell: Tell) -> CellResult:
     """Train the networks of a cell, or take its measurements: every setting for every seed."""
     if not isinstance(cell.task, Measurement):
-        return train_networks(cell, tell)
+        return lab_train.train(cell, tell)
     started = time.perf_counter()
     found: list[TrainedNetwork] = []
     for index, seed in cell.keys:

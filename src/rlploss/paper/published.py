@@ -1,4 +1,6 @@
-"""What the paper published: its tables, protocol, hyperparameters and claims, from `published.toml`."""
+"""What the paper published: its tables, protocol, hyperparameters and claims, from
+`published.toml`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Value(NamedTuple):
 
 
 class Hyper(NamedTuple):
-    """One row of the hyperparameter tables; `weight_decay` is that of the +L2 arm, `psi` mixup's shape."""
+    """One row of the hyperparameter tables; `weight_decay` is that of the +L2 arm, `psi` mixup's
+    shape.
+    """
 
     optimizer: str
     lr: float
@@ -29,7 +33,9 @@ class Hyper(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishedClaim:
-    """What the paper says, and what decides whether we find it too; `published.toml` explains the fields."""
+    """What the paper says, and what decides whether we find it too; `published.toml` explains the
+    fields.
+    """
 
     id: str
     text: str
@@ -56,12 +62,16 @@ def _frozen(value: Any) -> Any:
 
 
 PUBLISHED, REPORT = (  # all that the two data files say
-    _frozen(tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8")))
+    _frozen(
+        tomllib.loads(resources.files("rlploss.paper").joinpath(file).read_text(encoding="utf-8"))
+    )
     for file in ("published.toml", "report.toml")
 )
 EPOCHS: dict[str, int] = PUBLISHED["table1"]["epochs"]  # by dataset
 DATASETS: dict[str, str] = {name: REPORT["titles"][name] for name in EPOCHS}  # of Tables 1 and 2
-PROTOCOL: dict[str, Any] = PUBLISHED["protocol"]  # what the tables do not say: sizes and epochs of experiments
+PROTOCOL: dict[str, Any] = PUBLISHED[
+    "protocol"
+]  # what the tables do not say: sizes and epochs of experiments
 HYPER = {  # both hyperparameter tables, by dataset and experiment
     (dataset, experiment): Hyper(**row)
     for dataset, rows in PUBLISHED["hyperparameters"].items()
@@ -72,7 +82,9 @@ WORDS: dict[str, str] = REPORT["words"]
 
 
 def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
-    """A value of "table1" or "table2": test error of the network trained with one loss and measured with another."""
+    """A value of "table1" or "table2": test error of the network trained with one loss and measured
+    with another.
+    """
     content, column = PUBLISHED[table], f"{trained}/{measured}"
     dataset = content.get("same", {}).get(dataset, dataset)
     if dataset not in content or column not in content["columns"]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlploss import _checks
-from rlploss.lab.study import loss_options
 from rlploss.paper import published
 
 
@@ -21,8 +19,12 @@ class Scale:
     most_subsets: int = 10_000
     most_rows: int = 10_000  # of images
     points: int = 50  # about how many a curve of regression has
-    threshold_seeds: int = 0  # of claims with a threshold, where a cell costs seconds; 0: as many as the others
-    judged: bool = False  # whether verdicts are given: below the paper's epochs a final error says nothing
+    threshold_seeds: int = (
+        0  # of claims with a threshold, where a cell costs seconds; 0: as many as the others
+    )
+    judged: bool = (
+        False  # whether verdicts are given: below the paper's epochs a final error says nothing
+    )
 
     def epochs(self, experiment: str, full: int) -> int:
         """The number of epochs at this scale, from that of the paper."""
@@ -41,7 +43,6 @@ class Request:
     seeds: int | None = None
     datasets: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
-    losses: tuple[tuple[str, str], ...] = ()  # a reader's own, for Table 1: name and JSON
 
     def __post_init__(self) -> None:
         _checks.one_of("scale", self.scale, SCALES)
@@ -59,28 +60,45 @@ class Request:
         return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[experiment]))
 
     def threshold_seeds(self) -> tuple[int, ...]:
-        """The seeds beyond a study's own that a claim with a threshold uses; none if their number was asked for."""
-        return tuple(range(self.at.seeds["full"], self.at.threshold_seeds)) if self.seeds is None else ()
+        """The seeds beyond a study's own that a claim with a threshold uses; none if their number
+        was asked for.
+        """
+        return (
+            tuple(range(self.at.seeds["full"], self.at.threshold_seeds))
+            if self.seeds is None
+            else ()
+        )
 
     def picked(self, kind: Literal["datasets", "arms"], names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some datasets or arms that were asked for; a reader's own losses always are."""
-        wanted, own = getattr(self, kind), dict(self.losses if kind == "arms" else ())
-        return tuple(n for n in names if wanted is None or n in wanted or n in own)
+        """Return those of some datasets or arms that were asked for."""
+        wanted = getattr(self, kind)
+        return tuple(name for name in names if wanted is None or name in wanted)
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
         """The request whose fields, as plain data, the store has kept."""
         try:
-            lists = {k: None if options[k] is None else tuple(map(str, options[k])) for k in ("datasets", "arms")}
-            losses = tuple((str(name), str(text)) for name, text in options.get("losses", ()))
-            return cls(options["scale"], options["budget"], options["seeds"], **lists, losses=losses)
+            lists = {
+                k: None if options[k] is None else tuple(map(str, options[k]))
+                for k in ("datasets", "arms")
+            }
+            return cls(options["scale"], options["budget"], options["seeds"], **lists)
         except (KeyError, TypeError) as error:
             wanted = "a scale, a budget, seeds, datasets and arms"
-            raise ValueError(f"a stored request must have {wanted}, got {str(options)[:80]}") from error
+            raise ValueError(
+                f"a stored request must have {wanted}, got {str(options)[:80]}"
+            ) from error
 
     def arguments(self) -> str:
         """The options as they are typed, without those left at their defaults."""
-        datasets, arms = (None if names is None else ",".join(names) for names in (self.datasets, self.arms))
-        given = {"scale": self.scale, "budget": self.budget, "seeds": self.seeds, "datasets": datasets, "arms": arms}
-        words = [f"--{name} {value}" for name, value in given.items() if value is not None]
-        return " ".join([*words, shlex.join(loss_options(self.losses))]).rstrip()
+        datasets, arms = (
+            None if names is None else ",".join(names) for names in (self.datasets, self.arms)
+        )
+        given = {
+            "scale": self.scale,
+            "budget": self.budget,
+            "seeds": self.seeds,
+            "datasets": datasets,
+            "arms": arms,
+        }
+        return " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)

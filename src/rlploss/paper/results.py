@@ -1,4 +1,6 @@
-"""What a directory holds for each table and figure: cells by task, protocol and arm, and words for their numbers."""
+"""What a directory holds for each table and figure: cells by task, protocol and arm, and words for
+their numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from rlploss.paper.studies import CATALOG, PROTOCOLS, STUDIES
 from rlploss.training.job import Epochs, Steps
 
 Key = tuple[str, str, str]  # task, protocol, arm
-METRICS = {"mse": "test MSE", "mae": "test MAE", "rlp": "test RLP", "accuracy": "test accuracy", "f1": "test F1"}
+METRICS = {
+    "mse": "test MSE",
+    "mae": "test MAE",
+    "rlp": "test RLP",
+    "accuracy": "test accuracy",
+    "f1": "test F1",
+}
 SCORES = ("accuracy", "f1")  # higher is better
 TITLES: dict[str, str] = published.REPORT["titles"]
 
@@ -63,7 +71,10 @@ class Grid:
     @cached_property
     def cells(self) -> dict[Key, AnyCell]:
         """One cell for each key, with all its seeds."""
-        seeds = {key: tuple(seed for part in parts for seed in part.seeds) for key, parts in self.parts.items()}
+        seeds = {
+            key: tuple(seed for part in parts for seed in part.seeds)
+            for key, parts in self.parts.items()
+        }
         return {key: replace(parts[0], seeds=seeds[key]) for key, parts in self.parts.items()}
 
     @cached_property
@@ -74,7 +85,9 @@ class Grid:
             read = [stored for part in parts if (stored := self.read(part)) is not None]
             if len(read) == len(parts):
                 networks = tuple(network for stored in read for network in stored.networks)
-                found[key] = replace(read[0], networks=networks, seconds=sum(stored.seconds for stored in read))
+                found[key] = replace(
+                    read[0], networks=networks, seconds=sum(stored.seconds for stored in read)
+                )
         return found
 
     def tasks(self, protocol: str | None = None) -> list[str]:
@@ -82,22 +95,30 @@ class Grid:
         return list(dict.fromkeys(task for task, mine, _ in self.parts if protocol in (None, mine)))
 
     def protocols(self) -> list[str]:
-        """The protocols that were run, or if none was those that were asked for, in the order of PROTOCOLS."""
+        """The protocols that were run, or if none was those that were asked for, in the order of
+        PROTOCOLS.
+        """
         there = {protocol for _, protocol, _ in self.stored or self.parts}
         return [name for name in PROTOCOLS if name in there]
 
     def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
         """The stored networks of those of some arms that were run."""
-        return {arm: self.stored[key] for arm in arms if (key := (task, protocol, arm)) in self.stored}
+        return {
+            arm: self.stored[key] for arm in arms if (key := (task, protocol, arm)) in self.stored
+        }
 
     def final(self, task: str, protocol: str, arm: str, metric: str = "mse") -> Array | None:
         """[seeds]: the last value of a metric, or None."""
         stored = self.stored.get((task, protocol, arm))
         return None if stored is None else stored.final(metric)
 
-    def compare(self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse") -> stats.Comparison | None:
+    def compare(
+        self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse"
+    ) -> stats.Comparison | None:
         """Paired comparison of two arms; None if either is missing."""
-        ends = [stored.final(metric) for stored in self.found(task, protocol, (ours, theirs)).values()]
+        ends = [
+            stored.final(metric) for stored in self.found(task, protocol, (ours, theirs)).values()
+        ]
         return compare(metric, *ends) if len(ends) == 2 else None
 
     def why(self, task: str, protocols: Iterable[str], arms: Iterable[str] = ()) -> str:
@@ -118,9 +139,14 @@ class Grid:
         if not self.stored:
             return (("Runs", "none"),)
         cells = [self.cells[key] for key in self.stored]
-        unique = {cell.hash: (cell, stored) for cell, stored in zip(cells, self.stored.values(), strict=True)}
+        unique = {
+            cell.hash: (cell, stored)
+            for cell, stored in zip(cells, self.stored.values(), strict=True)
+        }
         budgets = {
-            protocol: _joined((budget_words(c.budget) for c in cells if c.arm.protocol == protocol), ", ")
+            protocol: _joined(
+                (budget_words(c.budget) for c in cells if c.arm.protocol == protocol), ", "
+            )
             for protocol in dict.fromkeys(cell.arm.protocol for cell in cells)
         }
         origins = [stored.provenance for _, stored in unique.values()]
@@ -130,11 +156,28 @@ class Grid:
             ("Scale", self.request.scale),
             ("Budgets", "; ".join(f"{name}: {values}" for name, values in budgets.items())),
             ("Seeds", _joined(f"{len(c.seeds)} ({c.seeds[0]} to {c.seeds[-1]})" for c in cells)),
-            ("Networks", f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells"),
+            (
+                "Networks",
+                f"{sum(cell.n_replicas for cell, _ in unique.values()):,} in {len(unique)} cells",
+            ),
             ("Training time", f"{duration(seconds)} of one core"),
-            ("Engine", _joined(f"{o['engine']}, {o['threads']} thread{'s' * (o['threads'] > 1)}" for o in origins)),
-            ("Versions", _joined(", ".join(f"{k} {v}" for k, v in o["versions"].items()) for o in origins)),
-            ("Machine", _joined(f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins)),
+            (
+                "Engine",
+                _joined(
+                    f"{o['engine']}, {o['threads']} thread{'s' * (o['threads'] > 1)}"
+                    for o in origins
+                ),
+            ),
+            (
+                "Versions",
+                _joined(", ".join(f"{k} {v}" for k, v in o["versions"].items()) for o in origins),
+            ),
+            (
+                "Machine",
+                _joined(
+                    f"{o['machine']['processor']}, {o['machine']['cores']} cores" for o in origins
+                ),
+            ),
         ]
         return (*facts, ("Remarks", notes)) if notes else tuple(facts)
 
@@ -145,7 +188,10 @@ Results = Mapping[str, Grid]  # of everything that was asked for, by name
 @cache
 def whole(study: str) -> dict[Key, AnyCell]:
     """The cells that the paper asks for, whatever a request does; those with other seeds once."""
-    return {(cell.task.name, cell.arm.protocol, cell.arm.name): cell for cell in STUDIES[study](Request("paper"))}
+    return {
+        (cell.task.name, cell.arm.protocol, cell.arm.name): cell
+        for cell in STUDIES[study](Request("paper"))
+    }
 
 
 def mean_error(stored: StoredCell, name: str, variant: int = 0) -> float:
@@ -171,7 +217,8 @@ def budget_words(budget: Epochs | Steps) -> str:
 def effect(c: stats.Comparison) -> str:
     """`0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
 
-    It has as many digits, at least three, as tell the ends of the interval from each other and from no difference.
+    It has as many digits, at least three, as tell the ends of the interval from each other and from
+    no difference.
     """
     if c.scale == "share":
         return f"in {round(c.effect * c.n)} of {c.n} seeds" if c.n else "in no seed"

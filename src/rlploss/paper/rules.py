@@ -1,4 +1,6 @@
-"""What the claims of the paper compare: a rule for each kind of claim, which looks at one task under one protocol."""
+"""What the claims of the paper compare: a rule for each kind of claim, which looks at one task
+under one protocol.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from rlploss.paper.studies import ARMS, CATALOG
 
 
 class Placed(NamedTuple):
-    """Where RLP is compared with a baseline or a number, what comes out, and with which arms if there are several."""
+    """Where RLP is compared with a baseline or a number, what comes out, and with which arms if
+    there are several.
+    """
 
     where: str
     comparison: Comparison
@@ -27,17 +31,23 @@ class Placed(NamedTuple):
 
 
 def tasks_of(claim: PublishedClaim, study: str) -> Iterable[str]:
-    """The tasks that a claim speaks of, whatever was asked for: those that it names, or all of the study's."""
+    """The tasks that a claim speaks of, whatever was asked for: those that it names, or all of the
+    study's.
+    """
     return claim.tasks or dict.fromkeys(task for task, _, _ in whole(study))
 
 
 def name_of(claim: PublishedClaim, study: str, task: str) -> str:
     """`Wine`, or where a claim is about several studies `Mixup, shift: Wine`."""
-    return f"{CATALOG[study]['short']}: {title_of(task)}" if len(claim.studies) > 1 else title_of(task)
+    return (
+        f"{CATALOG[study]['short']}: {title_of(task)}" if len(claim.studies) > 1 else title_of(task)
+    )
 
 
 def names_of(claim: PublishedClaim, pair: tuple[str, str]) -> str:
-    """What tells a pair from the others: `against MSE+L2`, `with RLP+mixup`, or both; empty if there is one pair."""
+    """What tells a pair from the others: `against MSE+L2`, `with RLP+mixup`, or both; empty if
+    there is one pair.
+    """
     if len(claim.pairs) == 1:
         return ""
     ours, theirs = ({arms[side] for arms in claim.pairs} for side in (0, 1))
@@ -80,7 +90,8 @@ class Place(NamedTuple):
 def better(at: Place) -> Iterator[Placed]:
     """The last values, in every variant of the task.
 
-    Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final value first.
+    Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final
+    value first.
     """
     for pair, found in at.both():
         for variant in sorted({network.variant for network in found[0].networks}):
@@ -89,12 +100,16 @@ def better(at: Place) -> Iterator[Placed]:
     if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps"):
         faster = replace(at.claim, pairs=at.claim.faster)
         for pair, found in at._replace(claim=faster).both():
-            ours, theirs = (arrival(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found)
+            ours, theirs = (
+                arrival(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found
+            )
             yield Placed(f"faster on {at.name}", sooner(ours, theirs), names_of(faster, pair))
 
 
 class Arrival(NamedTuple):
-    """[seeds]: the last evaluation at which a curve had never been at its target, and the first at which it is."""
+    """[seeds]: the last evaluation at which a curve had never been at its target, and the first at
+    which it is.
+    """
 
     after: Array  # -inf: it begins there
     by: Array  # inf: it never is
@@ -112,7 +127,8 @@ def arrival(stored: StoredCell, axis: str, target: Array | float, metric: str) -
 def sooner(ours: Arrival, theirs: Arrival) -> Comparison:
     """In how many seeds are we there first? Arms may be looked at after other numbers of steps.
 
-    So one is first only if it is there at a point where the other is known not to be; else nobody is.
+    So one is first only if it is there at a point where the other is known not to be; else nobody
+    is.
     """
     order = np.where(ours.by <= theirs.after, -1.0, np.where(theirs.by <= ours.after, 1.0, 0.0))
     return stats.first(order, 0.0)
@@ -127,15 +143,21 @@ def flatter(at: Place) -> Iterator[Placed]:
 
 
 def ahead_in_time(at: Place) -> Iterator[Placed]:
-    """The values at the last second that both arms have reached; for equal steps, at the last step."""
+    """The values at the last second that both arms have reached; for equal steps, at the last
+    step.
+    """
     axis = "step" if at.protocol == "steps" else "seconds"
     for _, found in at._replace(protocol="released").both():
         common = min(float(arm.axis(axis)[-1]) for arm in found)
-        yield Placed(at.name, compare(at.metric, *(arm.at(at.metric, axis, common) for arm in found)))
+        yield Placed(
+            at.name, compare(at.metric, *(arm.at(at.metric, axis, common) for arm in found))
+        )
 
 
 def early(at: Place) -> Iterator[Placed]:
-    """The values after some epochs (at equal steps, after as many as ours has taken then), and those published."""
+    """The values after some epochs (at equal steps, after as many as ours has taken then), and
+    those published.
+    """
     for pair, found in at.both():
         ours, theirs = (ARMS[arm].label for arm in pair)
         for epoch in at.claim.epochs:
@@ -150,7 +172,9 @@ def early(at: Place) -> Iterator[Placed]:
 def _bounded(label: str, values: Array, *, below: float = 0.0, above: float = 0.0) -> Placed:
     """The mean over seeds is below one number, or above another."""
     bound, word = (below, "below") if below else (above, "above")
-    return Placed(f"{label} {word} {number(bound)}:", stats.threshold(values, bound, below=bool(below)))
+    return Placed(
+        f"{label} {word} {number(bound)}:", stats.threshold(values, bound, below=bool(below))
+    )
 
 
 def spread(at: Place) -> Iterator[Placed]:
@@ -175,25 +199,36 @@ def overfit(at: Place) -> Iterator[Placed]:
         then = at.claim.level * float(cell.axis(at.axis)[-1])
         change = stats.compare(cell.final(at.metric), cell.at(at.metric, at.axis, then))
         falls = arm == "rlp"
-        where = f"{ARMS[arm].label} {'falls' if falls else 'rises'} (final over {at.axis} {number(then)})"
+        where = (
+            f"{ARMS[arm].label} {'falls' if falls else 'rises'} (final over {at.axis}"
+            f" {number(then)})"
+        )
         yield Placed(where, change if falls else replace(change, better=not change.better))
 
 
 def reach(at: Place) -> Iterator[Placed]:
-    """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the baselines."""
-    arrivals = {arm: arrival(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()}
+    """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the
+    baselines.
+    """
+    arrivals = {
+        arm: arrival(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()
+    }
     for arm, found in arrivals.items():
         label = ARMS[arm].label
         if at.protocol != "released":
             if arm != "rlp":
                 yield Placed(f"RLP before {label}", sooner(arrivals["rlp"], found))
         elif arm == "rlp":
-            yield Placed(f"RLP within {at.claim.below:g} epochs", stats.first(found.by, at.claim.below + 1e-9))
+            yield Placed(
+                f"RLP within {at.claim.below:g} epochs",
+                stats.first(found.by, at.claim.below + 1e-9),
+            )
         else:
             where = f"{label} after more than {at.claim.above:g} epochs"
             yield Placed(where, stats.first(-found.by, -at.claim.above))
 
 
 RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {
-    rule.__name__: rule for rule in (better, early, ahead_in_time, flatter, spread, bounds, overfit, reach)
+    rule.__name__: rule
+    for rule in (better, early, ahead_in_time, flatter, spread, bounds, overfit, reach)
 }

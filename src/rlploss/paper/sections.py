@@ -1,4 +1,6 @@
-"""The report: every name of `report.toml` with its tables and figures, and the summary in plain words."""
+"""The report: every name of `report.toml` with its tables and figures, and the summary in plain
+words.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,39 @@ from rlploss.paper import claims, published
 from rlploss.paper.figures import figures
 from rlploss.paper.published import REPORT, WORDS, words_of
 from rlploss.paper.request import Request
-from rlploss.paper.results import METRICS, SCORES, Grid, Results, budget_words, effect, mean_error, title_of, whole
-from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp, label_of
+from rlploss.paper.results import (
+    METRICS,
+    SCORES,
+    Grid,
+    Results,
+    budget_words,
+    effect,
+    mean_error,
+    title_of,
+    whole,
+)
+from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp
 from rlploss.training.job import OptimizerValue
 
 DATA = (
-    *("dataset", "trained_with", "measured_with", "protocol", "budget", "seeds", "mean", "sd", "low", "high"),
+    *(
+        "dataset",
+        "trained_with",
+        "measured_with",
+        "protocol",
+        "budget",
+        "seeds",
+        "mean",
+        "sd",
+        "low",
+        "high",
+    ),
     *("published_mean", "published_sd", "same_as_published", "cell", "training_seconds"),
 )
-RATIO_DATA = (*("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"), *("p", "seeds", "word"))
+RATIO_DATA = (
+    *("dataset", "baseline", "metric", "protocol", "scale", "effect", "low", "high"),
+    *("p", "seeds", "word"),
+)
 SAME = {"same": "good", "different": "warn", "undecided": "open"}
 Texts = Sequence[str]
 NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
@@ -39,9 +65,6 @@ def section(grid: Grid) -> Section:
     for table in row.get("tables", ()):
         options = {"name": grid.name, **table}
         tables.append(TABLES[options.pop("kind")](grid, **options))
-    for loss in dict(grid.request.losses):
-        title = f"{loss} against the others, test MSE"
-        tables.append(ratio_table(grid, f"{grid.name}-{loss}", title, arms=grid.arms, ours=loss))
     return Section(
         grid.name,
         row["title"],
@@ -54,7 +77,9 @@ def section(grid: Grid) -> Section:
 
 
 def missing(grid: Grid) -> Iterator[str]:
-    """What is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not complete (not run yet).`"""
+    """What is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not
+    complete (not run yet).`
+    """
     protocols = (*grid.protocols(), "measured")
     for task in grid.tasks():
         lost = {protocol: why for protocol in protocols if (why := grid.why(task, (protocol,)))}
@@ -69,33 +94,52 @@ def missing(grid: Grid) -> Iterator[str]:
 def error_table(
     grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Texts = ()
 ) -> Table:
-    """Test error of every arm under every protocol, with the published number (of the table `values`) beside it."""
+    """Test error of every arm under every protocol, with the published number (of the table
+    `values`) beside it.
+    """
     protocols = grid.protocols()
-    arms = (*grid.arms, *dict(grid.request.losses))
     titles = [PROTOCOLS[p] for p in protocols]
     rows: list[tuple[str, ...]] = []
     data: list[tuple[Scalar, ...]] = []
     for task in grid.tasks():
-        for arm in [a for a in arms if any((task, p, a) in grid.parts for p in protocols)]:
+        for arm in [a for a in grid.arms if any((task, p, a) in grid.parts for p in protocols)]:
             value = published.value(values or grid.name, task, arm, metric)
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
             there = [key for p in protocols if (key := (task, p, arm)) in grid.stored]
             n = max((len(grid.cells[key].seeds) for key in there), default=0)
-            rows.append((title_of(task), label_of(arm), shown, *ours[:1], verdict, *ours[1:], str(n)))
+            rows.append(
+                (title_of(task), ARMS[arm].label, shown, *ours[:1], verdict, *ours[1:], str(n))
+            )
             for key in there:
                 s = stats.summary(grid.stored[key].final(metric))
                 budget = budget_words(grid.cells[key].budget).replace(",", "")
                 mine = (task, arm, metric, key[1], budget, s.n, s.mean, s.sd, s.low, s.high)
                 same = verdict if key[1] == "released" else None
                 hashes = " ".join(part.hash[:16] for part in grid.parts[key])
-                data.append((*mine, *(value or (None, None)), same, hashes, round(grid.stored[key].seconds, 3)))
+                data.append(
+                    (
+                        *mine,
+                        *(value or (None, None)),
+                        same,
+                        hashes,
+                        round(grid.stored[key].seconds, 3),
+                    )
+                )
     starts = [k for k, (row, above) in enumerate(pairwise(rows), start=1) if row[0] != above[0]]
     return Table(
         name,
         title,
-        ("dataset", "trained with", "published", *titles[:1], "against published", *titles[1:], "n"),
+        (
+            "dataset",
+            "trained with",
+            "published",
+            *titles[:1],
+            "against published",
+            *titles[1:],
+            "n",
+        ),
         tuple(rows),
         data_header=DATA,
         data_rows=tuple(data),
@@ -118,25 +162,38 @@ def plus_minus(mean: float, sd: float) -> str:
     return f"{number(mean)} ±\u00a0{number(sd)}"
 
 
-def against_published(grid: Grid, task: str, arm: str, metric: str, value: published.Value | None) -> Text:
-    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard deviations."""
+def against_published(
+    grid: Grid, task: str, arm: str, metric: str, value: published.Value | None
+) -> Text:
+    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard
+    deviations.
+    """
     ours = grid.final(task, "released", arm, metric)
     if value is None or ours is None or not grid.request.at.judged:
         return Text("–", "calm")
     word, difference = stats.against_published(ours, value.mean, value.sd)
     places = 1 if abs(difference) < 99.95 else 0
-    shown = f"{round(float(f'{difference:.3g}'), places) + 0.0:+,.{places}f}"  # three digits at most
+    shown = (  # three digits at most
+        f"{round(float(f'{difference:.3g}'), places) + 0.0:+,.{places}f}"
+    )
     return Text(f"{word}, {shown} sd".replace("-", "−"), SAME[word])
 
 
 def ratio_table(
-    grid: Grid, name: str, title: str, *, arms: Sequence[str] = (), ours: str = "rlp", metric: str = "mse"
+    grid: Grid,
+    name: str,
+    title: str,
+    *,
+    arms: Sequence[str] = (),
+    ours: str = "rlp",
+    metric: str = "mse",
 ) -> Table:
-    """One arm against each other: ratio of errors (difference of scores) with its interval, and the word for it."""
-    mine = "RLP" if is_rlp(ours) else label_of(ours)
+    """One arm against each other: ratio of errors (difference of scores) with its interval, and the
+    word for it.
+    """
+    mine = "RLP" if is_rlp(ours) else ARMS[ours].label
     judged = grid.request.at.judged
-    arms = arms or (*grid.arms, *dict(grid.request.losses))
-    others = [a for a in arms if a != ours and not (is_rlp(ours) and is_rlp(a))]
+    others = [a for a in arms or grid.arms if a != ours and not (is_rlp(ours) and is_rlp(a))]
     pairs = [(task, base) for task in grid.tasks() for base in others]
     found = {
         (protocol, *pair): c
@@ -149,8 +206,12 @@ def ratio_table(
         told = [found.get((protocol, task, base)) for protocol in grid.protocols()]
         if any(told):
             n = max(c.n for c in told if c is not None)
-            rows.append((title_of(task), label_of(base), *(_effect(c, judged) for c in told), str(n)))
-    words = f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
+            rows.append(
+                (title_of(task), ARMS[base].label, *(_effect(c, judged) for c in told), str(n))
+            )
+    words = (
+        f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
+    )
     note = f"{METRICS[metric][0].upper()}{METRICS[metric][1:]}: {words}. {WORDS['intervals']}"
     return Table(
         name,
@@ -159,7 +220,19 @@ def ratio_table(
         tuple(rows),
         data_header=RATIO_DATA,
         data_rows=tuple(
-            (task, base, metric, protocol, c.scale, c.effect, c.low, c.high, c.p, c.n, c.word if judged else "")
+            (
+                task,
+                base,
+                metric,
+                protocol,
+                c.scale,
+                c.effect,
+                c.low,
+                c.high,
+                c.p,
+                c.n,
+                c.word if judged else "",
+            )
             for (protocol, task, base), c in found.items()
         ),
         notes=(note,),
@@ -174,14 +247,25 @@ def _effect(c: stats.Comparison | None, judged: bool) -> Text:
 
 
 def measured_table(
-    grid: Grid, name: str, title: str, *, task: str, columns: Mapping[str, str], errors: Texts = (), notes: Texts = ()
+    grid: Grid,
+    name: str,
+    title: str,
+    *,
+    task: str,
+    columns: Mapping[str, str],
+    errors: Texts = (),
+    notes: Texts = (),
 ) -> Table:
-    """What a statement comes to when it is measured: a row for each setting, means over seeds and standard `errors`."""
+    """What a statement comes to when it is measured: a row for each setting, means over seeds and
+    standard `errors`.
+    """
     key = (task, "measured", "measured")
     stored = grid.stored.get(key)
     average = {column: mean_error if column in errors else StoredCell.mean for column in columns}
     numbers = {
-        str(setting): [float("nan") if stored is None else average[c](stored, c, index) for c in columns]
+        str(setting): [
+            float("nan") if stored is None else average[c](stored, c, index) for c in columns
+        ]
         for index, setting in enumerate(grid.cells[key].task.variants)
     }
     return Table(
@@ -212,7 +296,9 @@ def region_table(grid: Grid, name: str, title: str) -> Table:
         try:
             X = load(dataset, progress=False).X
         except Exception as error:
-            rows.append((title_of(dataset), "–", "–", f"not available: {' '.join(str(error).split())}"))
+            rows.append(
+                (title_of(dataset), "–", "–", f"not available: {' '.join(str(error).split())}")
+            )
             continue
         inside = [int(region(X).sum()) for region in (paper_region, mahalanobis_region)]
         rows.append((title_of(dataset), *(f"{count:,}" for count in (len(X), *inside))))
@@ -223,7 +309,9 @@ def region_table(grid: Grid, name: str, title: str) -> Table:
 USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a column, None for nothing
     "optimiser": lambda cell: _optimizer_name(cell.arm.optimizer),
     "learning rate": lambda cell: cell.arm.optimizer.lr,
-    "weight decay (+L2)": lambda cell: cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None,
+    "weight decay (+L2)": lambda cell: (
+        cell.arm.optimizer.weight_decay if ARMS[cell.arm.name].penalised else None
+    ),
     "ψ (mixup)": lambda cell: cell.arm.objective.mixup,
     "M": lambda cell: getattr(cell.arm.objective, "subset_size", None),
     "K": lambda cell: getattr(cell.arm.objective, "n_subsets", None),
@@ -232,20 +320,28 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 }
 
 
-def hyperparameter_table(grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Texts = ()) -> Table:
+def hyperparameter_table(
+    grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Texts = ()
+) -> Table:
     """A hyperparameter table of the paper, read off the released cells that the studies train."""
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():
         if dataset in on:
             words, names = REPORT["experiments"][experiment]
-            cells = [c for c in cells_of(names, Request("paper", "epochs")) if c.arm.protocol == "released"]
+            cells = [
+                c
+                for c in cells_of(names, Request("paper", "epochs"))
+                if c.arm.protocol == "released"
+            ]
             mine = _of_task(f"{dataset}-{experiment}", cells) or _of_task(dataset, cells)
             optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
             if optimizer != hyper.optimizer:
                 optimizer += f" (paper: {hyper.optimizer})"
             rows.append((title_of(dataset), words, optimizer, *rest))
     header = ("dataset", "experiment", *USED)
-    return Table(name, title, header, tuple(rows), text_columns=frozenset({1, 2}), notes=words_of(notes))
+    return Table(
+        name, title, header, tuple(rows), text_columns=frozenset({1, 2}), notes=words_of(notes)
+    )
 
 
 def _of_task(name: str, cells: Iterable[Cell]) -> list[Cell]:
@@ -259,7 +355,9 @@ def _distinct(found: Iterable[object]) -> str:
 
 
 def _optimizer_name(optimizer: OptimizerValue) -> str:
-    return type(optimizer).__name__.lower() + ("_nesterov" if getattr(optimizer, "nesterov", False) else "")
+    return type(optimizer).__name__.lower() + (
+        "_nesterov" if getattr(optimizer, "nesterov", False) else ""
+    )
 
 
 TABLES: dict[str, Callable[..., Table]] = {
@@ -272,12 +370,18 @@ TABLES: dict[str, Callable[..., Table]] = {
 
 
 def time_section(results: Results) -> Section:
-    """Where the time went: seconds of one core by name and network, cells that names share under the first of them."""
+    """Where the time went: seconds of one core by name and network, cells that names share under
+    the first of them.
+    """
     seen: set[str] = set()
     data: list[tuple[Any, ...]] = []
     for name, grid in results.items():
         cells = {part.hash: part for parts in grid.parts.values() for part in parts}
-        found = [(c, s) for key, c in cells.items() if key not in seen and (s := grid.read(c)) is not None]
+        found = [
+            (c, s)
+            for key, c in cells.items()
+            if key not in seen and (s := grid.read(c)) is not None
+        ]
         seen |= cells.keys()
         seconds = [sum(s.seconds for c, s in found if c.task.model == n) for n in NETWORKS]
         if found:
@@ -286,7 +390,9 @@ def time_section(results: Results) -> Section:
             data.append((CATALOG[name]["short"], networks, *seconds, sum(seconds), predicted))
     data.append(("all", *map(sum, zip(*(row[1:] for row in data), strict=True))))
     rows = tuple((name, *("–" if not n else number(n) for n in numbers)) for name, *numbers in data)
-    table = Table("time", "Seconds of one core", TIMES, rows, data_header=TIMES, data_rows=tuple(data))
+    table = Table(
+        "time", "Seconds of one core", TIMES, rows, data_header=TIMES, data_rows=tuple(data)
+    )
     return Section("time", "Where the time goes", "Time", words_of(("time",)), (table,))
 
 
@@ -302,7 +408,9 @@ def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
     elif grid is not None:
         released, steps = _found(grid, "released"), _found(grid, "steps")
         if released:
-            words.append(WORDS["equal-epochs"].format(ahead=_listed(released, "better", " datasets")))
+            words.append(
+                WORDS["equal-epochs"].format(ahead=_listed(released, "better", " datasets"))
+            )
             words.append(WORDS["more-steps"].format(ratio=_steps_ratio(grid)))
         if steps:
             ends = {"ahead": _listed(steps, "better"), "behind": _listed(steps, "worse")}
@@ -310,7 +418,9 @@ def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
     counts = Counter(claim.verdict for claim in judged)
     told = ", ".join(f"{counts[word]} {word}" for word in claims.VERDICTS if word in counts)
     some = counts.keys() - {claims.NOT_JUDGED, claims.NOT_TESTED}
-    ending = WORDS["judged" if some else "none-judged"].format(n=len(judged), scale=scale, counts=told)
+    ending = WORDS["judged" if some else "none-judged"].format(
+        n=len(judged), scale=scale, counts=told
+    )
     return " ".join([*words, ending])
 
 
@@ -328,7 +438,13 @@ def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
 
 def _steps_ratio(grid: Grid) -> str:
     """How many times as many steps an epoch gives to RLP."""
-    pairs = [[*grid.found(task, "released", ("rlp", "mse")).values()] for task in published.DATASETS]
-    ratios = [float(pair[0].axis("step")[-1] / pair[1].axis("step")[-1]) for pair in pairs if len(pair) == 2]
+    pairs = [
+        [*grid.found(task, "released", ("rlp", "mse")).values()] for task in published.DATASETS
+    ]
+    ratios = [
+        float(pair[0].axis("step")[-1] / pair[1].axis("step")[-1])
+        for pair in pairs
+        if len(pair) == 2
+    ]
     low, high = min(ratios), max(ratios)
     return number(low) if high - low < 0.5 else f"{low:.0f} to {high:.0f}"

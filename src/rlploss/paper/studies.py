@@ -1,28 +1,28 @@
-"""Every table and figure of the paper as a study: which cells it needs under which protocol, and what a cell costs.
+"""Every table and figure of the paper as a study: which cells it needs under which protocol, and
+what a cell costs.
 
-`released` is the released loop at equal epochs, `steps` gives every arm the RLP arm's number of optimiser steps on as
-many rows per step, `paper` is the algorithms as printed (one step per epoch, paired with full-batch MSE), and
-`corrected` removes what handicaps the released baseline, at equal epochs, and at equal steps (`corrected-steps`).
+`released` is the released loop at equal epochs, `steps` gives every arm the RLP arm's number of
+optimiser steps on as many rows per step, `paper` is the algorithms as printed (one step per epoch,
+paired with full-batch MSE), and `corrected` removes what handicaps the released baseline, at equal
+epochs, and at equal steps (`corrected-steps`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rlploss._values import from_json
-from rlploss.lab import train
+from rlploss.lab import cost, train
 from rlploss.lab.study import AnyCell, Arm, Cell, Task, Variant
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, REPORT, Hyper
 from rlploss.paper.request import Request
 from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, OnBatches, Pointwise
+from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, Pointwise
 
 PROTOCOLS: dict[str, str] = REPORT["protocols"]
 OURS: dict[str, Callable[..., RLP]] = {
@@ -36,7 +36,9 @@ AT_EQUAL_STEPS = {"released": "steps", "corrected": "corrected-steps"}
 
 @dataclass(frozen=True)
 class ArmKind:
-    """One of the paper's arms: its label, the style of its lines, what it minimises, and whether with +L2 or mixup."""
+    """One of the paper's arms: its label, the style of its lines, what it minimises, and whether
+    with +L2 or mixup.
+    """
 
     label: str
     style: str
@@ -46,27 +48,14 @@ class ArmKind:
 
 
 ARMS = {
-    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])}) for name, row in REPORT["arms"].items()
+    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
+    for name, row in REPORT["arms"].items()
 }
 
 
 def is_rlp(arm: str) -> bool:
     """Whether an arm trains with RLP."""
     return arm in ARMS and ARMS[arm].objective is RLP
-
-
-def label_of(arm: str) -> str:
-    """The label of one of the paper's arms; a loss of a reader's own has its name."""
-    return ARMS[arm].label if arm in ARMS else arm
-
-
-def own_kind(name: str, loss: str) -> ArmKind:
-    """The arm of a reader's loss, from its JSON: it takes the batch size that the other arms have."""
-    value = from_json(json.loads(loss))
-    if not isinstance(value, OnBatches):
-        raise ValueError(f"the loss {name!r} must be one of batches of rows, got {value!r}; wrap it in BatchLoss")
-    made: Any = value  # whose subclasses are all dataclasses
-    return ArmKind(name, "ochre", lambda batch_size, mixup: replace(made, batch_size=batch_size))
 
 
 class Side(NamedTuple):
@@ -101,9 +90,15 @@ class CellFactory:
         *,
         rlp: Side = PLAIN,
         others: Side = PLAIN,
-        options: Mapping[str, bool] = MappingProxyType({}),  # of the RLP arms' objective, beside M, K and mixup
-        baseline: Callable[..., Objective] | None = None,  # of the others, if not what they are named for
-        batch_size: int | str | None = None,  # rows per step of the others (of released ones at equal epochs only)
+        options: Mapping[str, bool] = MappingProxyType(
+            {}
+        ),  # of the RLP arms' objective, beside M, K and mixup
+        baseline: (
+            Callable[..., Objective] | None
+        ) = None,  # of the others, if not what they are named for
+        batch_size: (
+            int | str | None
+        ) = None,  # rows per step of the others (of released ones at equal epochs only)
         weight_decay: float | None = None,  # AdamW's, if not the paper's
     ) -> list[Cell]:
         """The cells of a task at equal epochs and, where the protocol has them, at equal steps."""
@@ -111,16 +106,17 @@ class CellFactory:
         n_subsets = min(self.n_subsets, self.request.at.most_subsets)
         usual = self.batch_size or self.subset_size
         at_steps = AT_EQUAL_STEPS.get(protocol)
-        kinds = ARMS | {name: own_kind(name, loss) for name, loss in self.request.losses}
         for name in self.request.picked("arms", self.arms):
-            kind = kinds[name]
+            kind = ARMS[name]
             ours = is_rlp(name)
             if protocol == "corrected" and kind.penalised:
                 continue
             mixup = self.hyper.psi if kind.mixed else None
             side = rlp if ours else others
             if ours:
-                objective: Objective = OURS[protocol](self.subset_size, n_subsets, mixup=mixup, **options)
+                objective: Objective = OURS[protocol](
+                    self.subset_size, n_subsets, mixup=mixup, **options
+                )
             else:
                 make = partial(baseline or kind.objective, mixup=mixup)
                 objective = make(batch_size or ("all" if protocol == "paper" else usual))
@@ -135,10 +131,17 @@ class CellFactory:
                 arm = replace(arm, protocol=at_steps, objective=objective if same else make(usual))
                 made.append((arm, epochs if ours else Steps(n_subsets * self.epochs)))
         seeds = self.request.seeds_for(self.experiment)
-        return [Cell(arm, task, budget, seeds, evaluate_every=max(1, budget.n // self.points)) for arm, budget in made]
+        return [
+            Cell(arm, task, budget, seeds, evaluate_every=max(1, budget.n // self.points))
+            for arm, budget in made
+        ]
 
-    def optimizer(self, kind: ArmKind, momentum: float | None, weight_decay: float | None) -> OptimizerValue:
-        """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set it."""
+    def optimizer(
+        self, kind: ArmKind, momentum: float | None, weight_decay: float | None
+    ) -> OptimizerValue:
+        """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set
+        it.
+        """
         lr = self.hyper.lr
         penalty = (self.hyper.weight_decay if kind.penalised else None) or 0.0
         if self.hyper.optimizer == "adam":
@@ -171,25 +174,39 @@ def regression_cells(
     if epochs < (full_epochs or 0):
         return []
     baseline_epochs = None
-    if experiment == "time":  # each arm has its own epochs, whatever was asked for: the seconds are the budget here
+    if (
+        experiment == "time"
+    ):  # each arm has its own epochs, whatever was asked for: the seconds are the budget here
         request = replace(request, budget="epochs")
         baseline_epochs = max(1, round(given["baseline_epochs"][dataset] * epochs / full))
-    # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is not.
+    # NOTE[DIFF]: with M = 10 and 11 features RLP would be MSE on Wine; M = 12 is the least that is
+    # not.
     size = 12 if (dataset, experiment) == ("wine", "small") else given["subset_size"]
     sizes = given["n_subsets"], size, epochs, given["batch_size"], baseline_epochs
     points = 1 if sweep else points or request.at.points  # a sweep looks at the end only
     factory = CellFactory(request, arms, HYPER[dataset, experiment], experiment, *sizes, points)
-    levels = {"variants": tuple(Variant(**{experiment: level}) for level in LEVELS)} if sweep else {}
-    task = Task(name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels})
+    levels = (
+        {"variants": tuple(Variant(**{experiment: level}) for level in LEVELS)} if sweep else {}
+    )
+    task = Task(
+        name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels}
+    )
     cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
-        # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot see an offset.
-        cells += factory.cells("corrected", replace(task, scaling="standard"), options={"intercept": True})
+        # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot
+        # see an offset.
+        cells += factory.cells(
+            "corrected", replace(task, scaling="standard"), options={"intercept": True}
+        )
     return cells
 
 
-def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None) -> list[Cell]:
-    """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small experiments."""
+def autoencoder_cells(
+    request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None
+) -> list[Cell]:
+    """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small
+    experiments.
+    """
     scale = request.at
     images = PROTOCOL["images"]
     full = n_train is None
@@ -197,20 +214,31 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
     most = min(5000, scale.most_rows)
     tests = min(images["test_images"], scale.most_rows)
     rows = n_train or most
-    epochs = scale.epochs(dataset, EPOCHS[dataset]) if full else scale.epochs("images-small", given["epochs"])
+    epochs = (
+        scale.epochs(dataset, EPOCHS[dataset])
+        if full
+        else scale.epochs("images-small", given["epochs"])
+    )
     size = min(given["subset_size"], rows // 2)
     hyper = HYPER[dataset, "full" if full else "small"]
     points = 20 if full else max(1, epochs // 5)  # small sets are looked at after 5, 10, 50 epochs
-    factory = CellFactory(request, arms, hyper, "images", given["n_subsets"], size, epochs, points=points)
-    random = Task(dataset, dataset, "autoencoder", n_train=rows, n_test=most, metrics=("mse", "rlp"))
+    factory = CellFactory(
+        request, arms, hyper, "images", given["n_subsets"], size, epochs, points=points
+    )
+    random = Task(
+        dataset, dataset, "autoencoder", n_train=rows, n_test=most, metrics=("mse", "rlp")
+    )
     if not full:
         keep = "reconstructions" if (dataset, n_train) == ("mnist", 50) else None
         random = replace(random, n_test=tests, metrics=("mse",), keep=keep)
     pixels = "cifar10-released" if dataset == "cifar10" else dataset
     first = replace(random, dataset=pixels, n_test=tests, first=True)
     fast, slow = (Side(momentum=images[f"momentum_{arm}"]) for arm in ("rlp", "mse"))
-    cells = factory.cells("released", first, rlp=fast, others=slow, options={"float32_cutoff": True})
-    # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all subsets.
+    cells = factory.cells(
+        "released", first, rlp=fast, others=slow, options={"float32_cutoff": True}
+    )
+    # NOTE[DIFF]: K = 1000 factorisations of 1000×d matrices are out of reach of a step over all
+    # subsets.
     printed = replace(factory, n_subsets=min(factory.n_subsets, 10 if full else 100))
     cells += printed.cells("paper", replace(random, keep=None))
     if full:
@@ -219,7 +247,9 @@ def autoencoder_cells(request: Request, dataset: str, arms: Sequence[str], *, n_
     return cells
 
 
-def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, small: bool = False) -> list[Cell]:
+def classifier_cells(
+    request: Request, dataset: str, arms: Sequence[str], *, small: bool = False
+) -> list[Cell]:
     """LeNet-5 on MNIST or the Moons classifier, at either size."""
     moons = dataset == "moons"
     mixed = any(ARMS[arm].mixed for arm in arms)
@@ -232,13 +262,25 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
     factory = CellFactory(request, arms, hyper, kind["experiment"], *sizes, points=kind["points"])
     most = 1000 if moons else request.at.most_rows
     keep = "boundary" if moons else None
-    task = Task(name, name if moons else dataset, kind["model"], metrics=("accuracy", "f1"), keep=keep)
+    task = Task(
+        name, name if moons else dataset, kind["model"], metrics=("accuracy", "f1"), keep=keep
+    )
     printed, released = (
-        replace(task, n_train=min(given[rows][0], most), n_test=min(given[rows][1], most), first=rows == "released")
-        for rows in ("printed", "released")  # NOTE[DIFF]: released Moons are split by another generator than ours.
+        replace(
+            task,
+            n_train=min(given[rows][0], most),
+            n_test=min(given[rows][1], most),
+            first=rows == "released",
+        )
+        for rows in (
+            "printed",
+            "released",
+        )  # NOTE[DIFF]: released Moons are split by another generator than ours.
     )
     last = Side("sigmoid" if moons else "softmax")
-    alone = moons and small and mixed  # the one place where released Moons train with AdamW, on all rows
+    alone = (
+        moons and small and mixed
+    )  # the one place where released Moons train with AdamW, on all rows
     cells = replace(factory, hyper=hyper._replace(optimizer="adamw") if alone else hyper).cells(
         "released",
         released,
@@ -248,9 +290,12 @@ def classifier_cells(request: Request, dataset: str, arms: Sequence[str], *, sma
         batch_size="all" if alone else None,
         weight_decay=0.01,  # torch's own, which the released classifiers leave in place
     )
-    # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a sigmoid.
+    # What the paper describes: cross entropy on logits, not on a soft-max or sigmoid; RLP with a
+    # sigmoid.
     cells += factory.cells("paper", printed, rlp=Side("sigmoid"))
-    return cells + factory.cells("corrected", released, rlp=Side("sigmoid"), options={"intercept": False})
+    return cells + factory.cells(
+        "corrected", released, rlp=Side("sigmoid"), options={"intercept": False}
+    )
 
 
 KINDS: dict[str, Callable[..., list[Cell]]] = {
@@ -259,18 +304,22 @@ KINDS: dict[str, Callable[..., list[Cell]]] = {
     "classifier": classifier_cells,
 }
 CATALOG = {row["name"]: row for row in REPORT["section"]}
-OWN_LOSSES_IN = "table1"  # the one place where a reader's losses are trained beside the paper's
 
 
 def _study(name: str, request: Request) -> list[AnyCell]:
-    """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for that section's."""
+    """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for
+    that section's.
+    """
     rows = CATALOG[name].get("cells", ())
-    own = dict(request.losses if name == OWN_LOSSES_IN else ())
     if isinstance(rows, str):
         return _study(rows, request)
     found: list[AnyCell] = []
     for row in rows:
-        options = {"arms": (*CATALOG[name].get("arms", ()), *own), "protocols": PROTOCOLS, "thresholds": False} | row
+        options = {
+            "arms": CATALOG[name].get("arms", ()),
+            "protocols": PROTOCOLS,
+            "thresholds": False,
+        } | row
         datasets = request.picked("datasets", options.pop("on"))
         make = KINDS[options.pop("kind", "regression")]
         protocols = options.pop("protocols")
@@ -290,7 +339,9 @@ def propositions(request: Request) -> list[AnyCell]:
     return [Cell(Measured(), task, Steps(1), request.seeds_for("full")[:3]) for task in tasks]
 
 
-STUDIES: dict[str, Callable[[Request], list[AnyCell]]] = {name: partial(_study, name) for name in CATALOG}
+STUDIES: dict[str, Callable[[Request], list[AnyCell]]] = {
+    name: partial(_study, name) for name in CATALOG
+}
 STUDIES["propositions"] = propositions
 
 
@@ -299,13 +350,10 @@ def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
     return [cell for name in names for cell in STUDIES[name](request)]
 
 
-# What a cell costs, for plans; stored cells correct these figures (see `lab.run.plan`).
-COST = REPORT["cost"]
-SMALL = ("regression", "moons")  # trained by the kernel
-
-
 def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
-    """The objective with its sizes filled in, and the number of training rows, for every variant."""
+    """The objective with its sizes filled in, and the number of training rows, for every
+    variant.
+    """
     rows = [train.train_rows(cell.task, variant) for variant in cell.task.variants]
     return [(cell.arm.objective.resolve(n, train.n_features(cell.task)), n) for n in rows]
 
@@ -319,28 +367,28 @@ def steps_of(cell: Cell) -> float:
 def expected_seconds(cell: AnyCell) -> float:
     """Seconds of one core."""
     if isinstance(cell.task, Measurement):
-        return float(COST["measurement"] * cell.n_replicas)
-    model, networks, steps = cell.task.model, cell.n_replicas, steps_of(cell)
+        return cost.expected_seconds("measured", cell.n_replicas)
     objective, n_rows = _resolved(cell)[0]
-    evaluation = COST["evaluation"][model]
-    if model == "autoencoder" and "rlp" in cell.task.metrics:
-        tested, columns = cell.task.n_test or n_rows, train.n_features(cell.task)
-        evaluation += COST["metric"] * tested * min(tested, columns) * columns
-    seconds = COST["start"] + cell.budget.n / cell.evaluate_every * networks * evaluation
-    mixed = isinstance(objective, RLP) and objective.mixup is not None
-    rows = objective.rows_per_step
-    if isinstance(objective, RLP) and objective.subsets_per_step == objective.n_subsets:
-        if model in SMALL:
-            each = rows * COST["printed_mixup_row" if mixed else "printed_row"]
-            return float(seconds + steps * networks * each)
-        rows = rows if mixed else n_rows  # the network is run once on every row
-    each = COST["step"][model] + COST["step_row"][model] * rows
-    outside = isinstance(objective, BinaryCrossEntropy | Pointwise | BatchLoss)  # autograd finds ∂loss/∂pred
-    each += COST["outside"] if outside else 0.0
-    each *= COST["cifar10"] if cell.task.dataset.startswith("cifar10") else 1.0
-    each *= COST["fresh"] if mixed and model in SMALL else 1.0
-    if isinstance(objective, RLP) and not mixed and model == "autoencoder":
-        size, n_subsets, _ = objective.shape()
-        beyond = n_subsets * COST["factors"][cell.task.dataset] + steps * COST["projected"][cell.task.dataset]
-        seconds += networks * beyond * (size / 1000) ** 2
-    return float(seconds + steps * networks * each)
+    return cost.expected_seconds(
+        _family(cell, objective, n_rows),
+        cell.n_replicas,
+        evaluations=cell.budget.n / cell.evaluate_every,
+        steps=steps_of(cell),
+        rows=objective.rows_per_step,
+    )
+
+
+def _family(cell: Cell, objective: Objective, n_rows: int) -> str:
+    """What decides the price of a step, in the words of `lab/prices.toml`."""
+    images = cell.task.model == "autoencoder"
+    rlp = objective if isinstance(objective, RLP) else None
+    mixed = rlp is not None and rlp.mixup is not None
+    words = {
+        "cifar10": cell.task.dataset.startswith("cifar10"),
+        "printed": rlp is not None and rlp.subsets_per_step == rlp.n_subsets,
+        "mixup": mixed,
+        "by torch": isinstance(objective, BinaryCrossEntropy | Pointwise | BatchLoss),
+        "planes": images and rlp is not None and not mixed and n_rows > 500,
+        "RLP measured": images and "rlp" in cell.task.metrics,
+    }
+    return " ".join([cell.task.model, *(word for word, holds in words.items() if holds)])

@@ -21,25 +21,32 @@ UNUSED_SECONDS = 30 * 24 * 3600
 
 _njit: Any = numba.njit  # its types do not know all of its options
 _intrinsic: Any = intrinsic
-_config: Any = numba.config
+config: Any = numba.config
 
 # The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
-_RULES: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+_RULES: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract"},
+}
 
-compiled = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES)  # what other compiled functions call
+compiled = _njit(
+    no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES
+)  # what other compiled functions call
 
 
 def cached(function: Any) -> Any:
-    """Compile a function that is called from Python, and keep the result on disk where that is possible.
+    """Compile a function that is called from Python, and keep the result on disk where that is
+    possible.
 
-    The folder is named by a digest of this room's compiled sources: numba itself looks at one file only. Folders of
-    other sources that nobody has used for a month are removed.
+    The folder is named by a digest of this room's compiled sources: numba itself looks at one file
+    only. Folders of other sources that nobody has used for a month are removed.
     """
-    folder, before, kept = _folder(), _config.CACHE_DIR, True
+    folder, before, kept = _folder(), config.CACHE_DIR, True
     try:  # numba would fall back on a place that does not notice a change of the other sources
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            _config.CACHE_DIR = str(folder)
+            config.CACHE_DIR = str(folder)
         os.utime(folder)  # used today
         for each in folder.parent.glob("kernel-*"):
             with suppress(OSError):  # another process sweeps too
@@ -48,7 +55,7 @@ def cached(function: Any) -> Any:
     except OSError:
         kept = False
     made = _njit(cache=kept, no_cfunc_wrapper=True, **_RULES)(function)
-    _config.CACHE_DIR = before
+    config.CACHE_DIR = before
     return made
 
 
@@ -58,7 +65,9 @@ def forget() -> None:
 
 
 def _folder() -> Path:
-    """Where compiled code of these sources is kept: in `RLPLOSS_CACHE`, else in the user's own cache folder."""
+    """Where compiled code of these sources is kept: in `RLPLOSS_CACHE`, else in the user's own
+    cache folder.
+    """
     here, digest = Path(__file__).parent, hashlib.sha256()
     for name in ("compiling", "kernel", "kernel_losses", "kernel_types", "tiles"):
         digest.update((here / f"{name}.py").read_bytes())
@@ -66,26 +75,37 @@ def _folder() -> Path:
         "win32": Path(os.environ.get("LOCALAPPDATA", Path.home())),
         "darwin": Path.home() / "Library" / "Caches",
     }.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
-    return Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss") / f"kernel-{digest.hexdigest()[:16]}"
+    return (
+        Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss")
+        / f"kernel-{digest.hexdigest()[:16]}"
+    )
 
 
 @_intrinsic
 def view(typing, a, start, shape):
-    """The numbers of a contiguous array from `start` on in another shape: a reshape that checks and counts nothing.
+    """The numbers of a contiguous array from `start` on in another shape: a reshape that checks and
+    counts nothing.
 
     It does not keep the array alive, so it is for arrays that the caller holds.
     """
     made = types.Array(a.dtype, len(shape), "C")
 
     def build(context, builder, signature, arguments):
-        source, out = make_array(a)(context, builder, arguments[0]), make_array(made)(context, builder)
+        source, out = (
+            make_array(a)(context, builder, arguments[0]),
+            make_array(made)(context, builder),
+        )
         lengths = cgutils.unpack_tuple(builder, arguments[2])
-        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(a.dtype)))
+        itemsize = context.get_constant(
+            types.intp, context.get_abi_sizeof(context.get_data_type(a.dtype))
+        )
         strides = [itemsize]
         for length in lengths[:0:-1]:
             strides.insert(0, builder.mul(strides[0], length))
         first = builder.gep(source.data, [arguments[1]])
-        populate_array(out, data=first, shape=lengths, strides=strides, itemsize=itemsize, meminfo=None)
+        populate_array(
+            out, data=first, shape=lengths, strides=strides, itemsize=itemsize, meminfo=None
+        )
         return out._getvalue()
 
     return made(a, types.intp, shape), build

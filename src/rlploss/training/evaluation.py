@@ -1,4 +1,6 @@
-"""How a network is measured on validation rows, when that stops a run, and what a run leaves behind: its `History`."""
+"""How a network is measured on validation rows, when that stops a run, and what a run leaves
+behind: its `History`.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,18 @@ ChosenMetrics = Sequence[str | MetricFunction] | str | MetricFunction | None
 
 
 def accuracy(pred: Tensor, target: Tensor, features: object = None) -> float:
-    """Share of rows whose largest output is the class of the target (largest too, so one-hot rows will do)."""
+    """Share of rows whose largest output is the class of the target (largest too, so one-hot rows
+    will do).
+    """
     return float((pred.argmax(1) == target.argmax(1)).double().mean())
 
 
 def f1(pred: Tensor, target: Tensor, features: object = None) -> float:
-    """Macro F1: the mean of 2tp / (2tp + fp + fn) over the classes that occur in predictions or targets."""
+    """Macro F1: the mean of 2tp / (2tp + fp + fn) over the classes that occur in predictions or
+    targets.
+    """
     classes = torch.arange(pred.shape[1], device=pred.device)
-    said, true = pred.argmax(1, keepdim=True) == classes, target.argmax(1, keepdim=True) == classes  # [n, C]
+    said, true = (part.argmax(1, keepdim=True) == classes for part in (pred, target))  # [n, C]
     total = said.sum(0) + true.sum(0)  # 2tp + fp + fn
     scores = 2 * (said & true).sum(0).double() / total
     return float(scores[total > 0].mean())
@@ -55,7 +61,9 @@ def _mean_of(loss: OnBatches) -> MetricFunction:
 
 
 def _rlp_of(validation: Table) -> MetricFunction:
-    """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows, without an intercept."""
+    """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows,
+    without an intercept.
+    """
     rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0).to(validation.y.dtype)
 
     def measure(pred: Tensor, target: Tensor, _: object) -> float:
@@ -78,17 +86,22 @@ CLASS_METRICS = ("accuracy", "f1", "cross_entropy")
 
 
 class Evaluator:
-    """The metrics of a run on its validation rows: names from `METRICS`, or functions of (pred, target, features).
+    """The metrics of a run on its validation rows: names from `METRICS`, or functions of (pred,
+    target, features).
 
     Without validation rows there is nothing to measure.
     """
 
     def __init__(self, metrics: ChosenMetrics, validation: Table | None, classes: bool) -> None:
         self.validation = validation
-        self.functions: dict[str, MetricFunction] = {}  # by the names of the columns that an evaluation gives
+        self.functions: dict[
+            str, MetricFunction
+        ] = {}  # by the names of the columns that an evaluation gives
         if validation is None:
             if metrics is not None:
-                raise ValueError("metrics are measured on validation rows, got none; pass validation=(X, y)")
+                raise ValueError(
+                    "metrics are measured on validation rows, got none; pass validation=(X, y)"
+                )
             return
         if metrics is None:
             metrics = "accuracy" if classes else "mse"
@@ -97,11 +110,15 @@ class Evaluator:
                 name, function = getattr(metric, "__name__", type(metric).__name__), metric
             else:
                 name, function = metric, METRICS[one_of("metrics", metric, METRICS)](validation)
-                if metric in CLASS_METRICS and validation.y.shape[1] == 1:
-                    wrong = f"metrics={metric!r} compares the outputs of classes, got one output"
-                    raise ValueError(f"{wrong}; give the network one for each class, or pass a function of your own")
+                if metric in CLASS_METRICS and validation.n_outputs == 1:
+                    raise ValueError(
+                        f"metrics={metric!r} compares the outputs of classes, got one output; give"
+                        " the network one for each class, or pass a function of your own"
+                    )
             if name in (*AXES, "loss", *self.functions):
-                raise ValueError(f"metrics must have names of their own, got {name!r} again; rename the function")
+                raise ValueError(
+                    f"metrics must have names of their own, got {name!r} again; rename the function"
+                )
             self.functions[name] = function
 
     @torch.no_grad()
@@ -111,16 +128,20 @@ class Evaluator:
             return {}
         with modes_kept(model):
             model.eval()
-            pred = torch.cat([model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)])
+            pred = torch.cat(
+                [model(x).reshape(x.shape[0], -1) for x in torch.split(self.validation.x, _ROWS)]
+            )
         seen = pred, self.validation.y, self.validation.features
         return {name: float(function(*seen)) for name, function in self.functions.items()}
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when a validation metric has not improved by more than `min_delta` for `patience` evaluations.
+    """Stop when a validation metric has not improved by more than `min_delta` for `patience`
+    evaluations.
 
-    The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in metrics, else lower is.
+    The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in
+    metrics, else lower is.
 
     >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
@@ -137,36 +158,42 @@ class EarlyStopping:
 
 
 class Stopper:
-    """`EarlyStopping` for one network, or a patience for its first metric, and how the metric has gone so far."""
+    """`EarlyStopping` for one network, or a patience for its first metric, and how the metric has
+    gone so far.
+    """
 
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
         if not (metrics := tuple(metrics)):
-            wrong = "early_stopping needs validation rows and a metric, got none"
-            raise ValueError(f"{wrong}; pass validation=(X, y), not metrics=[]")
+            raise ValueError(
+                "early_stopping needs validation rows and a metric, got none; pass"
+                " validation=(X, y), not metrics=[]"
+            )
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
         one_of("the metric of early_stopping", rule.metric, metrics)
-        up = rule.metric in HIGHER_IS_BETTER if rule.higher_is_better is None else rule.higher_is_better
+        up = rule.higher_is_better
+        if up is None:
+            up = rule.metric in HIGHER_IS_BETTER
         self.rule, self._sign = rule, -1.0 if up else 1.0
-        self._best, self.best_step = math.inf, 0
-        self.waited = 0  # evaluations since the best one
+        # of the best evaluation: its value and step, and how many there have been since
+        self._best, self.best_step, self.waited = math.inf, 0, 0
 
     def better(self, value: float, step: int) -> bool:
         """Take in the metric of one evaluation; True if it is the best so far."""
         value = self._sign * value
-        if value < self._best - self.rule.min_delta:
+        better = value < self._best - self.rule.min_delta
+        if better:
             self._best, self.best_step = value, step
-            self.waited = 0
-            return True
-        self.waited += 1
-        return False
+        self.waited = 0 if better else self.waited + 1
+        return better
 
 
 @dataclass(frozen=True)
 class Event:
     """What a callback is told after every evaluation. `model()` returns the network as it is now.
 
-    >>> enough = lambda event: event.metrics["mse"] < 0.1  # fit(..., callbacks=[enough]) ends where it is True
+    >>> # fit(..., callbacks=[enough]) ends where it is True
+    >>> enough = lambda event: event.metrics["mse"] < 0.1
     """
 
     step: int
@@ -185,11 +212,13 @@ Callback = Callable[[Event], object]
 class History:
     """The curves of one run against step, epoch, samples seen and training seconds.
 
-    One entry per evaluation, the first at step 0. `loss` is the mean training loss over the steps since the entry
-    before (nan at step 0); other columns are the metrics on the validation rows. Seconds count training only.
+    One entry per evaluation, the first at step 0. `loss` is the mean training loss over the steps
+    since the entry before (nan at step 0); other columns are the metrics on the validation rows.
+    Seconds count training only.
 
     >>> from rlploss import RegressionNet, Steps, fit
-    >>> history = fit(RegressionNet(2), torch.eye(4, 2), torch.ones(4), "mse", budget=Steps(5), engine="torch")
+    >>> X, y = torch.eye(4, 2), torch.ones(4)
+    >>> history = fit(RegressionNet(2), X, y, "mse", budget=Steps(5), engine="torch")
     >>> history["step"].tolist(), history.last("step"), list(history.columns)
     ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 5.0, ['step', 'epoch', 'samples', 'seconds', 'loss'])
     """
@@ -212,11 +241,20 @@ class History:
 
     def __repr__(self) -> str:
         """What was trained, how far, and how it ended, in three lines."""
-        trained = f"{self.settings.get('objective')}, {self.settings.get('optimizer')}, {self.settings.get('budget')}"
+        trained = (
+            f"{self.settings.get('objective')}, {self.settings.get('optimizer')},"
+            f" {self.settings.get('budget')}"
+        )
         if not len(self):
             return f"History of {trained}\n  nothing evaluated yet\n  {self.message or 'running'}"
-        ends = ", ".join(f"{name} {self.last(name):.4g}" for name in self.columns if name not in AXES)
-        end = "diverged" if self.stopped == "diverged" else f"stopped by {self.stopped or 'nothing yet'}"
+        ends = ", ".join(
+            f"{name} {self.last(name):.4g}" for name in self.columns if name not in AXES
+        )
+        end = (
+            "diverged"
+            if self.stopped == "diverged"
+            else f"stopped by {self.stopped or 'nothing yet'}"
+        )
         way = f"{self.settings.get('engine', '?')} engine, {self.last('seconds'):.3g} s"
         return (
             f"History of {trained}\n"
@@ -246,7 +284,9 @@ class History:
         write_text(Path(path), "".join(",".join(row) + "\n" for row in (self.columns, *rows)))
 
     def plot(self, *names: str, against: str = "step", ax: Axes | None = None) -> Axes:
-        """Draw columns, all but the axes if none is named, against one of the axes; return matplotlib's axes."""
+        """Draw columns, all but the axes if none is named, against one of the axes; return
+        matplotlib's axes.
+        """
         need("lab", "History.plot", "matplotlib")
         from matplotlib.figure import Figure
 
@@ -255,7 +295,9 @@ class History:
         drawn = names or [name for name in self.columns if name not in AXES]
         for name in drawn:
             ax.plot(self[against], self[name], label=name)
-        above = all((values[np.isfinite(values)] > 0).all() for values in map(self.__getitem__, drawn))
+        above = all(
+            (values[np.isfinite(values)] > 0).all() for values in map(self.__getitem__, drawn)
+        )
         ax.set(xlabel=against, yscale="log" if above else "linear")
         ax.legend()
         return ax

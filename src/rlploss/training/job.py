@@ -1,4 +1,6 @@
-"""What one network is trained on and how: optimiser and budget as values, a `Problem`, and a `Job`, a checked one."""
+"""What one network is trained on and how: optimiser and budget as values, a `Problem`, and a `Job`,
+a checked one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,10 +17,11 @@ from rlploss._checks import count, number, one_of
 from rlploss._values import Value, plain, positive, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
-from rlploss.training.rows import Array, Inputs, Table, digest, read_rows, weigh
+from rlploss.training.rows import Array, Table, digest, read_rows, weigh
 
-Schedule = Callable[[int, int], float]
-OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]  # the values below are such functions too
+OptimizerFunction = Callable[
+    [Iterable[nn.Parameter]], Optimizer
+]  # the values below are such functions too
 ChosenOptimizer = OptimizerFunction | str
 
 
@@ -38,14 +39,17 @@ class OptimizerValue(Value):
         """Torch's optimiser for these parameters, with its fused update where there is one."""
         parameters = list(parameters)
         # torch's fused SGD fails where a parameter has its first gradient later than others
-        fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(self, "momentum", 0.0)
+        fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(
+            self, "momentum", 0.0
+        )
         kind: Any = getattr(torch.optim, type(self).__name__)
         return kind(parameters, **vars(self), fused=fused)  # type: ignore[no-any-return]  # torch's own class
 
 
 @dataclass(frozen=True, repr=False)
 class Adam(OptimizerValue):
-    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is added to the loss.
+    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is
+    added to the loss.
 
     >>> optimizer = Adam(1e-2, weight_decay=1e-4)  # for fit(..., optimizer=optimizer)
     """
@@ -82,24 +86,32 @@ class SGD(OptimizerValue):
         put(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
         put(self, "nesterov", bool(self.nesterov))
         if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out")
+            raise ValueError(
+                "nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out"
+            )
 
 
 NAMES: dict[str, type[OptimizerValue]] = {"adam": Adam, "adamw": AdamW}
 
 
 def as_optimizer(value: object) -> OptimizerFunction:
-    """Read an optimiser: a value, a name that stands for the value with its defaults, or a function."""
+    """Read an optimiser: a value, a name that stands for the value with its defaults, or a
+    function.
+    """
     if isinstance(value, str):
         return NAMES[one_of("optimizer", value, NAMES)]()
     if isinstance(value, type) and issubclass(value, OptimizerValue):
-        raise TypeError(f"optimizer must be a value, got the class {value.__name__}; write {value.__name__}(...)")
+        raise TypeError(
+            f"optimizer must be a value, got the class {value.__name__}; write"
+            f" {value.__name__}(...)"
+        )
     if not callable(value):
         wanted = "Adam(...), AdamW(...), SGD(...) or a function of the parameters"
         raise TypeError(f"optimizer must be {wanted}, got {value!r}")
     return value
 
 
+@dataclass(frozen=True, repr=False)
 class Budget(Value):
     """How long a run is, and what is counted."""
 
@@ -115,13 +127,12 @@ class Budget(Value):
 
 @dataclass(frozen=True, repr=False)
 class Epochs(Budget):
-    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper counts.
+    """`n` passes: over the rows for pointwise objectives, over the K subsets for RLP, as the paper
+    counts.
 
     >>> Epochs(5).steps(steps_per_epoch=20)
     100
     """
-
-    n: int
 
     def steps(self, steps_per_epoch: int) -> int:
         return self.n * steps_per_epoch
@@ -135,14 +146,14 @@ class Steps(Budget):
     5
     """
 
-    n: int
-
 
 def as_budget(name: str, value: object) -> Budget:
     """Return `value` if it is a budget."""
     if not isinstance(value, Budget):
-        rule = f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which"
-        raise TypeError(f"{rule}, got {value!r}")
+        raise TypeError(
+            f"{name} must be Epochs(n) or Steps(n), so that a comparison always states which, got"
+            f" {value!r}"
+        )
     return value
 
 
@@ -153,16 +164,18 @@ def as_budget(name: str, value: object) -> Budget:
 class Problem:
     """One replica of a fleet: its data, its seed, and whatever it does differently from the rest.
 
-    objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None leaves them.
+    objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None
+    leaves them.
 
-    >>> problems = [Problem(torch.eye(9), torch.ones(9), seed=0, optimizer=Adam(lr)) for lr in (1e-3, 1e-2)]
+    >>> X, y, rates = torch.eye(9), torch.ones(9), (1e-3, 1e-2)
+    >>> problems = [Problem(X, y, seed=0, optimizer=Adam(lr)) for lr in rates]
     """
 
-    X: Inputs
+    X: Array
     y: Array | None
     _: KW_ONLY
     seed: int = 0
-    validation: tuple[Inputs, Array | None] | None = None
+    validation: tuple[Array, Array | None] | None = None
     sample_weight: Array | None = None
     objective: Objective | str | None = None
     optimizer: ChosenOptimizer | None = None
@@ -171,54 +184,42 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A checked `Problem`: what one network is trained on and how, every default filled in."""
+    """A checked `Problem`: what one network is trained on and by which rule, no default left open.
+
+    How long it is trained, and how it is watched, is no part of it.
+    """
 
     model: nn.Module
     table: Table
+    evaluator: Evaluator
     objective: Objective
     optimizer: OptimizerFunction
-    budget: Budget
-    seed: int
-    schedule: str | Schedule | None
     clip_grad: float | None
-    evaluator: Evaluator
-    engine_state: dict[str, Any] | None = None  # of an earlier training, whose optimiser this one goes on with
+    seed: int
+    # the engine's after an earlier training, with which this one goes on
+    state: dict[str, Any] | None = None
 
     @cached_property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch."""
         return self.objective.steps_per_epoch(self.table.n_rows)
 
-    @cached_property
-    def total_steps(self) -> int:
-        """Optimiser steps in the whole budget."""
-        return self.budget.steps(self.steps_per_epoch)
-
-    def rate_factors(self, first: int, last: int) -> NDArray[np.float64]:
-        """What the learning rates of steps first..last are multiplied by."""
-        if self.schedule is None:
-            return np.ones(last - first)
-        total, steps = self.total_steps, np.arange(first, last)
-        if self.schedule == "linear":
-            return np.asarray(1 - steps / total)
-        if isinstance(self.schedule, str):  # cosine
-            return np.asarray(0.5 * (1 + np.cos(np.pi * steps / total)))
-        return np.array([float(self.schedule(int(step), total)) for step in steps])
-
     def settings(self) -> dict[str, Any]:
         """The settings in force, for `History`: values as they are, functions by name."""
-        names = ("objective", "optimizer", "budget", "seed", "schedule", "clip_grad")
+        names = ("objective", "optimizer", "clip_grad", "seed")
         return {name: getattr(self, name) for name in names} | {"n_rows": self.table.n_rows}
 
     def describe(self) -> dict[str, Any]:
-        """What tells this job from another, as plain data: for checkpoints, and for processes to agree on."""
+        """What tells this job from another, as plain data, for checkpoints."""
         validation = self.evaluator.validation
-        shapes = ", ".join(f"{name} {list(p.shape)} {p.dtype}" for name, p in self.model.named_parameters())
+        shapes = ", ".join(
+            f"{name} {list(p.shape)} {p.dtype}" for name, p in self.model.named_parameters()
+        )
         return {
             **{name: plain(value) for name, value in self.settings().items()},
             "model": f"{type(self.model).__qualname__}({shapes})",
             "layers": [type(part).__qualname__ for part in self.model.modules()],
-            "data": self.table.fingerprint(),
+            "data": digest(self.table.x, self.table.y, self.table.weight),
             "validation": None if validation is None else digest(validation.x, validation.y),
             "metrics": list(self.evaluator.functions),
         }
@@ -227,66 +228,78 @@ class Job:
 def make_job(
     model: nn.Module,
     problem: Problem,
-    objective: Objective | str,
-    optimizer: ChosenOptimizer,
-    budget: Budget,
+    *,
+    objective: Objective | str = RLP(),  # noqa: B008 - a frozen value
+    optimizer: ChosenOptimizer = Adam(),  # noqa: B008 - as above
     metrics: ChosenMetrics = None,
-    schedule: str | Schedule | None = None,
     clip_grad: float | None = None,
     device: str | torch.device | None = None,
-    *,
-    n_processes: int = 1,
+    state: dict[str, Any] | None = None,
     known: dict[Any, Evaluator] | None = None,
-    engine_state: dict[str, Any] | None = None,
 ) -> Job:
-    """Check a problem, move its model and read its data; what it leaves open comes from the arguments.
+    """Check a problem, move its model and read its data; what it leaves open comes from the
+    arguments.
 
     `known` lets the jobs of a fleet share validation rows that are the same objects.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if torch.is_inference_mode_enabled():
-        raise RuntimeError("fit must compute gradients, got torch.inference_mode(); call it outside")
+        raise RuntimeError(
+            "fit must compute gradients, got torch.inference_mode(); call it outside"
+        )
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
-        raise ValueError("fit needs whole parameters, got sharded ones; train the module in a loop with RLPLoss")
+        raise ValueError(
+            "fit needs whole parameters, got sharded ones; train the module in a loop with RLPLoss"
+        )
     wanted = as_objective(objective if problem.objective is None else problem.objective)
-    where = next(iter(model.parameters()), torch.zeros(0)).device if device is None else torch.device(device)
+    where = next(iter(model.parameters()), torch.zeros(0)).device
+    if device is not None:
+        where = torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device must be one that torch can use here, got {str(device)!r} and no GPU; leave it out")
+        raise ValueError(
+            f"device must be one that torch can use here, got {str(device)!r} and no GPU; leave"
+            " it out"
+        )
     model.to(where)
     loss = wanted.loss
-    table = weigh(read_rows(model, problem.X, problem.y, loss=loss, device=where), problem.sample_weight)
-    _check_meaning(wanted, table, n_processes)
-    if schedule is not None and not callable(schedule):
-        one_of("schedule", schedule, ("cosine", "linear"))
-    if problem.validation is not None and (not isinstance(problem.validation, tuple) or len(problem.validation) != 2):
-        raise TypeError(f"validation must be a tuple (X, y), got {type(problem.validation).__name__}; write (X, y)")
+    table = read_rows(model, problem.X, problem.y, loss=loss, device=where)
+    table = weigh(table, problem.sample_weight)
+    _check_meaning(wanted, table)
+    pair = problem.validation
+    if pair is not None and (not isinstance(pair, tuple) or len(pair) != 2):
+        raise TypeError(
+            f"validation must be a tuple (X, y), got {type(pair).__name__}; write (X, y)"
+        )
     known = {} if known is None else known
-    key = (loss, table.classes, table.n_outputs, table.x.dtype, where, *map(id, problem.validation or ()))
+    key = (loss, table.classes, table.n_outputs, table.x.dtype, where, *map(id, pair or ()))
     if key not in known:
         rows = None
-        if problem.validation is not None:
-            rows = read_rows(model, *problem.validation, loss=loss, device=where, name="validation ")
-            if rows.dataset is not None:
-                rows = Table(*rows.read(torch.arange(rows.n_rows)), rows.classes)
+        if pair is not None:
+            rows = read_rows(model, *pair, loss=loss, device=where, name="validation ")
         known[key] = Evaluator(metrics, rows, table.classes)
-    resolved = wanted.resolve(table.n_rows, table.n_columns, n_processes)
-    optimizer = as_optimizer(optimizer if problem.optimizer is None else problem.optimizer)
-    budget = as_budget("budget", budget if problem.budget is None else problem.budget)
-    seed, clip = count("seed", problem.seed, minimum=0), None if clip_grad is None else positive("clip_grad", clip_grad)
-    return Job(model, table, resolved, optimizer, budget, seed, schedule, clip, known[key], engine_state)
+    return Job(
+        model,
+        table,
+        known[key],
+        objective=wanted.resolve(table.n_rows, table.n_columns),
+        optimizer=as_optimizer(optimizer if problem.optimizer is None else problem.optimizer),
+        clip_grad=None if clip_grad is None else positive("clip_grad", clip_grad),
+        seed=count("seed", problem.seed, minimum=0),
+        state=state,
+    )
 
 
-def _check_meaning(objective: Objective, table: Table, n_processes: int) -> None:
-    """Refuse weights and processes where the objective is no sum over rows or subsets."""
+def _check_meaning(objective: Objective, table: Table) -> None:
+    """Refuse weights where the objective is no sum over rows or subsets."""
     what = ""
     if isinstance(objective, BatchLoss):
         what = "BatchLoss, which is no sum over rows"
-        if n_processes > 1:
-            raise ValueError(f"{what} cannot be split among {n_processes} processes; train in one, or use Pointwise")
     elif objective.mixup is not None:
         what = "mixup"
     elif isinstance(objective, RLP) and objective.float32_cutoff:
         what = "float32_cutoff=True"
     if what and table.weight is not None:
-        raise ValueError(f"sample_weight has no meaning for {what}, got different weights; leave it out")
+        raise ValueError(
+            f"sample_weight has no meaning for {what}, got different weights; leave it out"
+        )

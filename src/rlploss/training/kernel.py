@@ -1,10 +1,12 @@
 """The kernel: many steps of one dense network in one compiled call without a lock.
 
-A step is what a torch user would write: gather rows, forward, value and gradient of the loss, backward, update. Sizes,
-activations, losses and optimisers are values at run time, so there is one compiled function for each floating type.
+A step is what a torch user would write: gather rows, forward, value and gradient of the loss,
+backward, update. Sizes, activations, losses and optimisers are values at run time, so there is one
+compiled function for each floating type.
 
-Sums may be taken in another order ("reassoc", "contract") and nothing else is relaxed: with full fast-math a test for
-NaN would be folded away. Bits are the same in every run on one machine, however a run is cut into calls.
+Sums may be taken in another order ("reassoc", "contract") and nothing else is relaxed: with full
+fast-math a test for NaN would be folded away. Bits are the same in every run on one machine,
+however a run is cut into calls.
 """
 
 from __future__ import annotations
@@ -15,11 +17,20 @@ import numpy as np
 
 from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import cached, compiled, view
-from rlploss.training.kernel_losses import copy, fill, log_sum_exp, of_subsets, orthonormal, pointwise
+from rlploss.training.kernel_losses import (
+    copy,
+    fill,
+    log_sum_exp,
+    of_subsets,
+    orthonormal,
+    pointwise,
+)
 from rlploss.training.tiles import PLAIN, RELU, WHERE_POSITIVE, dots, power_of_two, product
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
-TINY = 1e-30  # averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as long
+# averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as
+# long
+TINY = 1e-30
 
 
 @compiled
@@ -42,9 +53,11 @@ def gather(table, data, s, out):
 
 @compiled
 def tanh(z):
-    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of it, then twice 2t/(1+t²).
+    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of it,
+    then twice 2t/(1+t²).
 
-    Arithmetic alone, of which LLVM makes vectors. In float32 it is right to 4e-7 of the value; float64 takes libm's.
+    Arithmetic alone, of which LLVM makes vectors. In float32 it is right to 4e-7 of the value;
+    float64 takes libm's.
     """
     real = z.dtype.type
     for i in range(z.size):
@@ -61,7 +74,9 @@ def tanh(z):
 
 @compiled
 def sigmoid(z):
-    """Put 1/(1 + e⁻ᶻ) of z [n] in its place: e⁻ᶻ = 2ᵏ·eʳ by arithmetic, as right as `tanh`, from −87 on."""
+    """Put 1/(1 + e⁻ᶻ) of z [n] in its place: e⁻ᶻ = 2ᵏ·eʳ by arithmetic, as right as `tanh`, from
+    −87 on.
+    """
     real = z.dtype.type
     for i in range(z.size):
         if z.itemsize > 4:
@@ -69,7 +84,9 @@ def sigmoid(z):
         else:
             x = min(max(-z[i], real(-87)), real(87))
             k = np.floor(x * real(1.4426950408889634) + real(0.5))
-            r = (x - k * real(0.693359375)) - k * real(-2.12194440e-4)  # ln 2 in two parts: the first product is exact
+            r = (x - k * real(0.693359375)) - k * real(
+                -2.12194440e-4
+            )  # ln 2 in two parts: the first product is exact
             e = real(1 / 24) + r * (real(1 / 120) + r * (real(1 / 720) + r * real(1 / 5040)))
             e = real(1) + r * (real(1) + r * (real(1 / 2) + r * (real(1 / 6) + r * e)))
             z[i] = real(1) / (real(1) + e * power_of_two(k))
@@ -119,7 +136,9 @@ def through_activation(back, out, kind):
 
 @compiled
 def forward(chain, theta, work, B, room):
-    """Run the network on the B rows at the start of work.acts; every layer has room for `room` rows there."""
+    """Run the network on the B rows at the start of work.acts; every layer has room for `room` rows
+    there.
+    """
     start, acts, one = 0, work.acts, np.intp(1)
     for layer in range(chain.activations.size):
         n_in, n_out, kind = chain.widths[layer], chain.widths[layer + 1], chain.activations[layer]
@@ -141,7 +160,9 @@ def forward(chain, theta, work, B, room):
 
 @compiled
 def backward(chain, theta, work, B, room, start):
-    """From the gradient of the last output, which begins at work.back[start], to that of all parameters."""
+    """From the gradient of the last output, which begins at work.back[start], to that of all
+    parameters.
+    """
     acts, back, gradient = work.acts, work.back, work.gradient
     none, one, plain = view(theta, 0, (0,)), np.intp(1), np.intp(PLAIN)
     last = chain.activations.size - 1
@@ -153,12 +174,17 @@ def backward(chain, theta, work, B, room, start):
         start -= room * n_in
         at, bias = chain.weights[layer], chain.biases[layer]
         x, before = view(acts, start, (B, n_in)), view(back, start, (B, n_in))
-        ones, bias_change = view(work.ones, 0, (1, B)), view(gradient, max(bias, 0), (1 if bias >= 0 else 0, n_out))
+        ones, bias_change = (
+            view(work.ones, 0, (1, B)),
+            view(gradient, max(bias, 0), (1 if bias >= 0 else 0, n_out)),
+        )
         if n_out > 1:
             change, turned = view(gradient, at, (n_in, n_out)), view(work.turned, 0, (n_out, n_in))
             product(x, one, n_in, g, change, none, plain, change)
             product(ones, B, one, g, bias_change, none, plain, bias_change)
-            transpose(view(theta, at, (n_in, n_out)), view(turned, 0, (n_out if layer > 0 else 0, n_in)))
+            transpose(
+                view(theta, at, (n_in, n_out)), view(turned, 0, (n_out if layer > 0 else 0, n_in))
+            )
         else:
             column, turned = view(g, 0, (1, B)), view(theta, at, (1, n_in))
             change = view(gradient, at, (1, n_in))
@@ -190,7 +216,10 @@ def advance(update, s, state, gradient):
             square += float(gradient[j]) * float(gradient[j])
         clip = real(min(update.clip / (math.sqrt(square) + 1e-6), 1.0))
     apart = update.kind == kt.ADAMW  # the decay is no part of the gradient
-    decay, shrink = real(0.0 if apart else update.decay), real(1 - lr * update.decay if apart else 1.0)
+    decay, shrink = (
+        real(0.0 if apart else update.decay),
+        real(1 - lr * update.decay if apart else 1.0),
+    )
     if update.kind >= kt.SGD:
         rate, momentum = real(lr), real(update.momentum)
         for j in range(theta.size):
@@ -203,7 +232,13 @@ def advance(update, s, state, gradient):
     state.powers[1] *= BETA2
     rate, root = real(lr / (1 - state.powers[0])), real(1 / math.sqrt(1 - state.powers[1]))
     # 1 − β is taken in float64: in float32 it would be off by 5e-5
-    keep1, take1, keep2, take2, eps = real(BETA1), real(1 - BETA1), real(BETA2), real(1 - BETA2), real(EPS)
+    keep1, take1, keep2, take2, eps = (
+        real(BETA1),
+        real(1 - BETA1),
+        real(BETA2),
+        real(1 - BETA2),
+        real(EPS),
+    )
     for j in range(theta.size):
         g = clip * gradient[j] + decay * theta[j]
         m = keep1 * first[j] + take1 * g
@@ -217,10 +252,11 @@ def advance(update, s, state, gradient):
 
 @cached
 def run(chain, data, loss, update, state, work, part, value):
-    """Take the steps of data.spans, or one part of the first; return how many were taken, how it ended, the last value.
+    """Take the steps of data.spans, or one part of the first; return how many were taken, how it
+    ended, the last value.
 
-    The loss is looked at in every step, and so are the weights after it, which are put back where they are not finite.
-    `value` is that of a loss from outside, whose gradient stands in work.back.
+    The loss is looked at in every step, and so are the weights after it, which are put back where
+    they are not finite. `value` is that of a loss from outside, whose gradient stands in work.back.
     """
     C = data.y.shape[1]
     room = work.target.size // C
@@ -257,13 +293,18 @@ def run(chain, data, loss, update, state, work, part, value):
 
 @cached
 def fit_planes(data, intercept, summed, projector):
-    """Fit planes to the subsets of data.spans: W of each into projector [K, q, M]; return which can be relied on [K].
+    """Fit planes to the subsets of data.spans: W of each into projector [K, q, M]; return which can
+    be relied on [K].
 
     The planes are compared on the subset itself, or `summed` over it.
     """
     K, q, M = projector.shape
     d, rounds = data.x.shape[1], 2 if projector.itemsize > 4 else 1
-    taken, rows, sure = np.empty(M * d, data.x.dtype), np.empty((d + intercept, M)), np.empty(K, np.bool_)
+    taken, rows, sure = (
+        np.empty(M * d, data.x.dtype),
+        np.empty((d + intercept, M)),
+        np.empty(K, np.bool_),
+    )
     for u in range(K):
         gather(data.x, data, u, taken)
         sure[u] = orthonormal(view(taken, 0, (M, d)), intercept, rows, rounds)

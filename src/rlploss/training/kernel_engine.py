@@ -1,4 +1,6 @@
-"""`KernelEngine`: chains of dense layers on the CPU, many steps in one compiled call that holds no lock."""
+"""`KernelEngine`: chains of dense layers on the CPU, many steps in one compiled call that holds no
+lock.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +8,53 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlploss import distributed
 from rlploss._extras import missing
 from rlploss.loss.planes import PlaneForm, probe_rows
 from rlploss.training import kernel_types as kt
-from rlploss.training.engine import Engine, Outcome, score
-from rlploss.training.feed import Feed, Window
+from rlploss.training.engine import Engine, Factors, Outcome, Spans, step_value
+from rlploss.training.feed import Block, FreshPlanes, KeptPlanes, OneForm, make_feed
 from rlploss.training.job import SGD, Adam, AdamW, Job
-from rlploss.training.objectives import RLP
 
-# Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py measures both).
+# Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py
+# measures both).
 MOST_PRODUCTS, MOST_PARAMETERS = 3e8, 1e5
 CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
 
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
 _LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
+_OPTIMIZERS = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]  # hooks of every module there is
+# hooks of every module there is
+_EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]
 _MISSING = missing("numba")
 _TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
 
+Chain = tuple[list[nn.Linear], list[int]]  # layers, and the number of each one's activation
 
-def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
-    """The chain that a network is, its layers and the number of each one's activation, or why it is none."""
+
+def read_chain(model: nn.Module) -> Chain | str:
+    """The chain that a network is, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    for _, module in model.named_modules(remove_duplicate=False):  # in order; what is used twice comes twice
+    # in order; what is used twice comes twice
+    for _, module in model.named_modules(remove_duplicate=False):
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS) or any(map(len, _EVERYWHERE)):
             return f"{kind.__name__} has hooks"
         if "forward" in vars(module):
             return f"{kind.__name__} has a forward of its own"
-        if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
-            continue  # its parts come next
+        frame = kind is nn.Identity or kind.forward is nn.Sequential.forward  # its parts come next
+        flattens = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
         if isinstance(module, nn.Linear) and kind is nn.Linear:
             layers.append(module)
             activations.append(kt.IDENTITY)
@@ -56,16 +64,15 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
             if isinstance(module, nn.Softmax) and module.dim not in (-1, 1):
                 return "Softmax is not over the outputs"
             activations[-1] = _ACTIVATIONS[kind]
-        elif isinstance(module, nn.Flatten) and not layers and (module.start_dim, module.end_dim) == (1, -1):
-            continue
-        elif kind is not nn.Identity:
+        elif not (frame or (flattens and not layers)):
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
     if not layers or kt.SOFTMAX in activations[:-1]:
         return "it is no chain of linear layers with a soft-max at the end only"
     if any(module._modules for module in model.modules() if not isinstance(module, nn.Sequential)):
         return "one of its layers has parts of its own"
     own = [p for layer in layers for p in layer.parameters()]
-    if len({p.data_ptr() for p in own}) < len(own) or {id(p) for p in own} != {id(p) for p in model.parameters()}:
+    theirs = {id(p) for p in model.parameters()}
+    if len({p.data_ptr() for p in own}) < len(own) or {id(p) for p in own} != theirs:
         return "it has parameters beside its layers, or uses a layer twice"
     if not all(p.requires_grad for p in own):
         return "some of its parameters are frozen"
@@ -74,99 +81,115 @@ def read_chain(model: nn.Module) -> tuple[list[nn.Linear], list[int]] | str:
     return layers, activations
 
 
-def why_not_kernel(job: Job, *, any_size: bool) -> str | None:
-    """Why a job cannot be trained by the kernel, or, if sizes count, should not; None if it can."""
+def kernel_chain(job: Job, *, any_size: bool) -> Chain | str:
+    """The chain that the kernel is to train, or why it cannot or, if sizes count, should not."""
+    x = job.table.x
     if _MISSING:
         return "numba is not installed (pip install 'rlploss[kernel]')"
-    if distributed.current().world > 1:
-        return "several processes train together"
-    if job.table.x.device.type != "cpu":
-        return f"the network is on {job.table.x.device}"
-    if job.table.dataset is not None:
-        return "rows are read from a Dataset"
-    if type(job.optimizer) not in (Adam, AdamW, SGD):
+    if x.device.type != "cpu":
+        return f"the network is on {x.device}"
+    if type(job.optimizer) not in _OPTIMIZERS:
         return "the optimizer is a function"
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
     chain = read_chain(job.model)
     if isinstance(chain, str):
         return chain
-    if job.table.x.ndim != 2 and not any(isinstance(module, nn.Flatten) for module in job.model.modules()):
+    if x.ndim != 2 and not any(isinstance(part, nn.Flatten) for part in job.model.modules()):
         return "its rows are not vectors"
     n_parameters = sum(p.numel() for p in job.model.parameters())
-    products = 3.0 * min(job.objective.rows_per_step, job.table.n_rows) * n_parameters
+    products = 3.0 * min(job.objective.rows_per_step, len(x)) * n_parameters
     if not any_size and (products > MOST_PRODUCTS or n_parameters > MOST_PARAMETERS):
         return f"a step takes {products:.0e} multiplications, which torch does as fast"
-    return None
+    return chain
 
 
 class KernelEngine(Engine):
-    """Trains one vector with all weights: taken from the module when a stretch begins, and given back when it ends."""
+    """Trains one vector with all weights: taken from the module when a stretch begins, and given
+    back when it ends.
+    """
 
     name = "kernel"
 
-    def __init__(self, job: Job) -> None:
-        from rlploss.training.kernel import run
+    def __init__(self, job: Job, total_steps: int, chain: Chain) -> None:
+        from rlploss.training import kernel  # which needs numba
 
-        chain, table = read_chain(job.model), job.table
-        assert not isinstance(chain, str)  # what `why_not_kernel` has seen
-        self.job, (layers, activations) = job, chain
-        self._run = run
-        self.in_pool = isinstance(job.objective, RLP) or job.objective.loss in _LOSSES
-        self.feed = Feed(job, fits_planes=True)
-        self._x, self._y = (_numbers(part, table.x.dtype) for part in (table.features, table.y))
+        self.job, self._kernel, (layers, activations) = job, kernel, chain
+        self.feed = make_feed(job, total_steps, fits_planes=True)
+        self._x, self._y = (self._numbers(part) for part in (job.table.features, job.table.y))
         self._dtype = self._x.dtype
-        sizes = [0 if p is None else p.numel() for layer in layers for p in (layer.weight, layer.bias)]
-        self._theta = torch.zeros(sum(sizes), dtype=table.x.dtype)
-        self._module: list[Tensor] = [p for layer in layers for p in layer.parameters()]
-        parts = zip(self._module, torch.split(self._theta, [p.numel() for p in self._module]), strict=True)
-        self._views = [part.view(p.shape[::-1]).permute(*range(p.ndim)[::-1]) for p, part in parts]
-        first, second = (np.zeros(len(self._theta), self._dtype) for _ in range(2))
-        self.state = kt.State(self._theta.numpy(), first, second, np.ones(2), np.zeros(1))
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        biases = [start if size else -1 for start, size in zip(starts[1::2], sizes[1::2], strict=True)]
+        # the parameters as the network has them, and as parts of one vector: weights are transposed
+        own = [p for layer in layers for p in (layer.weight, layer.bias)]
+        sizes = [0 if p is None else p.numel() for p in own]
+        starts = np.cumsum([0, *sizes])
+        theta = torch.zeros(sum(sizes), dtype=job.table.x.dtype)
+        self._module: list[Tensor] = [p for p in own if p is not None]
+        parts = torch.split(theta, [p.numel() for p in self._module])
+        self._views = [
+            part.view(p.shape[::-1]).permute(*range(p.ndim)[::-1])
+            for part, p in zip(parts, self._module, strict=True)
+        ]
         widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        w, a, s, b = (np.array(part, np.int64) for part in (widths, activations, starts[::2], biases))
-        self._net = kt.Chain(w, a, s, b)
-        optimizer: Any = job.optimizer  # a value, as `why_not_kernel` has seen
-        self._lr = optimizer.lr
-        kind = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}[type(optimizer)]
-        kind = kt.NESTEROV if getattr(optimizer, "nesterov", False) else kind
-        momentum = float(getattr(optimizer, "momentum", 0.0))
-        self._update = kt.Update(kind, np.zeros(0), optimizer.weight_decay, momentum, float(job.clip_grad or 0.0))
-        B, C, P = self.feed.most_rows, table.n_outputs, len(self._theta)
-        room = [B * sum(widths), B * sum(widths), B * C, B * C, 2 * B * C, B * C, P, P, max(sizes), B]
+        biases = np.where(sizes[1::2], starts[1::2], -1)
+        shape = (widths, activations, starts[:-1:2], biases)
+        self._net = kt.Chain(*(np.array(part, np.int64) for part in shape))
+        first, second = np.zeros((2, len(theta)), self._dtype)
+        self.state = kt.State(theta.numpy(), first, second, np.ones(2), np.zeros(1))
+        optimizer: Any = job.optimizer  # a value, as `kernel_chain` has seen
+        self._lr, nesterov = optimizer.lr, getattr(optimizer, "nesterov", False)
+        self._update = kt.Update(
+            kt.NESTEROV if nesterov else _OPTIMIZERS[type(optimizer)],
+            np.zeros(0),
+            optimizer.weight_decay,
+            float(getattr(optimizer, "momentum", 0.0)),
+            float(job.clip_grad or 0.0),
+        )
+        B, C, P = self.feed.most_rows, job.table.n_outputs, len(theta)
+        room = (
+            B * sum(widths),
+            B * sum(widths),
+            B * C,
+            B * C,
+            2 * B * C,
+            B * C,
+            P,
+            P,
+            max(sizes),
+            B,
+        )
         self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in room))
         self._work.ones[:] = 1
-        self._ready_for: Tensor | None = None  # the rows that the two below are made for
+        self._block: Block | None = None  # that the two below are made for
         self._rows: Any = None
         self._loss: Any = None
+        self.in_pool = job.objective.loss in (*_LOSSES, "rlp")
         self._pace = math.inf  # seconds of a step
-        self._followed = False  # whether the graph of a loss from outside has been looked at
+        self._followed = False  # whether a loss from outside has been seen to use no weights
         self._compiling = 0.0  # seconds, since `run` began
 
     def end(self) -> None:
         self.feed.release()
-        self._ready_for = self._rows = self._loss = self._work = None
+        self._block = self._rows = self._loss = self._work = None
 
     # Steps
 
     @torch.no_grad()
-    def run(self, window: Window, deadline: float) -> Outcome:
+    def run(self, block: Block, spans: Spans, factors: Factors, deadline: float) -> Outcome:
         started, self._compiling = time.perf_counter(), 0.0
-        self._use(window)
-        rates = self.job.rate_factors(window.first, window.last) * self._lr
-        taken, n, bad = 0, window.last - window.first, None
+        self._use(block)
+        rates = np.full(len(spans), self._lr) if factors is None else factors * self._lr
+        taken, bad = 0, None
         torch._foreach_copy_(self._views, self._module)
         self.state.total[0] = self.total
         try:
-            while taken < n and bad is None:
+            while taken < len(spans) and bad is None:
                 begun = time.perf_counter()
-                if self._loss.kind == kt.OUTSIDE:
-                    done, status, value = self._step_outside(window, taken, rates)
-                else:
-                    part = slice(taken, taken + int(min(n, max(1, CALL_SECONDS / self._pace))))
-                    done, status, value = self._call(self._rows, self._loss, window.spans[part], rates[part])
+                outside = self._loss.kind == kt.OUTSIDE
+                n = 1 if outside else int(min(len(spans), max(1, CALL_SECONDS / self._pace)))
+                some = self._rows._replace(spans=spans[taken : taken + n])
+                update = self._update._replace(rates=rates[taken : taken + n])
+                step = self._step_outside if outside else self._call
+                done, status, value = step(some, update)
                 taken += done
                 bad = value if status == kt.NOT_FINITE else None
                 now = time.perf_counter()
@@ -178,93 +201,115 @@ class KernelEngine(Engine):
         self.total = float(self.state.total[0])
         return Outcome(taken, time.perf_counter() - started - self._compiling, bad)
 
-    def _call(self, data: Any, loss: Any, spans: Any, rates: Any, part: int = kt.WHOLE, value: float = 0.0) -> Any:
+    def _call(self, rows: Any, update: Any, part: int = kt.WHOLE, value: float = 0.0) -> Any:
         """One call of the kernel: steps done, status, last value."""
-        data = data._replace(spans=np.ascontiguousarray(spans))
-        update = self._update._replace(rates=np.ascontiguousarray(rates))
-        return self._run(self._net, data, loss, update, self.state, self._work, part, value)
+        return self._kernel.run(
+            self._net, rows, self._loss, update, self.state, self._work, part, value
+        )
 
-    def _step_outside(self, window: Window, i: int, rates: Any) -> Any:
+    def _step_outside(self, rows: Any, update: Any) -> Any:
         """A step of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
-        one, work, C = slice(i, i + 1), self._work, self._y.shape[1]
-        here = (self._rows, self._loss, window.spans[one], rates[one])
-        self._call(*here, kt.FORWARD)
-        n = self._y.size if self._rows.every_row else int(window.spans[i, 1] - window.spans[i, 0]) * C
+        self._call(rows, update, kt.FORWARD)
+        (span,), work, (N, C) = rows.spans.tolist(), self._work, self._y.shape
+        B = N if rows.every_row else span[1] - span[0]
         last = work.acts.size - work.target.size  # where the outputs begin
-        pred, target = (torch.from_numpy(a).view(-1, C) for a in (work.acts[last : last + n], work.target[:n]))
+        outputs = slice(last, last + B * C)
+        features, pred, target = (
+            torch.from_numpy(part).view(B, -1)
+            for part in (
+                work.acts[: B * self._x.shape[1]],
+                work.acts[outputs],
+                work.target[: B * C],
+            )
+        )
         with torch.enable_grad():
-            value = score(self.job.objective, window, i, pred.requires_grad_(), target)
-            if not self._followed:
-                self._followed = True
-                if _reaches(value, self._module):
-                    wrong = "the kernel follows a loss through the predictions alone, got one that uses the weights too"
-                    raise ValueError(f'{wrong}; pass engine="torch"')
-            (back,) = torch.autograd.grad(value, pred)
-        work.back[last : last + n] = back.reshape(-1).numpy()
-        return self._call(*here, kt.BACKWARD, value.item())
+            assert self._block is not None
+            value = step_value(
+                self.feed, self._block, span, features.clone(), pred.requires_grad_(), target
+            )
+        weights = () if self._followed else self._module
+        back, *others = torch.autograd.grad(value, (pred, *weights), allow_unused=bool(weights))
+        if any(other is not None for other in others):
+            raise ValueError(
+                "the kernel follows a loss through the predictions alone, got one that uses the"
+                ' weights too; pass engine="torch"'
+            )
+        self._followed = True
+        work.back[outputs] = back.reshape(-1).numpy()
+        return self._call(rows, update, kt.BACKWARD, value.item())
 
     # From the job's values to the kernel's arguments
 
-    def _use(self, window: Window) -> None:
-        """Get ready for the steps that were drawn together with these."""
-        if window.rows is self._ready_for:
+    def _use(self, block: Block) -> None:
+        """Get ready for the steps of a block."""
+        if block is self._block:
             return
-        self._ready_for = window.rows
-        weight, lam = (_numbers(part, self._theta.dtype) for part in (window.weight, window.lam))
-        rows, partner = (_numbers(part, torch.int64) for part in (window.rows, window.partner))
-        self._rows = kt.Rows(self._x, self._y, weight, rows, partner, lam, window.spans[:0], window.every_row)
-        self._loss = self._make_loss(window)
-        if window.every_row:
+        self._block, feed = block, self.feed
+        partner, lam = (getattr(block.rows, name, None) for name in ("partner", "lam"))
+        self._rows = kt.Rows(
+            self._x,
+            self._y,
+            self._numbers(feed.weight),
+            _numbers(block.rows.index, torch.int64),
+            _numbers(partner, torch.int64),
+            self._numbers(lam),
+            block.spans[:0],
+            feed.every_row,
+        )
+        self._loss = self._make_loss(block)
+        if feed.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
-        arguments = (self._net, self._rows, self._loss, self._update, self.state, self._work, kt.WHOLE, 0.0)
-        self._compile(self._run, arguments)
+        call = partial(self._call, self._rows, self._update)
+        self._compiling += _ready(self._kernel.run, self._dtype, call)
 
-    def _make_loss(self, window: Window) -> kt.Loss:
-        objective, real = self.job.objective, self._theta.dtype
-        M, kind = 1, _LOSSES.get(objective.loss, kt.OUTSIDE)
+    def _make_loss(self, block: Block) -> Any:
+        objective, planes, M = self.job.objective, block.planes, self.feed.unit
+        kind, delta = _LOSSES.get(objective.loss, kt.OUTSIDE), getattr(objective, "delta", 1.0)
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
-        if isinstance(objective, RLP):
-            M, kind = objective.shape()[0], kt.PROJECTED
-            if window.bank is not None:
-                kind = kt.OUTSIDE
-            elif window.form is not None:
-                kind, form = kt.FORM, _numbers(window.form, real)
-            elif window.fits_planes:
-                projector = self._fit_planes(window, M, objective.planes)
-            elif window.projector is not None:
-                projector = _numbers(window.projector, real)
-            elif window.every_row or window.weight is not None:  # the residual is seen whole
-                projector = np.zeros((len(window.rows) // M, 1, M), self._dtype)
+        a, offset = 0.0, None
+        if isinstance(planes, OneForm):
+            kind, form = kt.FORM, self._numbers(planes.matrix)
+        elif isinstance(planes, FreshPlanes):
+            kind, projector = kt.PROJECTED, self._fit_planes(block, planes.form)
+        elif isinstance(planes, KeptPlanes):
+            kind, a, offset = kt.PROJECTED, planes.residual_weight, planes.offset
+            if planes.projector is not None:
+                projector = self._numbers(planes.projector)
+            elif self.feed.every_row or self.feed.weight is not None:
+                projector = np.zeros((len(block.rows.index) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        delta, offset = float(getattr(objective, "delta", 1.0)), _numbers(window.offset, real)
-        return kt.Loss(kind, delta, projector, float(window.residual_weight), offset, form, M)
+        return kt.Loss(kind, float(delta), projector, float(a), self._numbers(offset), form, M)
 
-    def _fit_planes(self, window: Window, M: int, form: PlaneForm) -> Any:
-        """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where it is not sure."""
-        from rlploss.training.kernel import fit_planes
-
-        summed, K = form.probe == "sum", len(window.rows) // M
-        projector = np.empty((K, 1 if summed else form.n_columns(self._x.shape[1]), M), self._dtype)
-        ends = M * np.arange(1, K + 1)
+    def _fit_planes(self, block: Block, form: PlaneForm) -> Any:
+        """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where
+        it is not sure.
+        """
+        M, summed = self.feed.unit, form.probe == "sum"
+        ends = np.arange(M, len(block.rows.index) + 1, M)
+        q = 1 if summed else form.n_columns(self._x.shape[1])
+        projector = np.empty((len(ends), q, M), self._dtype)
         data = self._rows._replace(spans=np.stack([ends - M, ends], axis=1))
-        self._compile(fit_planes, (data, form.intercept, summed, projector[:0]))
-        doubtful = np.flatnonzero(~fit_planes(data, form.intercept, summed, projector))
+        fit = partial(self._kernel.fit_planes, data, form.intercept, summed)
+        call = partial(fit, projector[:0])
+        self._compiling += _ready(self._kernel.fit_planes, self._dtype, call)
+        doubtful = np.flatnonzero(~fit(projector))
         if len(doubtful):
-            x = torch.stack([window.mixed(window.x, end - M, end).flatten(1) for end in ends[doubtful].tolist()])
-            projector[doubtful] = probe_rows(x, form).numpy()
+            x = self.job.table.features
+            some = [block.rows.of(x, end - M, end) for end in ends[doubtful].tolist()]
+            projector[doubtful] = probe_rows(torch.stack(some), form).numpy()
         return projector
 
-    def _compile(self, function: Any, arguments: tuple[Any, ...]) -> None:
-        """Get a function ready; the seconds of it are no training."""
-        started = time.perf_counter()
-        _get_ready(function, self._dtype, arguments)
-        self._compiling += time.perf_counter() - started
+    def _numbers(self, tensor: Tensor | None) -> Any:
+        return _numbers(tensor, self.job.table.x.dtype)
 
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {name: torch.from_numpy(getattr(self.state, name).copy()) for name in ("first", "second", "powers")}
+        kept = {
+            name: torch.from_numpy(getattr(self.state, name).copy())
+            for name in ("first", "second", "powers")
+        }
         return {"engine": self.name, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,49 +317,38 @@ class KernelEngine(Engine):
             getattr(self.state, name)[:] = state[name].numpy()
 
 
-def _reaches(value: Tensor, leaves: list[Tensor]) -> bool:
-    """Whether the gradient of a value reaches one of these tensors."""
-    waiting, seen = [value.grad_fn], {None}
-    while waiting:
-        node: Any = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            if any(getattr(node, "variable", None) is leaf for leaf in leaves):
-                return True
-            waiting += [before for before, _ in node.next_functions]
-    return False
-
-
 def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:
-    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous; None: no numbers."""
+    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous;
+    None: no numbers.
+    """
     return (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
 
 
-def _get_ready(run: Any, dtype: Any, arguments: tuple[Any, ...]) -> None:
-    """Compile a function of the kernel, or load it from disk, for a floating type and arguments that hold no steps.
+def _ready(function: Any, dtype: Any, call: Callable[[], object]) -> float:
+    """Compile a function of the kernel, or load it from disk, for a floating type, by a call that
+    holds no steps; return the seconds.
 
     After this no other types are accepted: numba would compile again for seconds, in silence.
     """
-    import numba
+    from rlploss.training.compiling import config, forget
 
-    from rlploss.training.compiling import forget
-
+    started = time.perf_counter()
     with _LOCK:
-        if (run, dtype) in _READY:
-            return
-        told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
-        told.daemon = True
-        told.start()
-        run.disable_compile(False)
-        config: Any = numba.config
-        before, config.OPT = config.OPT, type(config.OPT)(2)  # as fast as level 3, and compiled half a second sooner
-        try:
-            run(*arguments)
-        except Exception:  # whatever a damaged file on disk leads to
-            forget()
-            run(*arguments)
-        finally:
-            config.OPT = before
-            told.cancel()
-        run.disable_compile(True)
-        _READY.add((run, dtype))
+        if (function, dtype) not in _READY:
+            told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
+            told.daemon = True
+            told.start()
+            function.disable_compile(False)
+            before = config.OPT
+            config.OPT = type(before)(2)  # as fast as level 3, and compiled half a second sooner
+            try:
+                call()
+            except Exception:  # whatever a damaged file on disk leads to
+                forget()
+                call()
+            finally:
+                config.OPT = before
+                told.cancel()
+            function.disable_compile(True)
+            _READY.add((function, dtype))
+    return time.perf_counter() - started

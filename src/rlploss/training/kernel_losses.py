@@ -10,7 +10,9 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import compiled, view
 from rlploss.training.tiles import PLAIN, dots, product
 
-CONDITION = 1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
+CONDITION = (
+    1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
+)
 
 
 @compiled
@@ -41,7 +43,9 @@ def log_sum_exp(row):
 
 @compiled
 def pointwise(loss, data, s, pred, target, back):
-    """The value of a loss of single rows, and its gradient: means over rows and outputs, cross entropy over rows."""
+    """The value of a loss of single rows, and its gradient: means over rows and outputs, cross
+    entropy over rows.
+    """
     B, C = pred.shape
     one, delta = pred.dtype.type(1), pred.dtype.type(loss.delta)
     each = one / (B if loss.kind == kt.CROSS_ENTROPY else B * C)
@@ -80,7 +84,9 @@ def pointwise(loss, data, s, pred, target, back):
 
 @compiled
 def projected(W, residual_weight, residual, back, seen, scale):
-    """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into `back`."""
+    """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into
+    `back`.
+    """
     M, C = residual.shape
     r, g, z = view(residual, 0, (M * C,)), view(back, 0, (M * C,)), view(seen, 0, (W.shape[0] * C,))
     q, none, one, plain = W.shape[0], view(residual, 0, (0,)), np.intp(1), np.intp(PLAIN)
@@ -101,7 +107,9 @@ def projected(W, residual_weight, residual, back, seen, scale):
             g[j] *= two
         return scale * value
     a = residual.dtype.type(residual_weight)
-    for j in range(g.size):  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
+    for j in range(
+        g.size
+    ):  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
         g[j] = a * r[j] - g[j]
         value += g[j] * g[j]
         g[j] *= two
@@ -110,10 +118,12 @@ def projected(W, residual_weight, residual, back, seen, scale):
 
 @compiled
 def orthonormal(x, intercept, rows, rounds):
-    """Fill rows [p, M] with an orthonormal basis of the columns of one subset x [M, d], and of ones with an intercept.
+    """Fill rows [p, M] with an orthonormal basis of the columns of one subset x [M, d], and of ones
+    with an intercept.
 
-    Cholesky QR in float64: it loses up to eight digits, which float32 does not see and a second round makes up for.
-    False where the columns are not certainly well conditioned; the rows then mean nothing.
+    Cholesky QR in float64: it loses up to eight digits, which float32 does not see and a second
+    round makes up for. False where the columns are not certainly well conditioned; the rows then
+    mean nothing.
     """
     M, d = x.shape
     own = view(rows, 0, (d, M))
@@ -185,7 +195,9 @@ def of_subsets(loss, data, s, pred, target, back, work):
         if C == 1:
             dots(loss.form, r, view(back, 0, (B,)))
         else:
-            product(loss.form, B, np.intp(1), residual, back, view(r, 0, (0,)), np.intp(PLAIN), back)
+            product(
+                loss.form, B, np.intp(1), residual, back, view(r, 0, (0,)), np.intp(PLAIN), back
+            )
         for i in range(B):
             for j in range(C):
                 value += residual[i, j] * back[i, j]

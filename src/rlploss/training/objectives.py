@@ -17,17 +17,21 @@ from rlploss.loss.subsets import METHODS
 
 
 class Objective(Value):
-    """What a network is trained to make small; rows and steps of an epoch are those of a resolved value."""
+    """What a network is trained to make small; rows and steps of an epoch are those of a resolved
+    value.
+    """
 
     loss: ClassVar[str]  # the name of its formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
 
-    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
+    def resolve(self, n_rows: int, n_features: int) -> Objective:
         """The same objective with every default filled in for N rows of d features."""
         raise NotImplementedError
 
     def shape(self) -> tuple[int, int | None, int]:
-        """Rows in a unit (a row, or a subset), units in an epoch (None: one for each row), units in a step."""
+        """Rows in a unit (a row, or a subset), units in an epoch (None: one for each row), units in
+        a step.
+        """
         raise NotImplementedError
 
     @property
@@ -49,7 +53,10 @@ class Objective(Value):
 
     def _resolved(self, size: int | str | None) -> int:
         if not isinstance(size, int):
-            raise ValueError(f"{self!r} depends on the table until it is resolved; call resolve(n_rows, n_features)")
+            raise ValueError(
+                f"{self!r} depends on the table until it is resolved; call resolve(n_rows,"
+                " n_features)"
+            )
         return size
 
 
@@ -60,15 +67,20 @@ class RLP(Objective):
     Args:
         subset_size: M, rows per subset. Default min(100, N // 2), raised to p + 2 where N allows.
         n_subsets: K, subsets in a plan. Default 1000, capped at the number of different subsets.
-        subsets_per_step: a number of subsets, or "all" (Algorithm 2). Default 1, under torchrun one per process.
+        subsets_per_step: a number of subsets, or "all" (Algorithm 2). Default 1.
         probe: where the planes are compared: "subset", "draw", "expected" or "sum"; see `rlp_loss`.
-        intercept: whether planes have an offset. Default True, except for probe="sum", where only the mean would count.
+        intercept: whether planes have an offset. Default True, except for probe="sum", where only
+            the mean would count.
         ridge: λ ≥ 0 of the planes' own penalty.
-        draw_from: rows that a drawn point comes from: "train" is all rows, "outside" those not in the subset.
-        method: how subsets are drawn, "balanced" or "paper" (Algorithm 1 to the letter); see `balanced_subsets`.
+        draw_from: rows that a drawn point comes from: "train" is all rows, "outside" those not in
+            the subset.
+        method: how subsets are drawn, "balanced" or "paper" (Algorithm 1 to the letter); see
+            `balanced_subsets`.
         plan: "once" keeps one plan for the whole run, "each-epoch" draws a new one.
-        mixup: ψ of Beta(ψ, ψ), from which λ is drawn for each pair of subsets (Algorithm 3). Default: no mixup.
-        float32_cutoff: the loss of the paper's released autoencoder, which drops directions; see `RLP.released`.
+        mixup: ψ of Beta(ψ, ψ), from which λ is drawn for each pair of subsets (Algorithm 3).
+            Default: no mixup.
+        float32_cutoff: the loss of the paper's released autoencoder, which drops directions; see
+            `RLP.released`.
 
     >>> RLP(subset_size=85).resolve(n_rows=100, n_features=5)  # what fit makes of it
     RLP(85, n_subsets=1000, subsets_per_step=1, intercept=True)
@@ -89,11 +101,10 @@ class RLP(Objective):
     float32_cutoff: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("subset_size", "n_subsets"):
-            if getattr(self, name) is not None:
-                put(self, name, count(name, getattr(self, name)))
-        if self.subsets_per_step is not None and self.subsets_per_step != "all":
-            put(self, "subsets_per_step", count("subsets_per_step", self.subsets_per_step))
+        for name in ("subset_size", "n_subsets", "subsets_per_step"):
+            size = getattr(self, name)
+            if size is not None and (name, size) != ("subsets_per_step", "all"):
+                put(self, name, count(name, size))
         planes = self.planes  # whose making checks the form
         put(self, "ridge", planes.ridge)
         put(self, "intercept", None if self.intercept is None else planes.intercept)
@@ -102,28 +113,47 @@ class RLP(Objective):
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
             if self.draw_from == "outside":
-                why = "whose rows are in no subset"
-                raise ValueError(f'draw_from="outside" has no meaning with mixup, {why}; use "train"')
-        plain = planes.is_projection and not planes.intercept and self.plan == "once" and self.mixup is None
-        if self.float32_cutoff and not plain:
-            has = 'probe="subset", intercept=False, ridge=0, plan="once" and no mixup'
-            wrong = f"float32_cutoff=True is the loss of one released program, which has {has}, got {self!r}"
-            raise ValueError(f"{wrong}; use RLP.released(..., float32_cutoff=True)")
+                raise ValueError(
+                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset;'
+                    ' use "train"'
+                )
+        plain = planes.is_projection and not planes.intercept and self.plan == "once"
+        if self.float32_cutoff and not (plain and self.mixup is None):
+            raise ValueError(
+                "float32_cutoff=True is the loss of one released program, which has"
+                ' probe="subset", intercept=False, ridge=0, plan="once" and no mixup, got'
+                f" {self!r}; use RLP.released(..., float32_cutoff=True)"
+            )
 
     @property
     def planes(self) -> PlaneForm:
         """Which planes are fitted, and where they are compared.
 
-        NOTE[DIFF]: in the paper's formulas planes have no offset; by default they have one, except for probe="sum".
+        NOTE[DIFF]: in the paper's formulas planes have no offset; by default they have one, except
+        for probe="sum".
         """
         return PlaneForm(self.probe, self.intercept, self.ridge, self.draw_from)
 
     @classmethod
-    def paper(cls, subset_size: int | None = None, n_subsets: int | None = None, *, mixup: float | None = None) -> RLP:
-        """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of one plan."""
+    def paper(
+        cls,
+        subset_size: int | None = None,
+        n_subsets: int | None = None,
+        *,
+        mixup: float | None = None,
+    ) -> RLP:
+        """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of
+        one plan.
+        """
         probe = "draw" if mixup is None else "sum"
         return cls(
-            subset_size, n_subsets, subsets_per_step="all", probe=probe, intercept=False, method="paper", mixup=mixup
+            subset_size,
+            n_subsets,
+            subsets_per_step="all",
+            probe=probe,
+            intercept=False,
+            method="paper",
+            mixup=mixup,
         )
 
     @classmethod
@@ -137,18 +167,24 @@ class RLP(Objective):
     ) -> RLP:
         """The loop behind the published numbers: one step per subset, planes without an offset.
 
-        NOTE[DIFF]: the released batch generator loses a block when M divides N and may never return; subsets here are
-        drawn by method="balanced", which keeps what that generator promises.
+        NOTE[DIFF]: the released batch generator loses a block when M divides N and may never
+        return; subsets here are drawn by method="balanced", which keeps what that generator
+        promises.
         """
         return cls(
-            subset_size, n_subsets, subsets_per_step=1, intercept=False, mixup=mixup, float32_cutoff=float32_cutoff
+            subset_size,
+            n_subsets,
+            subsets_per_step=1,
+            intercept=False,
+            mixup=mixup,
+            float32_cutoff=float32_cutoff,
         )
 
-    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> RLP:
+    def resolve(self, n_rows: int, n_features: int) -> RLP:
         """Fill in M, K and the subsets per step.
 
-        M is the paper's 100, half of the rows where there are fewer, or p + 2 if that is more: up to M = p the subset
-        probe is MSE, and at M = p + 1 an independent probe has no finite mean.
+        M is the paper's 100, half of the rows where there are fewer, or p + 2 if that is more: up
+        to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
         """
         size, planes = self.subset_size, self.planes
         if size is None:
@@ -159,11 +195,18 @@ class RLP(Objective):
         K = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
         plan_sizes(n_rows, size, K)  # refuses what cannot be drawn
         outside(planes.draw_from, size, n_rows)  # as this does
-        per_step = self.subsets_per_step or min(n_processes, K)
-        per_step = K if isinstance(per_step, str) else per_step
+        per_step = K if isinstance(self.subsets_per_step, str) else self.subsets_per_step or 1
         if per_step > K:
-            raise ValueError(f"subsets_per_step must be at most n_subsets = {K}, got {per_step}; lower it")
-        return replace(self, subset_size=size, n_subsets=K, subsets_per_step=per_step, intercept=planes.intercept)
+            raise ValueError(
+                f"subsets_per_step must be at most n_subsets = {K}, got {per_step}; lower it"
+            )
+        return replace(
+            self,
+            subset_size=size,
+            n_subsets=K,
+            subsets_per_step=per_step,
+            intercept=planes.intercept,
+        )
 
     def shape(self) -> tuple[int, int, int]:
         """M, K and the subsets per step of a resolved value."""
@@ -172,13 +215,30 @@ class RLP(Objective):
 
 
 class OnBatches(Objective):
-    """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default min(100, N)."""
+    """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default
+    min(100, N).
+    """
 
     batch_size: int | str | None
 
     def values(self, pred: Tensor, target: Tensor) -> Tensor:
-        """The loss of every row [B], or of every output [B, C], for predictions and targets [B, C], if it is a mean."""
+        """The loss of every row [B], or of every output [B, C], for predictions and targets [B, C],
+        if it is a mean.
+        """
         raise NotImplementedError
+
+    def value(
+        self, pred: Tensor, target: Tensor, features: Tensor, weight: Tensor | None
+    ) -> Tensor:
+        """The loss of a batch: the mean over rows and outputs, with row weights [B, 1]."""
+        values: object = self.values(pred, target)
+        if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
+            raise ValueError(
+                f"a Pointwise function must return one value per row ({pred.shape[0]},) or per"
+                f" output {tuple(pred.shape)}, got {_shown(values)}; leave out the mean"
+            )
+        values = values.unsqueeze(1) if values.ndim == 1 else values
+        return (values if weight is None else values * weight).sum() / values.numel()
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size != "all":
@@ -186,7 +246,7 @@ class OnBatches(Objective):
         if self.mixup is not None:
             put(self, "mixup", positive("mixup", self.mixup))
 
-    def resolve(self, n_rows: int, n_features: int, n_processes: int = 1) -> Objective:
+    def resolve(self, n_rows: int, n_features: int) -> Objective:
         size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
 
@@ -203,7 +263,8 @@ class _RowLoss(OnBatches):
 
 @dataclass(frozen=True, repr=False)
 class MSE(_RowLoss):
-    """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
+    """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of
+    Beta(ψ, ψ).
 
     >>> objective = MSE(50, mixup=0.2)  # for fit(net, X, y, objective, ...)
     """
@@ -216,7 +277,8 @@ class MSE(_RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class MAE(_RowLoss):
-    """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of Beta(ψ, ψ).
+    """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of
+    Beta(ψ, ψ).
 
     >>> objective = MAE("all")  # for fit(net, X, y, objective, ...)
     """
@@ -280,24 +342,30 @@ class _OwnLoss(OnBatches):
     batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be called with the arguments; where nothing is known of them, the first step tells."""
+        """Refuse what cannot be called with the arguments; where nothing is known of them, the
+        first step tells.
+        """
         super().__post_init__()
         function, name = self.function, type(self).__name__
         wanted = f"{name} takes a function of ({', '.join(self.arguments)})"
         if not callable(function) or isinstance(function, type):
-            made = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
-            raise TypeError(f"{wanted}, got {function!r}{made}")
+            remedy = f"; write {name}({function.__name__}())" if isinstance(function, type) else ""
+            raise TypeError(f"{wanted}, got {function!r}{remedy}")
         called = function.forward if isinstance(function, nn.Module) else function
         try:
             inspect.signature(called).bind(*self.arguments)
         except TypeError as error:
             other = "BatchLoss" if name == "Pointwise" else "Pointwise"
-            raise TypeError(f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?") from None
+            raise TypeError(
+                f"{wanted}, got {function!r}, which does not ({error}); or do you mean {other}?"
+            ) from None
         except ValueError:  # a built-in function without a signature
             pass
         if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
-            wrong = f"a loss must have no parameters of its own to train, got {type(function).__name__} with some"
-            raise ValueError(f"{wrong}; put them into the model")
+            raise ValueError(
+                f"a loss must have no parameters of its own to train, got {type(function).__name__}"
+                " with some; put them into the model"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which could not import a file that was loaded by its path."""
@@ -307,7 +375,9 @@ class _OwnLoss(OnBatches):
 
     @property
     def has_generator(self) -> bool:
-        """Whether the function draws from a generator of its own, which no checkpoint could keep."""
+        """Whether the function draws from a generator of its own, which no checkpoint could
+        keep.
+        """
         held = getattr(self.function, "__dict__", {})
         return any(isinstance(value, torch.Generator) for value in held.values())
 
@@ -316,7 +386,8 @@ class _OwnLoss(OnBatches):
 class Pointwise(_OwnLoss):
     """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
 
-    Values are averaged over rows and outputs, with the row weights; class numbers come as one-hot rows.
+    Values are averaged over rows and outputs, with the row weights; class numbers come as one-hot
+    rows.
 
     >>> loss = Pointwise(lambda pred, target: torch.log(torch.cosh(pred - target)), batch_size=50)
     """
@@ -330,18 +401,36 @@ class Pointwise(_OwnLoss):
 
 @dataclass(frozen=True, repr=False)
 class BatchLoss(_OwnLoss):
-    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself for instance.
+    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself
+    for instance.
 
-    Features are flattened to [B, d]. It is no sum over rows, so sample weights and several processes are refused.
+    Features are flattened to [B, d]. It is no sum over rows, so sample weights are refused.
 
-    >>> bias = BatchLoss(lambda pred, target, features: (pred - target).mean().square(), batch_size=50)
+    >>> offset = lambda pred, target, features: (pred - target).mean().square()
+    >>> bias = BatchLoss(offset, batch_size=50)
     """
 
     loss: ClassVar[str] = "batch"
     arguments: ClassVar[tuple[str, ...]] = ("pred", "target", "features")
 
+    def value(
+        self, pred: Tensor, target: Tensor, features: Tensor, weight: Tensor | None
+    ) -> Tensor:
+        value: object = self.function(pred, target, features)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise ValueError(
+                f"a BatchLoss function must return one number, got {_shown(value)}; take the mean"
+            )
+        return value.reshape(())
 
-NAMES: dict[str, Callable[..., Objective]] = {kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)}
+
+def _shown(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+NAMES: dict[str, Callable[..., Objective]] = {
+    kind.loss: kind for kind in (RLP, MSE, MAE, Huber, CrossEntropy)
+}
 
 
 def as_objective(value: object) -> Objective:
@@ -351,6 +440,10 @@ def as_objective(value: object) -> Objective:
     if isinstance(value, str):
         return NAMES[one_of("objective", value, NAMES)]()
     if isinstance(value, type) and issubclass(value, Objective):
-        raise TypeError(f"objective must be a value, got the class {value.__name__}; write {value.__name__}()")
+        raise TypeError(
+            f"objective must be a value, got the class {value.__name__}; write {value.__name__}()"
+        )
     hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
-    raise TypeError(f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}")
+    raise TypeError(
+        f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}"
+    )

@@ -1,7 +1,8 @@
 """Products of small matrices: sums stay in registers, and every line is a vector instruction.
 
-BLAS packs its operands first and is made for large matrices. Here a product is one pass over small ones. A number of
-a result is summed in the order of its terms, so it does not depend on where in a matrix it stands.
+BLAS packs its operands first and is made for large matrices. Here a product is one pass over small
+ones. A number of a result is summed in the order of its terms, so it does not depend on where in a
+matrix it stands.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ from rlploss.training.compiling import compiled
 
 # Bits of a vector register, of this processor or of the one that NUMBA_CPU_FEATURES asks for.
 _ASKED: str | None = numba.config.CPU_FEATURES  # type: ignore[attr-defined]  # made at run time
-_THERE = [name for name, there in get_host_cpu_features().items() if there] if _ASKED is None else _ASKED.split(",")
+_THERE = (
+    [name for name, there in get_host_cpu_features().items() if there]
+    if _ASKED is None
+    else _ASKED.split(",")
+)
 BITS = 512 if {"avx512f", "+avx512f"} & {*_THERE} else 256 if {"avx2", "+avx2"} & {*_THERE} else 128
-TALL = 8 if BITS == 512 else 6  # rows of a tile: two vectors of each, and the operands, fill the registers
-PLAIN, RELU, WHERE_POSITIVE = range(3)  # what becomes of a sum: itself, 0 if negative, 0 where h is not positive
+TALL = (
+    8 if BITS == 512 else 6
+)  # rows of a tile: two vectors of each, and the operands, fill the registers
+PLAIN, RELU, WHERE_POSITIVE = range(
+    3
+)  # what becomes of a sum: itself, 0 if negative, 0 where h is not positive
 
 _intrinsic: Any = intrinsic
 _WHOLE, _SHORT = ir.IntType(64), ir.IntType(32)
@@ -53,12 +62,16 @@ class _Emit:
     def rows(self, tall: int, last: Any) -> list[Any]:
         """Numbers of `tall` rows; those beyond the last are the last once more."""
         numbers = [ir.Constant(_WHOLE, r) for r in range(tall)]
-        return [self.builder.select(self.builder.icmp_signed("<", r, last), r, last) for r in numbers]
+        return [
+            self.builder.select(self.builder.icmp_signed("<", r, last), r, last) for r in numbers
+        ]
 
     def spread(self, value: Any) -> Any:
         """A vector of one number."""
         kind = ir.VectorType(value.type, self.lanes)
-        filled = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_SHORT, 0))
+        filled = self.builder.insert_element(
+            ir.Constant(kind, ir.Undefined), value, ir.Constant(_SHORT, 0)
+        )
         first = ir.Constant(ir.VectorType(_SHORT, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(filled, filled, first)
 
@@ -79,17 +92,26 @@ class _Emit:
         if mask is None:
             self.builder.store(value, pointer, align=self.size)
         else:
-            self._call("masked.store", ir.VoidType(), [value, pointer, ir.Constant(_SHORT, self.size), mask], ".p0")
+            self._call(
+                "masked.store",
+                ir.VoidType(),
+                [value, pointer, ir.Constant(_SHORT, self.size), mask],
+                ".p0",
+            )
 
     def multiply_add(self, total: Any, a: Any, b: Any) -> None:
         """Add a·b to a variable, in one instruction where there is one."""
         product = self.builder.fmul(a, b, flags=("contract",))
-        self.builder.store(self.builder.fadd(self.builder.load(total), product, flags=("contract",)), total)
+        self.builder.store(
+            self.builder.fadd(self.builder.load(total), product, flags=("contract",)), total
+        )
 
     def total(self, vector: Any) -> Any:
         """The sum of the lanes."""
         zero = ir.Constant(self.vector.element, -0.0)
-        return self._call("vector.reduce.fadd", self.vector.element, [zero, vector], fastmath=("reassoc",))
+        return self._call(
+            "vector.reduce.fadd", self.vector.element, [zero, vector], fastmath=("reassoc",)
+        )
 
     def variables(self, n: int) -> list[Any]:
         """Vectors that end up in registers, zero at first."""
@@ -101,14 +123,20 @@ class _Emit:
         with self.builder.if_then(self.builder.icmp_signed(sign, a, b)):
             yield
 
-    def _call(self, name: str, result: Any, arguments: list[Any], suffix: str = "", **options: Any) -> Any:
+    def _call(
+        self, name: str, result: Any, arguments: list[Any], suffix: str = "", **options: Any
+    ) -> Any:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
         name = f"llvm.{name}.v{self.lanes}f{8 * self.size}{suffix}"
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), arguments, **options)
+        return self.builder.call(
+            cgutils.get_or_insert_function(self.builder.module, kind, name), arguments, **options
+        )
 
 
 def _make_tile(tall: int, wide: int, masked: bool) -> Any:
-    """Code for `tall` rows and `wide` vectors of a result; `masked`: it has fewer columns than that."""
+    """Code for `tall` rows and `wide` vectors of a result; `masked`: it has fewer columns than
+    that.
+    """
 
     @_intrinsic
     def tile(typing, a, first, row_step, term_step, b, out, row, column, start, after, h):
@@ -118,7 +146,9 @@ def _make_tile(tall: int, wide: int, masked: bool) -> Any:
             (left, _), (right, (k, _)), (to, (m, n)), (begin, (n_begin,)), (sign, _) = (
                 emit.array(signature.args[i], arguments[i]) for i in (0, 4, 5, 8, 10)
             )
-            mask = [emit.first(emit.sum(n, -v * emit.lanes)) if masked else None for v in range(wide)]
+            mask = [
+                emit.first(emit.sum(n, -v * emit.lanes)) if masked else None for v in range(wide)
+            ]
 
             def places(pointer, r):  # of the tile's vectors in row r of a matrix with n columns
                 base = emit.sum(builder.mul(r, n), column)
@@ -128,7 +158,10 @@ def _make_tile(tall: int, wide: int, masked: bool) -> Any:
                 return list(map(emit.load, places(pointer, r), mask))
 
             last = emit.sum(builder.sub(m, row), -1)
-            factors = [builder.gep(left, [emit.sum(first, builder.mul(r, row_step))]) for r in emit.rows(tall, last)]
+            factors = [
+                builder.gep(left, [emit.sum(first, builder.mul(r, row_step))])
+                for r in emit.rows(tall, last)
+            ]
             sums = [emit.variables(wide) for _ in range(tall)]
             with emit.where(">", n_begin, 0):
                 values = load(begin, ir.Constant(_WHOLE, 0))
@@ -144,18 +177,26 @@ def _make_tile(tall: int, wide: int, masked: bool) -> Any:
                 for each in sums:
                     for place in each:
                         x = builder.load(place)
-                        builder.store(builder.select(builder.fcmp_ordered("<", x, emit.zero), emit.zero, x), place)
+                        builder.store(
+                            builder.select(builder.fcmp_ordered("<", x, emit.zero), emit.zero, x),
+                            place,
+                        )
             for r in range(tall):
                 with emit.where(">=", last, r):
                     there = emit.sum(row, r)
                     with emit.where("==", after, WHERE_POSITIVE):
                         for v, value in enumerate(load(sign, there)):
                             on = builder.fcmp_ordered(">", value, emit.zero)
-                            builder.store(builder.select(on, builder.load(sums[r][v]), emit.zero), sums[r][v])
+                            builder.store(
+                                builder.select(on, builder.load(sums[r][v]), emit.zero), sums[r][v]
+                            )
                     list(map(emit.store, map(builder.load, sums[r]), places(to, there), mask))
             return context.get_dummy_value()
 
-        return types.void(a, first, row_step, term_step, b, out, row, column, start, after, h), build
+        return (
+            types.void(a, first, row_step, term_step, b, out, row, column, start, after, h),
+            build,
+        )
 
     return tile
 
@@ -166,10 +207,11 @@ _NARROW, _NARROWER = _make_tile(TALL, 2, True), _make_tile(TALL, 1, True)
 
 @compiled
 def product(a, row_step, term_step, b, out, start, after, h):
-    """Put start [n] + Σ_k a[m, k]·b[k, n] into out [m, n], and what `after` says; no start: zero. h is [m, n].
+    """Put start [n] + Σ_k a[m, k]·b[k, n] into out [m, n], and what `after` says; no start: zero. h
+    is [m, n].
 
-    a[m, k] is number m·row_step + k·term_step of the array, which may so be read transposed. Steps and `after` must be
-    variables where it is called: numba would compile anew for every literal.
+    a[m, k] is number m·row_step + k·term_step of the array, which may so be read transposed. Steps
+    and `after` must be variables where it is called: numba would compile anew for every literal.
     """
     m, n = out.shape
     lanes = BITS // (8 * out.itemsize)
@@ -181,7 +223,9 @@ def product(a, row_step, term_step, b, out, start, after, h):
                 _NARROWER(a, row * row_step, row_step, term_step, b, out, row, 0, start, after, h)
         return
     for column in range(0, n, 2 * lanes):
-        at = min(column, n - 2 * lanes)  # the last columns are computed twice where they do not fill two vectors
+        at = min(
+            column, n - 2 * lanes
+        )  # the last columns are computed twice where they do not fill two vectors
         if m == 1:
             _ROW(a, 0, row_step, term_step, b, out, 0, at, start, after, h)
         for row in range(0, m if m > 1 else 0, TALL):
@@ -194,7 +238,9 @@ def _four_dots(typing, a, row, b, out):
 
     def build(context, builder, signature, arguments):
         emit, row = _Emit(context, builder, signature.args[0]), arguments[1]
-        (left, _), (right, (k,)), (to, (m,)) = (emit.array(signature.args[i], arguments[i]) for i in (0, 2, 3))
+        (left, _), (right, (k,)), (to, (m,)) = (
+            emit.array(signature.args[i], arguments[i]) for i in (0, 2, 3)
+        )
         last, sums = emit.sum(builder.sub(m, row), -1), emit.variables(4)
         rows = [builder.gep(left, [builder.mul(emit.sum(row, r), k)]) for r in emit.rows(4, last)]
 

@@ -1,4 +1,4 @@
-"""The report of a survey: the answer, the picture of all tables, ranks, and when RLP helps."""
+"""The report of a survey: the answer, the picture of all tables, and ranks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from matplotlib.axes import Axes
 
 from rlploss import __version__
 from rlploss._progress import duration
-from rlploss.compare.survey import FACTS, STEPS, Draw
-from rlploss.compare.survey_results import TRAIT_WORDS, WORDS, Effect, Ranks, Survey
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.stats import MARGINS, Comparison
 from rlploss.lab.study import loss_options
 from rlploss.lab.text import Scalar, number
+from rlploss.survey.results import WORDS, Ranks, Survey
+from rlploss.survey.run import STEPS, Draw
+from rlploss.survey.tables import FACTS
 
-TONES = WORD_TONES | {"helps": "good", "hurts": "bad"}
+TONES = WORD_TONES
 COLOURS = {"better": "blue", "worse": "vermillion", "level": "green", "undecided": "grey"}
-ANSWERS = {"better": "yes", "worse": "no, it hurts", "level": "no, it makes no difference", "undecided": "undecided"}
+ANSWERS = {
+    "better": "yes",
+    "worse": "no, it hurts",
+    "level": "no, it makes no difference",
+    "undecided": "undecided",
+}
 SAID: dict[str, str] = FACTS["words"]
 TESTED = ("ratio", "low", "high", "p", "word")  # columns of a comparison
 TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
@@ -30,23 +36,34 @@ TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 def build(found: Survey, out: Path) -> Report:
     """The whole report, the answer first."""
-    n, effects, rival = len({task.table for task in found.cells}), found.effects(), found.labels[found.rival]
+    n, rival = len({task.table for task in found.cells}), found.labels[found.rival]
     ratios = tuple(_ratios_drawing(found, draw) for draw in found.draws)
     picture = Figure("ratios", "", SAID["ratios"].format(rival=rival), ratios, columns=2)
-    ranked = [_ranks_drawing(found, *key, found.ranks(tasks)) for key, tasks in found.groups.items() if len(tasks) > 1]
+    ranked = [
+        _ranks_drawing(found, *key, found.ranks(tasks))
+        for key, tasks in found.groups.items()
+        if len(tasks) > 1
+    ]
     ranks = (Figure("ranks", "", SAID["ranks"], tuple(ranked), columns=2),) if ranked else ()
-    when = _when_lead(found, effects)
     sections = (
-        Section("tables", "RLP table by table", lead=_tables_lead(found), figures=(picture,),
-                tables=(_tables_table(found),), facts=_facts(found), command=_command(found, out)),
+        Section(
+            "tables",
+            "RLP table by table",
+            lead=_tables_lead(found),
+            figures=(picture,),
+            tables=(_tables_table(found),),
+            facts=_facts(found),
+            command=_command(found, out),
+        ),
         Section("arms", "All arms", figures=ranks, tables=(_pairs_table(found),)),
-        Section("when", "When, if ever, does RLP help?", lead=when, tables=(_when_table(effects),) if effects else ()),
-    )  # fmt: skip
+    )
     missing = found.n_tasks - len(found.cells)
     left = (SAID["missing"].format(missing=missing, n=found.n_tasks),) if missing else ()
-    footer = (f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",)
+    footer = (
+        f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",
+    )
     title = f"Does RLP help? A survey of {n} tables"
-    return Report(title, (*answers(found), when[0], *left), sections, footer=footer)
+    return Report(title, (*answers(found), *left), sections, footer=footer)
 
 
 def answers(found: Survey) -> tuple[str, ...]:
@@ -54,9 +71,13 @@ def answers(found: Survey) -> tuple[str, ...]:
     half = found.halves[0]
     groups = {draw: tasks for (of, draw), tasks in found.groups.items() if of == half}
     compared = {draw: found.over(tasks, "rlp", found.rival) for draw, tasks in groups.items()}
-    parts = "; ".join(f"{_where(draw)}: {ANSWERS[c.word]} ({_ratio(c)} times)" for draw, c in compared.items())
+    parts = "; ".join(
+        f"{_where(draw)}: {ANSWERS[c.word]} ({_ratio(c)} times)" for draw, c in compared.items()
+    )
     tables = f"{len({task.table for task in found.tasks(half=half)})} {half} tables"
-    told = [f"Does RLP help? Squared error against {found.labels[found.rival]} on {tables}, {parts}."]
+    told = [
+        f"Does RLP help? Squared error against {found.labels[found.rival]} on {tables}, {parts}."
+    ]
     if half == "development":
         told[0] += " " + SAID["tuned"]
     others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
@@ -65,7 +86,11 @@ def answers(found: Survey) -> tuple[str, ...]:
         if not outside:
             best, against = found.over_best(tasks, "rlp-cv", others)
             twin = found.over(tasks, "rlp-cv", "mse-cv")
-            named = {"ours": found.labels["rlp-cv"], "twin": found.labels["mse-cv"], "best": found.labels[best]}
+            named = {
+                "ours": found.labels["rlp-cv"],
+                "twin": found.labels["mse-cv"],
+                "best": found.labels[best],
+            }
             numbers = {"ratio": _ratio(twin), "against": _ratio(against), "n": len(others)}
             told.append(SAID["estimator"].format(where=_where(draw), **named, **numbers))
     return tuple(told)
@@ -81,29 +106,18 @@ def _ratio(c: Comparison) -> str:
     return f"{number(c.effect)}{ends}"
 
 
-def _when_lead(found: Survey, effects: Sequence[Effect]) -> tuple[str, ...]:
-    if not effects:
-        return (SAID["few"],)
-    sure = [
-        f"{'falls' if e.factor < 1 else 'rises'} to {number(e.factor)} [{number(e.low)}, {number(e.high)}] with more "
-        f"{TRAIT_WORDS[e.trait]}"
-        for e in effects
-        if e.word != "undecided"
-    ]
-    open_ = ", ".join(TRAIT_WORDS[e.trait] for e in effects if e.word == "undecided")
-    start = "When? Per standard deviation of what is seen beforehand RLP's ratio " if sure else "When? "
-    lead = start + "; ".join([*sure, *([f"undecided for {open_}"] if open_ else [])]) + "."
-    how = SAID["how"].format(traits=len(effects), n=len(found.cells))
-    foretold = found.foretold()
-    return (lead, how) if foretold is None else (lead, how, SAID["tried"].format(*foretold))
-
-
 def _tables_lead(found: Survey) -> tuple[str, ...]:
     told = []
     for (half, draw), tasks in found.groups.items():
-        counts = ", ".join(f"{word} on {n}" for word, n in found.tally(tasks, "rlp", found.rival).items())
+        counts = ", ".join(
+            f"{word} on {n}" for word, n in found.tally(tasks, "rlp", found.rival).items()
+        )
         n, stays = len(tasks), found.stays(tasks)
-        told.append(SAID["dial"].format(half=half.capitalize(), where=_where(draw), counts=counts, n=n, stays=stays))
+        told.append(
+            SAID["dial"].format(
+                half=half.capitalize(), where=_where(draw), counts=counts, n=n, stays=stays
+            )
+        )
     return tuple(told)
 
 
@@ -120,9 +134,14 @@ def _pairs_table(found: Survey) -> Table:
                     cells.append("–")
                     continue
                 tasks = found.groups[half, draw]
-                c, counts = found.over(tasks, ours, theirs), found.tally(tasks, ours, theirs).values()
+                c, counts = (
+                    found.over(tasks, ours, theirs),
+                    found.tally(tasks, ours, theirs).values(),
+                )
                 cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
-                exact.append((half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts))
+                exact.append(
+                    (half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts)
+                )
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
     note = SAID["pairs"].format(words="/".join(WORDS), margin=MARGINS["ratio"][1] - 1)
     return Table(
@@ -146,28 +165,30 @@ def _tables_table(found: Survey) -> Table:
         for task in found.tasks(half=half):
             c = found.on(task, "rlp", found.rival)
             by_table.setdefault(task.table, {})[task.draw] = Text(_ratio(c), TONES[c.word])
-            traits = [found.trait(task, name) for name in TRAIT_WORDS]
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
-            exact.append((task.table, half, *task.draw, c.effect, c.low, c.high, c.p, c.word, *traits, *errors))
-    shown = [(name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()]
-    header = ("table", "half", "draw_rows", "outside", *TESTED, *TRAIT_WORDS, *found.arms)
-    return Table("tables", f"RLP / {found.labels[found.rival]} on every table", ("table", *map(_where, found.draws)),
-                 tuple(shown), data_header=header, data_rows=tuple(exact), notes=(SAID["tables"],))  # fmt: skip
-
-
-def _when_table(effects: Sequence[Effect]) -> Table:
-    rows = [
-        (TRAIT_WORDS[e.trait], number(e.factor), f"{number(e.low)} to {number(e.high)}", Text(e.word, TONES[e.word]))
-        for e in effects
+            exact.append(
+                (task.table, half, *task.draw, c.effect, c.low, c.high, c.p, c.word, *errors)
+            )
+    shown = [
+        (name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()
     ]
-    exact = tuple((e.trait, e.factor, e.low, e.high, e.word) for e in effects)
-    return Table("when", "How RLP's ratio changes with one standard deviation more",
-                 ("trait", "factor", "95 % interval", "more of it"), tuple(rows), text_columns=frozenset({3}),
-                 data_header=("trait", "factor", "low", "high", "word"), data_rows=exact)  # fmt: skip
+    header = ("table", "half", "draw_rows", "outside", *TESTED, *found.arms)
+    return Table(
+        "tables",
+        f"RLP / {found.labels[found.rival]} on every table",
+        ("table", *map(_where, found.draws)),
+        tuple(shown),
+        data_header=header,
+        data_rows=tuple(exact),
+        notes=(SAID["tables"],),
+    )
 
 
 def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
-    request, cells = found.request, [cell for arms in found.cells.values() for cell in arms.values()]
+    request, cells = (
+        found.request,
+        [cell for arms in found.cells.values() for cell in arms.values()],
+    )
     return (
         ("networks", SAID["networks"].format(steps=request.steps)),
         (found.labels["rlp-cv"], SAID["estimators"]),
@@ -179,7 +200,15 @@ def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
 
 def _command(found: Survey, out: Path) -> str:
     r = found.request
-    words = ["rlploss", "survey", "--tables", ",".join(r.tables), "--rows", ",".join(map(str, r.rows)), "--splits"]
+    words = [
+        "rlploss",
+        "survey",
+        "--tables",
+        ",".join(r.tables),
+        "--rows",
+        ",".join(map(str, r.rows)),
+        "--splits",
+    ]
     words += [str(r.splits), *loss_options(r.losses)]
     words += ["--classification"] if r.kind == "classification" else []
     words += ["--quick"] if r.steps < STEPS else []
@@ -197,11 +226,15 @@ def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
             rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival)))
             made = [(task.table, found.on(task, "rlp", found.rival)) for task in tasks]
             rows += sorted(made, key=lambda row: row[1].effect)
-    return ratios_drawing(_where(draw), [(name, c.effect, c.low, c.high, c.word) for name, c in rows])
+    return ratios_drawing(
+        _where(draw), [(name, c.effect, c.low, c.high, c.word) for name, c in rows]
+    )
 
 
 def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Drawing:
-    """Rows of name, ratio, its interval and its word; those of many tables have a comma, and a diamond."""
+    """Rows of name, ratio, its interval and its word; those of many tables have a comma, and a
+    diamond.
+    """
     effects = np.array([effect for _, effect, *_ in rows])
     low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
 
@@ -217,23 +250,45 @@ def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, st
             axes.plot(np.clip(effect, low, high), at, marker, markersize=size, **style)
         axes.set(xscale="log", xlim=(low, high))
         axes.minorticks_off()
-        axes.set_xticks(ticks := [tick for tick in TICKS if low <= tick <= high], [f"{tick:g}" for tick in ticks])
+        axes.set_xticks(
+            ticks := [tick for tick in TICKS if low <= tick <= high],
+            [f"{tick:g}" for tick in ticks],
+        )
 
     said = "; ".join(f"{name} {number(effect)} ({word})" for name, effect, *_, word in rows)
     data = tuple((name, float(at), effect) for at, (name, effect, *_) in enumerate(rows))
-    return Drawing(title, paint, f"Ratio of squared errors: {said}.", (4.8, 0.9 + 0.17 * len(rows)), data)
+    return Drawing(
+        title, paint, f"Ratio of squared errors: {said}.", (4.8, 0.9 + 0.17 * len(rows)), data
+    )
 
 
 def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing:
-    """A critical-difference diagram: arms by average rank, bars beside those that cannot be told apart."""
+    """A critical-difference diagram: arms by average rank, bars beside those that cannot be told
+    apart.
+    """
     names, groups = [found.labels[arm] for arm in made.arms], made.groups()
-    told = f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
+    told = (
+        f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
+    )
 
     def paint(axes: Axes) -> None:
         _name_rows(axes, names)
         for at, (arm, mean) in enumerate(zip(made.arms, made.means, strict=True)):
-            axes.plot(mean, at, "o", color=STYLES["vermillion"][0] if arm.startswith("rlp") else INK, markersize=4)
-            axes.annotate(f"{mean:.1f}", (mean, at), (5, 0), textcoords="offset points", va="center", fontsize=6.5)
+            axes.plot(
+                mean,
+                at,
+                "o",
+                color=STYLES["vermillion"][0] if arm.startswith("rlp") else INK,
+                markersize=4,
+            )
+            axes.annotate(
+                f"{mean:.1f}",
+                (mean, at),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=6.5,
+            )
         right = made.means[-1] + 1
         for at, (first, last) in enumerate(groups):
             axes.plot([right + 0.3 * at] * 2, [first - 0.2, last + 0.2], color=INK, linewidth=2.4)

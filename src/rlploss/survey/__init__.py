@@ -1,0 +1,1 @@
+"""The survey: whether a loss helps on public tables."""

@@ -1,0 +1,135 @@
+"""What a survey found: ratios of errors on each table and over tables, and ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+from rlploss._scaling import Array
+from rlploss.lab import stats
+from rlploss.lab.stats import Comparison
+from rlploss.lab.study import StoredCell
+from rlploss.survey.run import Draw, Request, SurveyCell, SurveyTask
+from rlploss.survey.tables import FACTS, half_of
+
+WORDS = ("better", "level", "worse", "undecided")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Average ranks of the arms over tables, Friedman's p, and the difference that Nemenyi's test
+    asks for.
+    """
+
+    arms: tuple[str, ...]  # the best first
+    means: tuple[float, ...]
+    p: float
+    critical: float
+    n: int
+
+    def groups(self) -> list[tuple[int, int]]:
+        """First and last of arms that cannot be told apart; no group lies in another."""
+        ends = [
+            max(j for j, m in enumerate(self.means) if m - first <= self.critical)
+            for first in self.means
+        ]
+        return [(i, end) for i, end in enumerate(ends) if end > i and (i == 0 or ends[i - 1] < end)]
+
+
+class Survey:
+    """The tables of which every arm is there."""
+
+    def __init__(self, request: Request, read: Callable[[SurveyCell], StoredCell | None]) -> None:
+        wanted = request.arms
+        tasks = request.tasks
+        self.request = request
+        self.rival = FACTS["rival"][request.kind]
+        self.labels = {arm.arm: arm.name for arm in request.arms}
+        self.arms = tuple(self.labels)
+        self.n_tasks = len(tasks)
+        self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
+        for task in tasks:
+            found = {
+                arm.arm: cell
+                for arm in wanted
+                if (cell := read(request.cell(arm, task))) is not None
+            }
+            if len(found) == len(wanted):
+                self.cells[task] = found
+        self.draws = tuple(dict.fromkeys(task.draw for task in self.cells))
+        self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
+        every = {
+            (half, draw): self.tasks(draw, half) for half in self.halves for draw in self.draws
+        }
+        self.groups = {key: tasks for key, tasks in every.items() if tasks}
+
+    def tasks(self, draw: Draw | None = None, half: str = "") -> list[SurveyTask]:
+        """The tasks of a draw and a half, or of all."""
+        drawn = [task for task in self.cells if draw in (None, task.draw)]
+        return [task for task in drawn if half in ("", half_of(task.table))]
+
+    def errors(self, task: SurveyTask, arm: str) -> Array:
+        """Squared errors on the test rows [splits]: of numbers, or of probabilities of classes."""
+        cell = self.cells[task][arm]
+        return np.maximum(
+            cell.final("rmse") ** 2 if self.request.kind == "regression" else cell.final("brier"),
+            1e-12,
+        )
+
+    def on(self, task: SurveyTask, ours: str, theirs: str) -> Comparison:
+        """Compare two arms on one table, paired over splits.
+
+        Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others
+        of the table.
+        """
+        n_test, n_rows = (self.cells[task][ours].mean(name) for name in ("n_test", "n_rows"))
+        return stats.compare(
+            self.errors(task, ours), self.errors(task, theirs), overlap=n_test / (n_rows - n_test)
+        )
+
+    def means(self, tasks: Sequence[SurveyTask], arm: str) -> Array:
+        """Geometric means over splits [tables]."""
+        return np.exp([np.log(self.errors(task, arm)).mean() for task in tasks])
+
+    def over(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> Comparison:
+        """Compare two arms over tables: the geometric mean of the ratios, and its t-interval over
+        tables.
+        """
+        return stats.compare(self.means(tasks, ours), self.means(tasks, theirs))
+
+    def over_best(
+        self, tasks: Sequence[SurveyTask], ours: str, others: Sequence[str]
+    ) -> tuple[str, Comparison]:
+        """The one of the others with the lowest geometric mean over tables, and how ours compares
+        with it.
+        """
+        best = min(others, key=lambda arm: float(np.log(self.means(tasks, arm)).mean()))
+        return best, self.over(tasks, ours, best)
+
+    def tally(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> dict[str, int]:
+        """On how many tables ours is better, level, worse, undecided."""
+        found = [self.on(task, ours, theirs).word for task in tasks]
+        return {name: found.count(name) for name in WORDS}
+
+    def stays(self, tasks: Sequence[SurveyTask]) -> float:
+        """The share of splits in which RLP's dial stood at its MSE end."""
+        return float(
+            np.mean([np.mean(self.cells[task]["rlp"].final("subset_size") == 0) for task in tasks])
+        )
+
+    def ranks(self, tasks: Sequence[SurveyTask]) -> Ranks:
+        """Average ranks over tables, with the tests of Friedman and Nemenyi."""
+        errors = np.column_stack([self.means(tasks, arm) for arm in self.arms])  # [tables, arms]
+        n, k = errors.shape
+        means = scipy_stats.rankdata(errors, axis=1).mean(axis=0)
+        order = np.argsort(means, kind="stable")
+        p = float(scipy_stats.friedmanchisquare(*errors.T).pvalue)
+        q = float(scipy_stats.studentized_range.ppf(1 - stats.ALPHA, k, np.inf)) / math.sqrt(2)
+        critical = q * math.sqrt(k * (k + 1) / (6 * n))
+        return Ranks(
+            tuple(self.arms[i] for i in order), tuple(means[order].tolist()), p, critical, n
+        )

@@ -1,0 +1,191 @@
+"""The survey as a study: every arm on 34 public tables, with few training rows and with many.
+
+A split is random, or it trains inside (rows of the half nearest to the mean) and tests outside.
+Arms are those of the comparison, tuned as there; `RLPRegressorCV` and its MSE-only twin choose
+among as many settings as each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlploss import _checks
+from rlploss._values import from_json
+from rlploss.compare import train
+from rlploss.compare.arms import Contender, contenders_for
+from rlploss.datasets.tables import survey_tables
+from rlploss.lab import cost
+from rlploss.lab.study import Cell, CellResult, Part, Tell
+from rlploss.survey.tables import FACTS, WINE, SurveyRows, drawn_rows, load_rows, table_names
+from rlploss.training.job import Steps
+
+DECIDING = (
+    *(*train.DECIDING, "datasets/readers.py", "datasets/splits.py", "datasets/tables.py"),
+    *("survey/run.py", "survey/tables.py"),
+)  # files that decide a number
+STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
+ARMS: dict[str, list[str]] = FACTS["arms"]
+NETWORKS = {one.name for kind in ARMS for one in contenders_for(kind) if not one.model}
+Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
+
+
+@dataclass(frozen=True)
+class SurveyArm(Part):
+    """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process
+    can load it.
+    """
+
+    takes_steps = property(lambda self: bool(self.loss) or self.arm in NETWORKS)
+
+    name: str
+    arm: str
+    loss: str = ""
+
+    @property
+    def family(self) -> str:
+        """What a stored cell took corrects the time expected of its arm."""
+        return self.arm
+
+
+@dataclass(frozen=True)
+class SurveyTask(Part):
+    """A table, drawn with so many training rows, at random or inside and outside."""
+
+    name: str
+    table: str
+    digest: str  # tells its file from another version of it
+    rows: int
+    outside: bool = False
+    kind: str = "regression"
+
+    @property
+    def draw(self) -> Draw:
+        """How rows of the table are drawn."""
+        return self.rows, self.outside
+
+    @property
+    def family(self) -> str:
+        """The number of training rows."""
+        return str(self.rows)
+
+
+SurveyCell = Cell[SurveyArm, SurveyTask]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    tables: tuple[str, ...]
+    rows: tuple[int, ...] = (100, 1000)
+    splits: int = 10
+    steps: int = STEPS
+    losses: tuple[tuple[str, str], ...] = ()  # name and JSON
+    kind: str = "regression"
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise ValueError(
+                "a survey needs at least one table, got none; rlploss survey --list shows them"
+            )
+        for table in self.tables:
+            _checks.one_of("table", table, table_names(self.kind))
+        for rows in self.rows:
+            _checks.count("rows", rows, minimum=20)
+        _checks.count("splits", self.splits, minimum=2, maximum=1000)
+        _checks.count("steps", self.steps)
+
+    @property
+    def arms(self) -> list[SurveyArm]:
+        """The arms that are compared."""
+        known = [SurveyArm(contender(name, self.kind).label, name) for name in ARMS[self.kind]]
+        return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
+
+    @property
+    def tasks(self) -> list[SurveyTask]:
+        """Tables with few rows first, at random before outside; one that has no more rows is not
+        drawn again.
+        """
+        made: dict[tuple[str, bool, int], SurveyTask] = {}
+        for rows, outside, table in itertools.product(
+            sorted(self.rows), (False, True), self.tables
+        ):
+            name = f"{table}, {rows:,} rows" + (", outside" if outside else "")
+            digest = "uci" if table == WINE else survey_tables()[table].sha256[:16]
+            train, _ = drawn_rows(table, rows, outside).split(0)
+            task = SurveyTask(name, table, digest, rows, outside, self.kind)
+            made.setdefault((table, outside, len(train)), task)
+        return list(made.values())
+
+    def cells(self) -> list[SurveyCell]:
+        """All cells, in the order in which they are trained: a stopped survey has whole tables with
+        few rows.
+        """
+        return [self.cell(arm, task) for task in self.tasks for arm in self.arms]
+
+    def cell(self, arm: SurveyArm, task: SurveyTask) -> SurveyCell:
+        """One arm on one task: all its splits, half as many outside."""
+        return Cell(
+            arm,
+            task,
+            Steps(self.steps),
+            tuple(range(-(-self.splits // 2) if task.outside else self.splits)),
+            evaluate_every=min(EVERY, max(1, self.steps // 8)),
+        )
+
+
+def contender(name: str, kind: str, loss: str = "") -> Contender:
+    """An arm as the comparison knows it."""
+    if loss:
+        return contenders_for(kind, None, {name: from_json(json.loads(loss))}, session=False)[-1]
+    if name in FACTS["labels"][kind]:
+        return Contender(name, FACTS["labels"][kind][name], model=name)
+    return next(one for one in contenders_for(kind) if one.name == name)
+
+
+# Training
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyTrainer:
+    """Trains the cells of a survey. The tables come with it, so that workers need no data of their
+    own.
+    """
+
+    tables: dict[str, SurveyRows]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> SurveyTrainer:
+        """A trainer with these tables."""
+        return cls({name: load_rows(name) for name in names})
+
+    def __call__(self, cell: SurveyCell, tell: Tell) -> CellResult:
+        """Train one arm on one table with all its splits."""
+        rows = replace(
+            self.tables[cell.task.table], n_train=cell.task.rows, outside=cell.task.outside
+        )
+        arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
+        table = train.Table(cell.task.name, cell.task.digest)
+        result = rows(
+            Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell
+        )
+        size = float(len(rows.X))  # of the whole table, for tests over its splits
+        networks = (
+            replace(network, values={**network.values, "n_rows": size}, artifacts={})
+            for network in result.networks
+        )
+        return replace(result, networks=tuple(networks))
+
+
+def expected_seconds(cell: SurveyCell) -> float:
+    """Seconds on one core; stored cells correct it."""
+    rows = load_rows(cell.task.table)
+    n, d = min(cell.task.rows, len(rows.X)), rows.X.shape[1]
+    family = cell.arm.arm if cell.arm.arm in cost.PRICES else "network"
+    splits = len(cell.seeds) * min(1.0, 0.2 + cell.budget.n / STEPS)
+    return cost.expected_seconds(
+        "own loss" if cell.arm.loss else family, splits, rows=n * (1 + d / 50)
+    )

@@ -1,0 +1,100 @@
+"""The tables of the survey: their halves, their rows, and how rows are drawn from them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlploss import _checks, datasets
+from rlploss.compare.arms import Contender
+from rlploss.compare.train import Trainer
+from rlploss.datasets.splits import mahalanobis_region
+from rlploss.datasets.tables import load_table, survey_tables
+from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
+from rlploss.estimators.search import Split
+
+MOST_TEST_ROWS = 1000
+DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
+HALVES = ("development", "held-out", "all")
+WINE = "wine"  # of the paper's datasets, and twice in the package; rules were tuned on it
+FACTS = tomllib.loads(Path(__file__).with_name("survey.toml").read_text("utf-8"))
+# The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
+TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
+
+
+def table_names(kind: str = "regression", half: str = "all") -> list[str]:
+    """The tables of a half by name; Wine, which the package has twice, is there once."""
+    _checks.one_of("half", half, HALVES)
+    names = [
+        name
+        for name, table in survey_tables().items()
+        if table.classes == (kind == "classification")
+    ]
+    names += [WINE] if kind == "regression" else []
+    return [name for name in names if half in ("all", half_of(name))]
+
+
+def half_of(table: str) -> str:
+    """The half that a table is in; rules may have been tuned on development tables."""
+    return "development" if table == WINE or survey_tables()[table].development else "held-out"
+
+
+@lru_cache(maxsize=64)
+def load_rows(table: str) -> SurveyRows:
+    """The rows of a table."""
+    if table == WINE:
+        wine = datasets.load(WINE, progress=False)
+        return SurveyRows(wine.X, wine.y.astype(np.float64), "regression")
+    X, y = load_table(table, progress=False)
+    if survey_tables()[table].classes:
+        return SurveyRows(X, y.astype(np.int64), "classification", len(np.unique(y)))
+    return SurveyRows(X, y, "regression")
+
+
+@lru_cache(maxsize=256)
+def drawn_rows(table: str, n_train: int, outside: bool) -> SurveyRows:
+    """The rows of a table, of which at most so many train: at random, or inside with test rows
+    outside.
+    """
+    return replace(load_rows(table), n_train=n_train, outside=outside)
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyRows(Trainer):
+    """Trains the arms of the comparison on one table, with splits and cross-validated arms of the
+    survey.
+    """
+
+    n_train: int | None = None
+    outside: bool = False
+    logs = (False,)  # targets are taken as they are
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """The half of the rows that is nearest to the mean."""
+        return mahalanobis_region(self.X)
+
+    def split(self, seed: int) -> Split:
+        """Return training and test rows: random ones, or inside and outside."""
+        if not self.outside:
+            train, test = super().split(seed)
+            return train[: self.n_train], test[:MOST_TEST_ROWS]
+        order = np.random.default_rng([seed, 0]).permutation(len(self.X))
+        near, far = order[self.inside[order]], order[~self.inside[order]]
+        return (
+            near[: min(self.n_train or len(near), round(DRAWN * len(near)))],
+            far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
+        )
+
+    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
+        """Return the models that an arm tries."""
+        if arm.model not in FACTS["labels"][self.task]:
+            return super().tries(arm, n_rows, seed)
+        made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
+        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
