@@ -4,6 +4,7 @@ import builtins
 import datetime
 import subprocess
 import sys
+import time
 from decimal import Decimal
 
 import numpy as np
@@ -709,3 +710,28 @@ def test_times_are_read_as_their_column_is():
     table = rows(300, when=days)
     table.loc[pd.to_datetime(days).day > 12, "y"] = np.nan
     assert (np.diff(make_design(table, "y", time="when").time) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"1{' ' * 50_000}x"] * 3,
+        ["x" * 300_000],
+        [f"{'ab' * 150_000}{i % 3}" for i in range(30)],
+        [f"word {i % 7} " * 700 for i in range(200)],
+        [f"({'1 ' * 20_000}x"] * 30,
+        [f"[{']  ' * 30_000}x"] * 30,
+        ["1 2" * 7_000_000],
+        ["9" * 101, "9" * 50_000],
+    ],
+    ids=lambda cells: f"{len(cells)} cells such as {cells[0][:9]!r}",
+)
+def test_long_cells_are_texts_and_take_no_time(tmp_path, cells):
+    """Each of these took minutes: expressions went back over every pair of places."""
+    lines = [f"{cell},{i * 0.5 + 0.25}" for i, cell in enumerate([*cells, *["a", "b", "c"] * 10])]
+    path = written(tmp_path / "t.csv", "\n".join(["c,y", *lines]))
+    began = time.monotonic()
+    design = make_design(read_table(path), "y")
+    assert time.monotonic() - began < 10
+    assert design.columns[0].kind in ("category", "text")
+    assert design.columns[0].n_unread(pd.Series(cells)) == 0

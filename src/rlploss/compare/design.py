@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from rlploss.compare.columns import (
 )
 from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
 
-_LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as text
 MOST_CLASSES = 20
 FEWEST_GROUPS = 8
 FEW_INTEGERS = 10  # whole numbers with at most so many different values are classes
@@ -107,8 +105,8 @@ def make_design(
             )
     if time and group:
         raise TableError("--time and --group ask for different splits; give one of them")
-    frame = frame.assign(
-        **{name: _checked(frame[name]) for name in frame.columns if name not in drop}
+    frame = pd.DataFrame(
+        {name: values if name in drop else _checked(values) for name, values in frame.items()}
     )
     convention = Convention.of(frame.drop(columns=list(drop)), decimal, thousands)
     raw = frame[target]
@@ -152,8 +150,10 @@ def make_design(
     ]
     X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
     if X.shape[1] == 0:
-        wanted = "add columns with numbers, categories or dates"
-        raise TableError(f"no column but the target {target!r} can be used; {wanted}")
+        raise TableError(
+            f"no column but the target {target!r} can be used; add columns with numbers,"
+            " categories or dates"
+        )
     warned += [
         f"column {column.name!r} tells the target exactly: is it known beforehand? --drop leaves"
         " it out"
@@ -254,7 +254,11 @@ def _checked(values: pd.Series) -> pd.Series:
     lists = [
         v
         for v in some
-        if (_LIST.fullmatch(v) if isinstance(v, str) else pd.api.types.is_list_like(v))
+        if (
+            (v.strip()[:1] + v.strip()[-1:]) in ("[]", "{}")
+            if isinstance(v, str)
+            else pd.api.types.is_list_like(v)
+        )
     ]
     if len(lists) > len(some) / 2 or not all(isinstance(value, str) for value in lists):
         wrong = f"column {values.name!r} holds lists such as {str(lists[0])[:40]}"

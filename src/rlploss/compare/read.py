@@ -27,6 +27,7 @@ from rlploss.lab.text import sentence
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "?", "#n/a", "<na>"})
+LONGEST = 100  # characters of a number or a date; expressions that go back never see more
 
 
 class TableError(ValueError):
@@ -63,14 +64,14 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     text = _decoded(path, encoding)
     declared = re.match(r'sep=([^"\r\n])\r?\n', text)  # what spreadsheets write into the first line
     text = text[declared.end() :] if declared else text
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = next((line for line in io.StringIO(text) if line.strip()), "").strip()
     if not first:
         raise TableError(f"{path} is empty; give a table with a header and rows")
-    if re.match(r"\s*([<{]|\[\s*([\[{]|$))", first):
+    if re.match(r"[<{]|\[\s*([\[{]|$)", first):
         raise TableError(
             f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet"
         )
-    bare = re.sub(r'"[^"]*"', "", first)
+    bare = "".join(first.split('"')[::2])  # without what is quoted
     usual = (
         SUFFIXES[suffix]
         if SUFFIXES[suffix] == "\t" and "\t" in bare
@@ -129,8 +130,10 @@ def _decoded(path: Path, encoding: str) -> str:
         text = data.decode("utf-8-sig" if kind == "utf-8" else encoding)
     except UnicodeDecodeError as error:
         wrong = f"byte 0x{data[error.start]:02x} at position {error.start}"
-        remedy = "pass its encoding, for instance --encoding latin-1"
-        raise TableError(f"{path} is not {encoding} text ({wrong}); {remedy}") from error
+        raise TableError(
+            f"{path} is not {encoding} text ({wrong}); pass its encoding, for instance"
+            " --encoding latin-1"
+        ) from error
     except (LookupError, ValueError):  # codecs for other things than text raise what they like
         raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
     if re.search("[\ud800-\udfff]", text):  # halves of characters, which some codecs let through
@@ -151,8 +154,11 @@ def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
         except TableError:
             raise error from None
     names = [name or f"column {i + 1}" for header in rows[:1] for i, name in enumerate(header)]
-    frame = pd.DataFrame(rows[1:], columns=pd.Index(names, dtype=object), dtype=object)
-    return frame.map(lambda cell: None if cell.lower() in MISSING else cell)
+    cells = [
+        [None if len(cell) <= LONGEST and cell.lower() in MISSING else cell for cell in row]
+        for row in rows[1:]
+    ]
+    return pd.DataFrame(cells, columns=pd.Index(names, dtype=object), dtype=object)
 
 
 def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> list[list[str]]:
@@ -230,7 +236,7 @@ class Style:
 
     def fits(self, text: str) -> bool:
         """Return whether a text is a number in this style."""
-        return re.fullmatch(self.pattern, text, re.IGNORECASE) is not None
+        return len(text) <= LONGEST and bool(re.fullmatch(self.pattern, text, re.IGNORECASE))
 
     def number(self, text: str) -> float:
         """Return the number; NaN for a text that is none, and for one that is infinite."""
@@ -404,7 +410,7 @@ def as_numbers(
     words = Counter(stripped[~fits])
     if words and not _mean_missing(words, stripped, mostly=mostly):
         return None
-    bracketed = stripped.str.match(_IN_BRACKETS)
+    bracketed = fits & stripped.map(lambda text: "(" in text)
     signs = (
         "with signs of currency or percent"
         if (fits & ~bracketed & (bare != stripped)).any()
@@ -450,7 +456,9 @@ def _stripped(text: str) -> str:
 
 def _bare(text: str) -> str:
     """Return a text without signs of currency and percent; brackets become a minus."""
-    return _SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", _stripped(text)))
+    text = _stripped(text)
+    short = len(text) <= LONGEST
+    return _SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", text)) if short else text
 
 
 def _mean_missing(words: Counter[str], values: pd.Series, *, mostly: bool = True) -> bool:
@@ -496,6 +504,8 @@ def as_dates(values: pd.Series) -> Reading | None:
     if kind != "string":
         return None
     text = values.dropna().astype(object).str.strip()
+    # The start of a long text decides that it is no date, and which word it is.
+    text = text.where(text.str.len() <= LONGEST, text.str[:LONGEST] + " …")
     said = text[~(text.str.lower().isin(NO_VALUE) | text.str.match(_NO_DATE))]
     different = said.drop_duplicates()
     sample = different.iloc[
