@@ -121,8 +121,17 @@ def compare(
     from rlploss.lab.run import check_there
 
     shown, progress = Console(), Console(stderr=True, quiet=quiet or as_json)
-    written = {"decimal": decimal, "thousands": thousands}
-    design = _read(table, target, task, drop, encoding, time=time, group=group, **written)
+    design = _read(
+        table,
+        target,
+        task,
+        drop,
+        encoding,
+        time=time,
+        group=group,
+        decimal=decimal,
+        thousands=thousands,
+    )
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
     _check_place(place, design, table.name)
     found = comparison.compare(
@@ -142,8 +151,11 @@ def compare(
             progress, table, design, [c for c in design.columns if c.remark]
         ),
     )
-    command = shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
-    found = replace(found, source=table.name, command=command)
+    found = replace(
+        found,
+        source=table.name,
+        command=shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "",
+    )
     page = found.write(place)  # before anything is printed: the reader may go away
     check_there(place)
     say(
@@ -199,11 +211,11 @@ def inspect(
     )
     _tell_table(console, table, design, design.columns)
     if design.target.classes:
-        counts = (
+        counted = ", ".join(
             f"{label} ({int((design.target.y == i).sum()):,})"
             for i, label in enumerate(design.target.classes)
         )
-        say(console, f"Classes: {', '.join(counts)}.")
+        say(console, f"Classes: {counted}.")
     say(console, dial_said(Trainer.of(design)))
 
 
@@ -213,8 +225,14 @@ def _read(
     from rlploss.compare.design import make_design
     from rlploss.compare.read import read_table
 
-    frame = read_table(table, encoding=encoding)
-    return make_design(frame, target, task=task, drop=_names(drop) or (), from_file=True, **options)
+    return make_design(
+        read_table(table, encoding=encoding),
+        target,
+        task=task,
+        drop=_names(drop) or (),
+        from_file=True,
+        **options,
+    )
 
 
 def _tell_table(console: Console, table: Path, design: Design, columns: Sequence[Column]) -> None:
@@ -222,10 +240,10 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     from rlploss.compare.report import columns_table
     from rlploss.lab.report import show
 
-    gone = f", {design.n_dropped:,} of them without a target and left out"
+    gone = f", {design.n_dropped:,} of them without a target and left out" * bool(design.n_dropped)
     say(
         console,
-        f"{table.name}: {design.n_rows:,} rows{gone * bool(design.n_dropped)}; target"
+        f"{table.name}: {design.n_rows:,} rows{gone}; target"
         f" {design.target.name!r}: {design.target.said}. {design.said}".rstrip(),
     )
     if columns:

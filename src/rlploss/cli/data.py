@@ -29,11 +29,12 @@ def list_() -> None:
     for item in ENTRIES.values():
         size = _megabytes(item) if item.files else "-"
         cached = "not needed" if not item.files else "yes" if is_cached(item.name) else "no"
-        also = "".join(f"; also for {task}" for task in item.tasks[1:])
         print(
             f"{item.name:16}  {item.n_rows:5}  {item.n_features:8}  {item.task:14}  {size:>8} "
             f" {cached}",
-            textwrap.indent(textwrap.fill(item.source + also, WIDTH - 4), "    "),
+            textwrap.indent(
+                textwrap.fill("; also for ".join((item.source, *item.tasks[1:])), WIDTH - 4), "    "
+            ),
             sep="\n",
         )
     print(f"\nCache: {cache_dir()}")
