@@ -108,10 +108,10 @@ STATEMENTS = {
     "estimators": 745,
     "compare": 2_053,
     "survey": 379,
-    "datasets": 668,
+    "datasets": 660,
     "lab": 1_334,
     "paper": 1_199,
-    "cli": 431,
+    "cli": 428,
     "everything": 11_104,
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 from rlploss import __version__, cli
 from rlploss.datasets import DatasetUnavailable, names, registry
+from rlploss.datasets.sources import DataFile
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +104,7 @@ def test_verify(
     for path in paths:
         assert any(line.startswith(f"{path}: its SHA-256 is ") for line in lines)
         assert path.exists()
-    monkeypatch.setattr(registry, "cached_files", lambda item: iter([(Path("somewhere"), "ok")]))
+    monkeypatch.setattr(DataFile, "read", lambda *_: (b"", "ok"))
     assert cli.run(["data", "verify", "wine"]) == 0
 
 

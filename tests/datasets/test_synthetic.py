@@ -77,16 +77,3 @@ def test_moons_is_make_moons() -> None:
     assert (y == y_there).all()
     assert X.dtype == np.float64
     assert y.dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n_rows": 1}, "n_rows must be at least 2, got 1"),
-        ({"noise": -0.1}, "noise must be finite and at least 0, got -0.1"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-    ],
-)
-def test_moons_refuses(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        registry.moons(**arguments)

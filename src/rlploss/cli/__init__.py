@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rlploss._extras import MissingExtra, need
 from rlploss._version import __version__
-from rlploss.lab.text import LabError, Stopped, sentence
+from rlploss.lab.text import LabError, Stopped, sentence, shown
 
 if TYPE_CHECKING:
     import typer
@@ -110,29 +110,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = make_app()(args=arguments, prog_name="rlploss", standalone_mode=False)
         sys.stdout.flush()
+        if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
     except (Stopped, KeyboardInterrupt, typer.Abort) as stopped:
-        return _stopped(words, str(stopped))
+        resumes = any(words[: len(start)] == start for start in RESUMING)
+        goes_on = f"this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
+        return _fail("; ".join(filter(None, ["stopped", str(stopped), goes_on])), STOPPED)
     except BrokenPipeError:  # the reader has what it wanted, as in `rlploss data list | head -1`
         _forget_output()
         return 0
     except (ValueError, LabError, MissingExtra) as error:
-        return _fail(sentence(_with_option(str(error), words)), 2)
+        return _fail(sentence(_with_option(str(error), words)))
     except OSError as error:
-        return _no_file(error)
+        if hasattr(error, "exit_code"):  # of the datasets: what it says is whole
+            return _fail("\n".join(map(shown, str(error).splitlines())), error.exit_code)
+        _forget_output()  # it may be the output that cannot be written
+        where = f"cannot use {error.filename}" if error.filename else "cannot write what is shown"
+        remedy = "check that it is there, that you may write there, and that the disk has room"
+        return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"))
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
-        if not hasattr(
-            error, "format_message"
-        ):  # what typer's own have: unknown option, missing argument
+        if not hasattr(error, "format_message"):  # as typer's own have: unknown option, no argument
             raise
-        text = sentence(error.format_message())
-        return (
-            _fail(f"{text} (rlploss --help shows the commands)", 2) if text else 2
-        )  # empty: help was shown
-    if code == STOPPED:  # newer versions of typer turn Ctrl-C into this
-        return _stopped(words)
-    return code if isinstance(code, int) else 0
+        text = sentence(error.format_message())  # empty: help was shown
+        return _fail(f"{text} (rlploss --help shows the commands)") if text else 2
 
 
 def _with_option(message: str, words: list[str]) -> str:
@@ -145,30 +148,9 @@ def _with_option(message: str, words: list[str]) -> str:
     return option + space + rest if option in given else message
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: int = 2) -> int:
     print(f"rlploss: {message}", file=sys.stderr)
     return code
-
-
-def _no_file(error: OSError) -> int:
-    """A file, the cache or a source of data cannot be used: say which, and what to do."""
-    from rlploss.datasets import CacheError, DatasetUnavailable  # here, because it imports torch
-
-    if isinstance(error, DatasetUnavailable):
-        return _fail(str(error), 1)
-    if isinstance(error, CacheError):
-        return _fail(sentence(str(error)), 2)
-    _forget_output()  # it may be the output that cannot be written
-    where = f"cannot use {error.filename}" if error.filename else "cannot write what is shown"
-    remedy = "check that it is there, that you may write there, and that the disk has room"
-    return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"), 2)
-
-
-def _stopped(words: list[str], stored: str = "") -> int:
-    """Ctrl-C: say so, what is stored, and which command goes on if one does."""
-    resumes = any(words[: len(start)] == start for start in RESUMING)
-    goes_on = f"this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
-    return _fail("; ".join(filter(None, ["stopped", stored, goes_on])), STOPPED)
 
 
 def _forget_output() -> None:

@@ -46,11 +46,11 @@ def get(
     ],
 ) -> None:
     """Fetch datasets into the cache and verify them. What is there already is verified only."""
-    from rlploss.datasets import DatasetUnavailable, registry
+    from rlploss.datasets import DatasetUnavailable, cache_dir, registry
 
     failed = []
     for item in _chosen(wanted):
-        said = f"verified, {_megabytes(item)}, in {registry.cache_path(item)}"
+        said = f"verified, {_megabytes(item)}, in {cache_dir() / item.directory}"
         try:
             registry.fetch(item.name)
             print(f"{item.name}: {said if item.files else 'needs no files'}", flush=True)
@@ -70,14 +70,14 @@ def verify(
 
     The exit code is 1 if a file is wrong, or if a dataset asked for by name is not complete.
     """
-    from rlploss.datasets import registry
-    from rlploss.datasets.sources import ABSENT, OK
+    from rlploss.datasets.sources import ABSENT, OK, cache_dir
 
     wrong = False
     # A dict: datasets that share files are hashed once.
     for item in {item.directory: item for item in _chosen(wanted or ["all"])}.values():
-        for path, state in registry.cached_files(item):
-            print(f"{path}: {state}")
+        for file in item.files:
+            _, state = file.read(cache_dir() / item.directory)
+            print(f"{cache_dir() / item.directory / file.name}: {state}")
             wrong |= state != OK and (state != ABSENT or bool(wanted))
     if wrong:
         raise typer.Exit(1)

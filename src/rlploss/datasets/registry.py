@@ -4,6 +4,7 @@ arrays.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -12,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,21 +77,9 @@ def is_cached(name: str) -> bool:
     >>> is_cached("linear")
     True
     """
-    place, files = cache_path(entry(name)), entry(name).files
-    return all(os.path.isfile(p := place / f.name) and p.stat().st_size == f.size for f in files)
-
-
-def cache_path(item: Entry) -> Path:
-    """Return the directory of the dataset's files."""
-    return cache_dir() / item.directory
-
-
-def cached_files(item: Entry) -> Iterator[tuple[Path, str]]:
-    """Hash what the cache holds of a dataset: each file's path, and "ok", "not there" or what is
-    wrong.
-    """
-    for file in item.files:
-        yield cache_path(item) / file.name, file.read(cache_path(item))[1]
+    item, place = entry(name), cache_dir() / entry(name).directory
+    paths = {place / file.name: file.size for file in item.files}
+    return all(os.path.isfile(path) and os.path.getsize(path) == n for path, n in paths.items())
 
 
 def load(
@@ -214,14 +202,14 @@ def moons(
     The defaults are the paper's larger set. Noise and seed are those of the released code; the
     paper states neither.
     """
-    _checks.count("n_rows", n_rows, minimum=2)
-    _checks.number("noise", noise, minimum=0.0)
-    _checks.count("seed", seed, minimum=0)
-    _extras.need("sklearn", "the moons", "sklearn")
-    from sklearn.datasets import make_moons
-
-    X, y = make_moons(n_samples=n_rows, noise=noise, random_state=seed)
+    X, y = sklearn_datasets().make_moons(n_samples=n_rows, noise=noise, random_state=seed)
     return np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.int64)
+
+
+def sklearn_datasets() -> Any:
+    """Return the module `sklearn.datasets`; name the extra that is missing if it is not there."""
+    _extras.need("sklearn", "this dataset", "sklearn")
+    return importlib.import_module("sklearn.datasets")
 
 
 def _unnamed(X: Array, y: Array) -> Arrays:
@@ -268,12 +256,8 @@ def _wine(data: Content) -> Arrays:
 
 
 def _diabetes(_: Content) -> Arrays:
-    _extras.need("sklearn", "the diabetes table", "sklearn")
-    from sklearn.datasets import load_diabetes
-
-    bunch = load_diabetes(
-        scaled=False
-    )  # its scaled version has statistics of all rows in it, test rows included
+    # The scaled version has statistics of all rows in it, test rows included.
+    bunch = sklearn_datasets().load_diabetes(scaled=False)
     return bunch.data, bunch.target, tuple(bunch.feature_names)
 
 
@@ -312,10 +296,7 @@ def _image_set(images: Bytes, labels: Bytes, planes: Sequence[str], side: int) -
 
 
 def _digits(_: Content) -> Arrays:
-    _extras.need("sklearn", "the digits", "sklearn")
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = sklearn_datasets().load_digits()
     X = np.divide(bunch.data, 16.0).astype(np.float32)  # intensities 0 to 16
     return X, bunch.target.astype(np.int64), tuple(bunch.feature_names)
 

@@ -33,11 +33,15 @@ class DatasetUnavailable(OSError):
     hand.
     """
 
+    exit_code = 1  # of the command
+
 
 class CacheError(OSError):
     """The cache cannot be used: not a directory, not readable or writable, full, or with a file in
     it that is not what its name says.
     """
+
+    exit_code = 2
 
 
 @contextmanager
