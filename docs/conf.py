@@ -148,6 +148,24 @@ def verdict_table() -> str:
     return "\n".join(rows)
 
 
+def verdict_tiles() -> str:
+    """A tile for each claim, which wraps where the page is narrow, and what its colours mean."""
+    verdicts = [verdict for _, verdict in readme.verdicts().values()]
+
+    def tile(verdict: str, text: str) -> str:
+        tone, sign = figures.TONES.get(verdict, figures.OTHER), readme.SIGNS.get(verdict, "–")
+        return f'<span class="tile" style="background: {tone}">{text}<b>{sign}</b></span>'
+
+    tiles = [
+        tile(verdict, f"{number} {name}")
+        for number, (name, verdict) in enumerate(zip(readme.verdicts(), verdicts, strict=True), 1)
+    ]
+    keys = [tile(verdict, verdict) for verdict in dict.fromkeys(verdicts)]
+    rows = (f'<div class="{kind}">{"".join(row)}</div>' for kind, row in
+            (("tiles", tiles), ("tiles tile-keys", keys)))  # fmt: skip
+    return "\n\n".join(rows)
+
+
 def compare_times() -> str:
     """What `compare` takes on tables of several shapes, from the benchmarks."""
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
@@ -210,6 +228,7 @@ def prepare(app: object) -> None:
     figures.draw()
     write_if_new(HERE / "_parts" / "departures.md", notes.departures(HOME))
     write_if_new(HERE / "_parts" / "verdicts.md", verdict_table())
+    write_if_new(HERE / "_parts" / "tiles.md", verdict_tiles())
     write_if_new(HERE / "_parts" / "commands.md", commands())
     write_if_new(HERE / "_parts" / "compare-times.md", compare_times())
 

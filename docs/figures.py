@@ -239,6 +239,7 @@ TONES = {  # the colour of each word that is a verdict; the others are grey
     "undecided": "#8fa3b8",
     "not reproduced": "#c8604f",
 }
+OTHER = "#b4b4b4"  # of words that are no verdict
 
 
 def verdict_map(path: Path) -> None:
@@ -251,9 +252,7 @@ def verdict_map(path: Path) -> None:
         for i, (name, (_, verdict)) in enumerate(found.items()):
             x, y, sign = i % across, -(i // across), readme.SIGNS.get(verdict, "–")
             axes.add_patch(
-                Rectangle(
-                    (x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, "#b4b4b4"), lw=0
-                )
+                Rectangle((x + 0.02, y + 0.06), 0.96, 0.88, color=TONES.get(verdict, OTHER), lw=0)
             )
             axes.text(x + 0.05, y + 0.5, f"{i + 1}", va="center", fontsize=7.5, color="#111111")
             axes.text(
@@ -261,7 +260,7 @@ def verdict_map(path: Path) -> None:
             )
             axes.text(x + 0.95, y + 0.5, sign, ha="right", va="center", fontsize=8, color="#111111")
         used = dict.fromkeys(verdict for _, verdict in found.values())
-        keys = [Rectangle((0, 0), 1, 1, color=TONES.get(word, "#b4b4b4")) for word in used]
+        keys = [Rectangle((0, 0), 1, 1, color=TONES.get(word, OTHER)) for word in used]
         axes.legend(
             keys,
             [f"{readme.SIGNS.get(word, '–')}  {word}" for word in used],
