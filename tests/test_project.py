@@ -109,7 +109,7 @@ STATEMENTS = {
     "compare": 2_053,
     "survey": 379,
     "datasets": 660,
-    "lab": 1_334,
+    "lab": 1_263,
     "paper": 1_199,
     "cli": 428,
     "everything": 11_104,

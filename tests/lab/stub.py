@@ -147,7 +147,7 @@ class Kept:
     def has(self, cell):
         return False
 
-    def costs(self, known=()):
+    def costs(self):
         return []
 
     def write(self, cell, result):

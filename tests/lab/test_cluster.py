@@ -194,7 +194,6 @@ def test_reasons_order_and_where_it_was_trained(two, tmp_path):
     order = [float(line.split()[0]) for line in stub.read_ledger(ledger)]
     assert order[2:] == [0.7, 0.8, 0.9]
     assert len({pid for rate, pids in tries(ledger).items() if rate >= 0.7 for pid in pids}) == 1
-    assert "no workers" not in said
     assert found[0.1].notes[-1].startswith("trained by a Dask worker: system ")
 
 
@@ -272,7 +271,7 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
     assert len(seen[again[0]]) == 2
 
 
-def test_all_workers_gone_it_waits_says_so_and_goes_on(two, tmp_path):
+def test_all_workers_gone_it_waits_for_new_ones(two, tmp_path):
     ledger, gate = tmp_path / "ledger", tmp_path / "gate"
     cells = [stub.cell(rate=r / 10, ledger=str(ledger), until=str(gate)) for r in range(1, 4)]
 
@@ -285,12 +284,9 @@ def test_all_workers_gone_it_waits_says_so_and_goes_on(two, tmp_path):
 
     thread = threading.Thread(target=disaster)
     thread.start()
-    found, said = outcomes(two, cells)
+    found, _ = outcomes(two, cells)
     thread.join()
     assert not any(isinstance(outcome, str) for outcome in found.values())
-    lines = [line for line in said.splitlines() if "%" not in line]
-    assert lines[0].startswith(f"no workers at {two.address}: waiting for one (dask worker ")
-    assert lines[1:] == ["the workers go on"]
     assert sorted(len(pids) for pids in tries(ledger).values()) == [1, 2, 2]
 
 

@@ -1,5 +1,5 @@
-"""Who trains: processes of this machine that raise, exit, are killed or stopped, and what is told
-of them."""
+"""Who trains: processes of this machine that raise, exit or are killed, and what is told of
+them."""
 
 import multiprocessing
 import os
@@ -153,7 +153,7 @@ def test_a_process_that_is_killed_while_it_sends_a_result_is_noticed(monkeypatch
         began = time.monotonic()
         with pytest.raises(BrokenExecutor):  # noqa: PT012 - one of the two says so
             while not future.done():
-                team.news()
+                team.check()
                 time.sleep(0.01)
             future.result()
     assert time.monotonic() - began < 10
@@ -179,33 +179,7 @@ def test_workers_that_die_before_they_have_taken_a_large_call_do_not_block(monke
     assert not [thread for thread in threading.enumerate() if "Executor" in type(thread).__name__]
 
 
-# Processes that are stopped, and that go
-
-
-def test_a_process_that_is_stopped_is_told_once_and_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(executors, "STOPPED_FOR", 0.5)
-    ledger = tmp_path / "ledger"
-    stopped = []
-
-    def meddle():
-        while not ledger.exists() or not ledger.read_text():
-            time.sleep(0.01)
-        stopped.append(int(stub.read_ledger(ledger)[0].split()[1]))
-        os.kill(stopped[0], signal.SIGSTOP)
-        time.sleep(2.0)
-        os.kill(stopped[0], signal.SIGCONT)
-
-    thread = threading.Thread(target=meddle)
-    thread.start()
-    outcomes, said = stub.outcomes([stub.cell(rate=0.1, ledger=str(ledger), sleep=2.5)], "local:1")
-    thread.join()
-    assert not isinstance(outcomes[0.1], str)
-    told = [line for line in said.splitlines() if "%" not in line]
-    assert told == [
-        f"worker processes that have been stopped for 0.5 s: {stopped[0]}; kill -CONT {stopped[0]}"
-        " lets them go on, kill -KILL has their cells tried again",
-        "the workers go on",
-    ]
+# Processes that go
 
 
 def test_ending_does_not_wait_for_a_process_that_is_stopped(tmp_path):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from functools import partial
 
-import filelock
 import numpy as np
 import pytest
 from tests.lab import stub
@@ -96,7 +95,7 @@ def test_rows_of_other_code_are_kept_and_told_apart(tmp_path):
         assert store.foreign_cells() == 1
         store.write(cell, result_of(cell))
         assert store.foreign_cells() == 1
-        assert len(store.costs()) == 2
+        assert len(list(store.costs())) == 2
     with Store(tmp_path, code_version="old") as store:
         assert store.has(cell)
 
@@ -131,9 +130,7 @@ def test_a_second_process_says_so_and_stops(tmp_path):
         printed = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
         ).stdout
-        # versions of filelock before 4 empty the file in which the number stands
-        number = f" (process {os.getpid()})" if int(filelock.__version__.split(".")[0]) >= 4 else ""
-        assert printed.startswith(f"StoreError another rlploss{number} is working in")
+        assert printed.startswith("StoreError another rlploss is working in")
         with pytest.raises(StoreError, match="wait for it or choose another directory"):
             Store(tmp_path, code_version="e")
     Store(tmp_path, code_version="e").close()
@@ -189,7 +186,7 @@ def test_files_that_are_not_a_good_store_are_named_and_left_alone(tmp_path, kind
 
 def test_directories_that_cannot_be_ours(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="is a file, not a directory"):
+    with pytest.raises(StoreError, match=r"cannot create .*File exists"):
         Store(tmp_path / "file", code_version="e")
     with pytest.raises(StoreError, match="is not empty and was not made by rlploss"):
         Store(tmp_path, code_version="e")
@@ -243,7 +240,9 @@ def test_functions_are_stored_by_name_and_others_are_refused(tmp_path):
             with_loss(halved), CellResult((TrainedNetwork(0, 0, {}, 0.1),), "torch", 1, 0.1)
         )
         assert store.has(with_loss(halved))
-        assert store.costs() == []  # a stored function is never loaded, so nobody can plant one
+        assert (
+            list(store.costs()) == []
+        )  # a stored function is never loaded, so nobody can plant one
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pickle
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
     from rlploss.lab.study import AnyCell, CellResult, Train
 
 Call = Callable[..., Any]
-STOPPED_FOR = 60.0  # seconds after which a process that is stopped is reported
 TIMEOUT, PATIENCE = 10.0, 60.0  # seconds for a scheduler to answer at first, and once connected
-LOOK_EVERY = 1.0  # seconds between two looks at which workers a cluster has
 _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:\d{1,5}")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -94,11 +91,8 @@ class Team(Executor):
 
     size = 1  # how many cells it trains at once
 
-    def news(self) -> str:
-        """Return what the user should know about the workers now, as a rule nothing; raise
-        BrokenExecutor if one has died.
-        """
-        return ""
+    def check(self) -> None:
+        """Raise BrokenExecutor if a worker has died, LabError if there can be none any more."""
 
     def death(self) -> str:
         """Return how a worker has died."""
@@ -130,31 +124,21 @@ class Processes(Team, ProcessPoolExecutor):
         self._results = self._result_queue._writer  # type: ignore[attr-defined]  # no public name
         self.size = size
         self._team = self._processes  # which the pool forgets when it shuts down
-        self._stopped: dict[int, float] = {}  # processes, with the time when this was first seen
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have a process make the call; a new one, if all are busy and there may be more."""
         with _interrupts_held():
             return super().submit(_on_one_thread, fn, *args, **kwargs)
 
-    def news(self) -> str:
-        """Return which processes are stopped, since nobody would ever finish their cells."""
+    def check(self) -> None:
+        """Raise BrokenExecutor if a process has died: the pool may wait for half a result."""
         if any(process.exitcode is not None for process in list(self._team.values())):
-            raise BrokenExecutor  # which the pool itself cannot say, if half a result has come
-        now = time.monotonic()
-        stopped = [number for number in list(self._team) if _is_stopped(number)]
-        self._stopped = {number: self._stopped.get(number, now) for number in stopped}
-        long = [str(n) for n, since in self._stopped.items() if now - since >= STOPPED_FOR]
-        return bool(long) * (
-            f"worker processes that have been stopped for {STOPPED_FOR:g} s: {', '.join(long)};"
-            f" kill -CONT {' '.join(long)} lets them go on, kill -KILL has their cells tried again"
-        )
+            raise BrokenExecutor
 
     def death(self) -> str:
-        """Return how a process has died. The others were then terminated or killed."""
-        ours = {-signal.SIGKILL: 1, -signal.SIGTERM: 2, 0: 3}
-        codes = (process.exitcode or 0 for process in list(self._team.values()))
-        code = min(codes, key=lambda code: ours.get(code, 0), default=0)
+        """Return how a process has died. The pool has terminated the others."""
+        codes = {process.exitcode or 0 for process in list(self._team.values())} - {0}
+        code = min(codes - {-signal.SIGTERM} or codes, default=0)
         how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
         return f"a worker process died ({how})"
 
@@ -187,14 +171,6 @@ def _on_one_thread(function: Call, *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def _is_stopped(process: int) -> bool:
-    """Return whether a process that this one started is stopped, as by SIGSTOP."""
-    with suppress(ChildProcessError, AttributeError):  # Windows has no such thing
-        look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, process, look) is not None
-    return False
-
-
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Keep Ctrl-C from processes that are started in here, even while they import; this process
@@ -223,14 +199,14 @@ class Cluster(Team):
     def __init__(self, address: str, size: int = 0) -> None:
         from distributed import Client
 
-        self._address = address
-        with self._answering():
+        with _answering(address):
             # Not direct: only the scheduler has to be within reach.
             self._client = Client(
                 address, timeout=TIMEOUT, set_as_default=False, direct_to_workers=False
             )
-        addresses = self._look()
-        pinned = {"workers": addresses[:1], "allow_other_workers": True} if size == 1 else {}
+        self._address, self.addresses = address, list[str]()
+        self.check()
+        pinned = {"workers": self.addresses[:1], "allow_other_workers": True} if size == 1 else {}
         self._executor = self._client.get_executor(pure=False, **pinned)
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -245,40 +221,30 @@ class Cluster(Team):
         future: Future[Any] = self._executor.submit(lambda data: pickle.loads(data)(), call)
         return future
 
-    def news(self) -> str:
-        """Count the workers; without any the scheduler keeps the cells until one comes."""
-        if time.monotonic() > self._due or self._client.status != "running":
-            self._look()
-        return (self.size == 0) * (
-            f"no workers at {self._address}: waiting for one (dask worker {self._address}"
-            " --nthreads 1); Ctrl-C stops"
-        )
+    def check(self) -> None:
+        """Count the workers. Without any the scheduler keeps the cells until one comes."""
+        with _answering(self._address):
+            scheduler = self._client.scheduler
+            if self._client.status != "running" or scheduler is None:
+                raise OSError("the connection was closed")  # what was asked for is forgotten
+            cores = self._client.sync(scheduler.ncores, workers=None, callback_timeout=PATIENCE)
+        self.addresses, self.size = sorted(cores), len(cores)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let go of everything that was asked for."""
         with suppress(OSError, RuntimeError):  # the scheduler may be gone
             self._client.close(timeout=1.5)
 
-    def _look(self) -> list[str]:
-        """Return the addresses of the workers, and count them."""
-        with self._answering():
-            scheduler = self._client.scheduler
-            if self._client.status != "running" or scheduler is None:
-                raise OSError("the connection was closed")  # what was asked for is forgotten
-            cores = self._client.sync(scheduler.ncores, workers=None, callback_timeout=PATIENCE)
-            addresses = sorted(cores)
-        self.size, self._due = len(addresses), time.monotonic() + LOOK_EVERY
-        return addresses
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError, ValueError, AttributeError) as error:
-            raise LabError(
-                f"no Dask scheduler answers at {self._address} ({sentence(str(error), 200)}); check"
-                " the address, or start one there (dask scheduler) and give the same command again"
-            ) from None
+@contextmanager
+def _answering(address: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, AttributeError) as error:
+        raise LabError(
+            f"no Dask scheduler answers at {address} ({sentence(str(error), 200)}); check the"
+            " address, or start one there (dask scheduler) and give the same command again"
+        ) from None
 
 
 _one_cell = threading.Lock()  # networks are initialised with torch's global generator

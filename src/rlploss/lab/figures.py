@@ -7,7 +7,6 @@ that panels stack on a narrow screen; in a file they stand side by side with one
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 import warnings
@@ -132,7 +131,6 @@ def _style() -> Iterator[None]:
 # Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a
 # small figure.
 LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.06, 0.28, 0.44
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _draw(
@@ -187,23 +185,15 @@ def _set_ticks(axis: Axis) -> None:
     """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range
     is short.
     """
-    locator: ticker.Locator = ticker.MaxNLocator(5)
-    powers = False
+    axis.set_major_locator(ticker.MaxNLocator(5))
     if axis.get_scale() == "log":
         low, high = axis.get_view_interval()
-        decades = math.log10(high / low) if low > 0 else 9.0
-        powers = decades >= 1.5
-        steps = (1.0, 2.0, 5.0) if decades > 0.5 else tuple(range(1, 10))
-        locator = ticker.LogLocator(numticks=6) if powers else ticker.LogLocator(subs=steps)
+        subs = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0) if high > 3 * low else range(1, 10)
+        axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=6))
         axis.set_minor_locator(ticker.NullLocator())
-
-    def label(value: float, _: object) -> str:
-        if powers:
-            return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
-        return number(value, 1) if 0 < abs(value) < 1e-3 else f"{value:,g}"
-
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.FuncFormatter(label))
+    axis.set_major_formatter(
+        lambda value, _: f"{value:,g}" if 1e-3 <= abs(value) < 1e6 else number(value, 1)
+    )
 
 
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:

@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ def plan(
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
     ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, took in store.costs(cells):
+    for cell, took in store.costs():
         with suppress(*STRANGE):  # of another version: nobody knows its cost
             ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
     factors = {family: statistics.median(values) for family, values in ratios.items()}
@@ -114,16 +114,12 @@ def execute(
     """Train what the plan says and store each cell as it comes; Ctrl-C and the deadline, a time of
     `time.monotonic`, leave whole cells only. A `team` that is given stays for another time.
     """
-    started = time.monotonic()
-    failed: dict[str, str] = {}
-    board = _Board(todo, console, deadline)
-    with ExitStack() as stack:
-        stack.enter_context(suppress(_TimeUp))
-        stack.callback(board.end)
-        training = _trained(todo.todo, train, workers, board, team)
-        outcomes = stack.enter_context(closing(training))
-        if workers.kind == "inline" and math.isfinite(deadline) and hasattr(signal, "setitimer"):
-            stack.enter_context(_alarm(deadline))
+    started, failed = time.monotonic(), dict[str, str]()
+    rings = workers.kind == "inline" and math.isfinite(deadline) and hasattr(signal, "setitimer")
+    alarm = _alarm(deadline) if rings else nullcontext()
+    board = _Board(todo, console)
+    outcomes = _trained(todo.todo, train, workers, board, team, deadline)
+    with suppress(_TimeUp), board, alarm, closing(outcomes):
         for cell, outcome in outcomes:
             if isinstance(outcome, str):
                 failed[cell.hash] = outcome
@@ -148,7 +144,12 @@ def check_there(directory: Path) -> None:
 
 
 def _trained(
-    cells: Iterable[AnyCell], train: Train, workers: Workers, board: _Board, team: Team | None
+    cells: Iterable[AnyCell],
+    train: Train,
+    workers: Workers,
+    board: _Board,
+    team: Team | None,
+    deadline: float,
 ) -> Generator[tuple[AnyCell, CellResult | str]]:
     """Yield every cell with its result, or with the reason why it has none, as they finish.
 
@@ -157,27 +158,28 @@ def _trained(
     attempts was alone in two of them. Timed cells run alone too, at the very end.
     """
     together, alone, attempts = deque[AnyCell](), deque[AnyCell](), Counter[AnyCell]()
-    given = [nullcontext(team)] if team is not None else []
     for cell in cells:
         (alone if cell.task.timed else together).append(cell)
     while together or alone:
         waiting, size = (together, workers.count) if together else (alone, 1)
-        with given.pop() if given and together else workers.start(min(size, len(waiting))) as crew:
-            lost = yield from _until_broken(crew, train, waiting, board)
-        if lost:
-            crew.shutdown()  # also one that was given
+        given, team = team if together else None, None
+        with nullcontext(given) if given else workers.start(min(size, len(waiting))) as crew:
+            lost = yield from _until_broken(crew, train, waiting, board, deadline)
+            how = crew.death()
+            if lost:
+                crew.shutdown()  # also one that was given
         for cell in lost:
             attempts[cell] += 1
             if attempts[cell] == ATTEMPTS:
-                yield cell, f"{crew.death()}, as in each of {ATTEMPTS} attempts"
+                yield cell, f"{how}, as in each of {ATTEMPTS} attempts"
             else:
                 which = f"{attempts[cell] + 1} of {ATTEMPTS}"
-                board.say(f"{crew.death()}; {cell} is tried again on its own ({which})")
+                board.say(f"{how}; {cell} is tried again on its own ({which})")
                 alone.appendleft(cell)
 
 
 def _until_broken(
-    team: Team, train: Train, waiting: deque[AnyCell], board: _Board
+    team: Team, train: Train, waiting: deque[AnyCell], board: _Board, deadline: float
 ) -> Generator[tuple[AnyCell, CellResult | str], None, list[AnyCell]]:
     """Have the team train what waits, and return the cells that were in flight when it broke."""
     in_flight: dict[Future[Any], AnyCell] = {}
@@ -192,7 +194,9 @@ def _until_broken(
             for future in dict.fromkeys([*whole, *done]):
                 yield in_flight[future], _outcome(future)
                 del in_flight[future]
-            board.look(team.news())
+            team.check()
+            if time.monotonic() > deadline:
+                raise _TimeUp
     return list(in_flight.values())
 
 
@@ -231,14 +235,21 @@ class _Board(ProgressLine):
     line on, because this process may be training; when piped there is a line per cell.
     """
 
-    def __init__(self, plan: Plan, console: Console, deadline: float) -> None:
+    def __init__(self, plan: Plan, console: Console) -> None:
         stream = io.StringIO() if console.quiet else console.file
         super().__init__(sum(plan.seconds.values()), stream=stream, every=math.inf)
         self.since: dict[AnyCell, float] = {}  # when each cell in flight was begun
-        self.finished, self._passed, self._news = 0, 0.0, ""
-        self._plan, self._deadline, self._ended = plan, deadline, threading.Event()
-        self._thread = threading.Thread(target=self._move, daemon=True)
+        self.finished, self._passed, self._plan = 0, 0.0, plan
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._move)
+
+    def __enter__(self) -> None:
         self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Let others write below the line."""
+        self._ended.set()
+        self._thread.join()
+        self.close()
 
     def finish(self, cell: AnyCell) -> None:
         """Show that a cell is stored, or has failed."""
@@ -246,20 +257,6 @@ class _Board(ProgressLine):
         self._passed += self._plan.seconds[cell.hash]
         self.finished += 1
         self._show(cell, now=True)
-
-    def look(self, news: str) -> None:
-        """Tell news, each once; raise an error if the time is up."""
-        if news != self._news:
-            self._news = news
-            self.say(news or "the workers go on")
-        if time.monotonic() > self._deadline:
-            raise _TimeUp
-
-    def end(self) -> None:
-        """Let others write below the line."""
-        self._ended.set()
-        self._thread.join()
-        self.close()
 
     def _move(self) -> None:
         while not self._ended.wait(TICK):

@@ -15,8 +15,7 @@ import os
 import platform
 import sqlite3
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from rlploss import _files
 from rlploss.lab.study import AnyCell, Cell, CellResult, StoredCell, TrainedNetwork, canonical_json
@@ -37,9 +35,7 @@ APPLICATION_ID = 0x524C504C  # "RLPL", in the file's header: tells our files fro
 TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};\n"
 TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 HEADER_OF = "SELECT * FROM pragma_application_id, pragma_user_version"
-SCHEMA_OF = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
-LONGEST = 60.0  # seconds that a statement may take
-LARGEST = 2**28  # bytes of a value
+STATEMENTS_OF = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
 # Rows that this code may use: its own, and those of versions that were declared equal. What was
 # timed belongs to the code that took the time.
 USED = (
@@ -65,11 +61,18 @@ class Store(AbstractContextManager["Store"]):
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
         self.directory, self.path = Path(directory), Path(directory, FILE)
-        self.code_version, self._begun = code_version, 0.0
+        self.code_version = code_version
         self._prepare_directory(create)
         with ExitStack() as stack:
-            stack.callback(self._take_lock().release)
-            with self._told(f"use {self.path}"):
+            with self._reporting(f"lock {self.directory}"):
+                lock = _files.lock(self.directory / LOCK)
+            if lock is None:
+                raise StoreError(
+                    f"another rlploss is working in {self.directory}; wait for it or choose another"
+                    " directory"
+                )
+            stack.callback(lock.release)
+            with self._reporting(f"use {self.path}"):
                 opened = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
                 self._connection = stack.enter_context(closing(opened))
                 self._check_content()
@@ -83,59 +86,41 @@ class Store(AbstractContextManager["Store"]):
 
     def _prepare_directory(self, create: bool) -> None:
         """Make the directory, or refuse one that cannot be ours."""
-        is_new, wrong = not os.path.lexists(self.path), ""
-        if self.directory.exists() and not self.directory.is_dir():
-            wrong = "is a file, not a directory; choose another output directory"
-        elif is_new and not create:
-            wrong = f"holds no {FILE}; give the directory that `rlploss reproduce` wrote"
-        elif is_new and self.directory.exists() and {*os.listdir(self.directory)} - {LOCK}:
-            wrong = "is not empty and was not made by rlploss; choose a new or empty directory"
-        if wrong:
-            raise StoreError(f"{self.directory} {wrong}")
-        with self._told(f"create {self.directory}"):
+        if not os.path.lexists(self.path):
+            if not create:
+                raise StoreError(
+                    f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce`"
+                    " wrote"
+                )
+            if self.directory.is_dir() and {*os.listdir(self.directory)} - {LOCK}:
+                raise StoreError(
+                    f"{self.directory} is not empty and was not made by rlploss; choose a new or"
+                    " empty directory"
+                )
+        with self._reporting(f"create {self.directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
         _files.refuse_links_out(self.directory)
 
-    def _take_lock(self) -> FileLock:
-        """Be the only one in the directory; the file then holds the number of this process, for the
-        message.
-        """
-        path = self.directory / LOCK
-        with self._told(f"lock {self.directory}"):
-            lock = _files.lock(path)
-            number = path.read_text(errors="replace").strip()  # old versions of filelock empty it
-        if lock is None:
-            raise StoreError(
-                f"another rlploss{f' (process {number})' * bool(number)} is working in"
-                f" {self.directory}; wait for it or choose another directory"
-            )
-        with suppress(OSError):  # a full disk may refuse the number, the lock holds all the same
-            path.write_text(f"{os.getpid()}\n")
-        return lock
-
     def _check_content(self) -> None:
         """Make the tables of a new file; refuse one that is foreign, older, newer or damaged."""
-        connection = self._connection
-        connection.set_progress_handler(lambda: time.monotonic() - self._begun > LONGEST, 10_000)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
         self._rows("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
         # Whether it is empty is asked after SQLite has undone what a killed process left half done.
-        schema, (header,) = self._rows(SCHEMA_OF), self._rows(HEADER_OF)
-        if not schema and not self.path.stat().st_size:
+        ((application, schema),) = self._rows(HEADER_OF)
+        if not self.path.stat().st_size:
             # One transaction in rollback mode: a kill leaves nothing, never half a schema.
-            connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-        elif header[0] != APPLICATION_ID:
+            self._connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+        elif application != APPLICATION_ID:
             raise self._refused("is a SQLite file of another program")
-        elif header[1] != SCHEMA:
+        elif schema != SCHEMA:
+            age = "an older" if schema < SCHEMA else "a newer"
             raise self._refused(
-                f"has schema version {header[1]}, {'an older' if header[1] < SCHEMA else 'a newer'}"
-                f" one than this rlploss reads ({SCHEMA})"
+                f"has schema version {schema}, {age} one than this rlploss reads ({SCHEMA})"
             )
-        elif schema != _our_schema():
+        elif any(sql not in TABLES for (sql,) in self._rows(STATEMENTS_OF)):
             raise self._refused("has other tables than rlploss makes")
         elif self._rows("PRAGMA quick_check(1)") != [("ok",)]:
-            raise self._damaged("malformed")
-        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+            raise self._refused("is damaged or truncated (malformed)")
+        self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
 
     def _refused(self, wrong: str) -> StoreError:
         return StoreError(
@@ -144,19 +129,17 @@ class Store(AbstractContextManager["Store"]):
         )
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _reporting(self, what: str) -> Iterator[None]:
         """Turn SQLite's and the system's errors into one sentence; `what` cannot be done."""
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
-                raise self._damaged(f"a query took longer than {LONGEST:g} s") from error
             raise StoreError(
                 f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has"
                 " room, or choose a directory you may write to"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
+            raise self._refused(f"is damaged or truncated ({error})") from error
 
     @contextmanager
     def understood(self, what: str) -> Iterator[None]:
@@ -164,20 +147,14 @@ class Store(AbstractContextManager["Store"]):
         try:
             yield
         except STRANGE as error:
-            raise self._damaged(
-                f"{what} cannot be read, {sentence(f'{type(error).__name__}: {error}', 100)}"
+            why = sentence(f"{type(error).__name__}: {error}", 100)
+            raise self._refused(
+                f"is damaged or truncated ({what} cannot be read, {why})"
             ) from error
 
-    def _damaged(self, why: object) -> StoreError:
-        return StoreError(
-            f"{self.path} is damaged or truncated ({why}); restore a copy or choose another"
-            " directory, the file is left as it is"
-        )
-
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """What one statement gives; it is a transaction of its own, and may take a minute."""
-        with self._told(f"use {self.path}"):
-            self._begun = time.monotonic()
+        """Return what one statement gives; it is a transaction of its own."""
+        with self._reporting(f"use {self.path}"):
             return self._connection.execute(query, values).fetchall()
 
     def _key(self, cell: AnyCell, code_version: str = "") -> tuple[str, str]:
@@ -249,16 +226,14 @@ class Store(AbstractContextManager["Store"]):
                 spec, origin, networks = map(json.loads, texts)
                 yield key, code, spec, origin, [_network(data) for data in networks]
 
-    def costs(self, known: Iterable[AnyCell] = ()) -> list[tuple[AnyCell, float]]:
-        """(cell, seconds) of every stored cell, by whatever code: what estimates are learned
+    def costs(self) -> Iterator[tuple[AnyCell, float]]:
+        """Yield (cell, seconds) of every stored cell, by whatever code: what estimates are learned
         from.
         """
-        cells, found = {cell.hash: cell for cell in known}, []
-        for key, spec, seconds in self._rows("SELECT spec_hash, spec, seconds FROM cell"):
+        for spec, seconds in self._rows("SELECT spec, seconds FROM cell"):
             # Another version may have other specs; an estimate can do without them.
             with suppress(*STRANGE):
-                found.append((cells.get(key) or Cell.from_spec(json.loads(spec)), seconds))
-        return found
+                yield Cell.from_spec(json.loads(spec)), seconds
 
     def older_version(self) -> str:
         """The code whose rows, which this code may not use, came last; empty if all are ours."""
@@ -322,20 +297,10 @@ class Store(AbstractContextManager["Store"]):
             )
 
     def requests(self) -> dict[str, dict[str, Any]]:
-        """Everything asked for in this directory, by name."""
-        found: dict[str, dict[str, Any]] = {}
-        for name, options in self._rows("SELECT name, options FROM request ORDER BY rowid"):
-            with self.understood(f"request {name[:40]!r}"):
-                found[name] = dict(json.loads(options))
-        return found
-
-
-@cache
-def _our_schema() -> list[tuple[str | None, ...]]:
-    """The tables and triggers of a store that this code makes."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(TABLES)
-        return connection.execute(SCHEMA_OF).fetchall()
+        """Return everything asked for in this directory, by name."""
+        rows = self._rows("SELECT name, options FROM request ORDER BY rowid")
+        with self.understood("a request"):
+            return {name: dict(json.loads(options)) for name, options in rows}
 
 
 def networks_json(result: CellResult) -> str:
@@ -397,7 +362,7 @@ def code_version(*files: str) -> str:
     """What two rows of one table must share: the files that decide their numbers, by patterns below
     the package, and the version of torch.
     """
-    package, digest = Path(__file__).parents[1], hashlib.sha256(_version("torch").encode())
+    package, digest = Path(__file__).parents[1], hashlib.sha256(metadata.version("torch").encode())
     for pattern in files:
         for path in sorted(package.glob(pattern)) or [package / pattern]:
             text = path.read_text("utf-8")
@@ -405,32 +370,22 @@ def code_version(*files: str) -> str:
     return digest.hexdigest()
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def versions() -> dict[str, str]:
-    """Versions of everything that touches the numbers."""
-    return {
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")},
-    }
+    """Return the versions of everything that touches the numbers."""
+    packages = ("rlploss", "torch", "numpy", "scikit-learn")
+    return {"python": platform.python_version()} | {n: metadata.version(n) for n in packages}
 
 
 @cache
 def machine() -> dict[str, str | int]:
-    """The machine, without names of people or hosts."""
-    processor = platform.processor() or platform.machine()
+    """Return the machine, without names of people or hosts."""
+    named = ""
     with suppress(OSError):
-        _, _, named = Path("/proc/cpuinfo").read_text().partition("model name")
-        processor = named.partition("\n")[0].strip("\t :") or processor
+        named = Path("/proc/cpuinfo").read_text().partition("model name")[2].partition("\n")[0]
     return {
         "system": platform.system(),
         "release": platform.release(),
-        "processor": processor,
+        "processor": named.strip("\t :") or platform.processor() or platform.machine(),
         "cores": os.cpu_count() or 1,
         "byteorder": sys.byteorder,
     }
