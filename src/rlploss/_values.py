@@ -12,11 +12,11 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from rlploss._checks import number, one_of
 
@@ -28,12 +28,25 @@ _KINDS: dict[str, type[Value]] = {}
 
 
 class Value:
-    """A frozen dataclass that prints as the code that makes it, and turns into JSON and back."""
+    """A frozen dataclass that checks itself, prints as the code that makes it, and turns into JSON
+    and back.
+
+    `checks` names the fields that are looked at when a value is made. Each has a function of (name,
+    value) that returns the value as it is kept, or refuses it; None stands for a default.
+    """
+
+    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         """Register the class under its name, so that `from_json` finds it."""
         super().__init_subclass__()
         _KINDS[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name, check in self.checks.items():
+            if getattr(self, name) is not None:
+                put(self, name, check(name, getattr(self, name)))
 
     def __repr__(self) -> str:
         """Return the code that makes this value: positional arguments first, defaults left out."""

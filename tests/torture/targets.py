@@ -358,10 +358,7 @@ def _fit(path: Path, engine: str = "auto") -> None:
 
 @st.composite
 def checkpoint_bytes(draw: Draw) -> bytes:
-    """A checkpoint with mutated bytes; or one with a right digest over wrong content; or another
-    file."""
-    from rlploss.training import checkpoint as checkpoints
-
+    """A checkpoint with mutated bytes; or one with other content; or another file."""
     data, content = _checkpoint(draw(st.sampled_from(["kernel", "torch"])))
     how = draw(st.sampled_from(["bytes", "content", "state", "engine", "other"]))
     if how == "bytes":
@@ -374,16 +371,12 @@ def checkpoint_bytes(draw: Draw) -> bytes:
         made = draw(strange)
     else:
         inside = {"content": made, "state": made["state"], "engine": made["state"]["engine"]}[how]
-        if how != "content" and draw(st.booleans()):
-            made["state"] |= {"stopped": "", "step": 2}  # so that the rest is read
         for _ in range(draw(st.integers(1, 2))):
             place = draw(st.sampled_from(sorted(inside))) if inside else "x"
             if draw(st.booleans()):
                 inside[place] = draw(strange)
             else:
                 inside.pop(place, None)
-        if how != "content":
-            made["digest"] = checkpoints.digest(made["state"])
     buffer = io.BytesIO()
     torch.save(made, buffer)
     return buffer.getvalue()

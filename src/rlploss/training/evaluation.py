@@ -7,8 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from rlploss._checks import count, number, one_of
 from rlploss._extras import need
 from rlploss._files import write_text
+from rlploss._values import Value
 from rlploss.loss.planes import probe_rows
 from rlploss.loss.quadratic import without_autocast
 from rlploss.training.objectives import MAE, MSE, CrossEntropy, OnBatches
@@ -135,8 +137,8 @@ class Evaluator:
         return {name: float(function(*seen)) for name, function in self.functions.items()}
 
 
-@dataclass(frozen=True)
-class EarlyStopping:
+@dataclass(frozen=True, repr=False)
+class EarlyStopping(Value):
     """Stop when a validation metric has not improved by more than `min_delta` for `patience`
     evaluations.
 
@@ -146,15 +148,12 @@ class EarlyStopping:
     >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
 
+    checks: ClassVar = {"patience": count, "min_delta": partial(number, minimum=0.0)}
     metric: str
     patience: int = 10
     min_delta: float = 0.0
     restore_best: bool = True
     higher_is_better: bool | None = None
-
-    def __post_init__(self) -> None:
-        count("patience", self.patience)
-        number("min_delta", self.min_delta, minimum=0.0)
 
 
 class Stopper:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -28,12 +28,9 @@ ChosenOptimizer = OptimizerFunction | str
 class OptimizerValue(Value):
     """What Adam, AdamW and SGD share: checks, and the making of torch's optimiser."""
 
+    checks: ClassVar = {"lr": positive, "weight_decay": partial(number, minimum=0.0)}
     lr: float
     weight_decay: float
-
-    def __post_init__(self) -> None:
-        put(self, "lr", positive("lr", self.lr))
-        put(self, "weight_decay", number("weight_decay", self.weight_decay, minimum=0.0))
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Torch's optimiser for these parameters, with its fused update where there is one."""
@@ -76,6 +73,11 @@ class SGD(OptimizerValue):
     >>> optimizer = SGD(0.1, momentum=0.9, nesterov=True)  # for fit(..., optimizer=optimizer)
     """
 
+    checks: ClassVar = {
+        **OptimizerValue.checks,
+        "momentum": partial(number, minimum=0.0, maximum=1.0),
+        "nesterov": lambda _, value: bool(value),
+    }
     lr: float
     momentum: float = 0.0
     nesterov: bool = False
@@ -83,8 +85,6 @@ class SGD(OptimizerValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        put(self, "momentum", number("momentum", self.momentum, 0.0, 1.0))
-        put(self, "nesterov", bool(self.nesterov))
         if self.nesterov and self.momentum == 0:
             raise ValueError(
                 "nesterov=True needs momentum above 0, got 0.0; set momentum, or leave nesterov out"
@@ -292,14 +292,13 @@ def make_job(
 
 def _check_meaning(objective: Objective, table: Table) -> None:
     """Refuse weights where the objective is no sum over rows or subsets."""
-    what = ""
-    if isinstance(objective, BatchLoss):
-        what = "BatchLoss, which is no sum over rows"
-    elif objective.mixup is not None:
-        what = "mixup"
-    elif isinstance(objective, RLP) and objective.float32_cutoff:
-        what = "float32_cutoff=True"
-    if what and table.weight is not None:
-        raise ValueError(
-            f"sample_weight has no meaning for {what}, got different weights; leave it out"
-        )
+    has_no_weights = {
+        "BatchLoss, which is no sum over rows": isinstance(objective, BatchLoss),
+        "mixup": objective.mixup is not None,
+        "float32_cutoff=True": isinstance(objective, RLP) and objective.float32_cutoff,
+    }
+    for name, is_so in has_no_weights.items():
+        if is_so and table.weight is not None:
+            raise ValueError(
+                f"sample_weight has no meaning for {name}, got different weights; leave it out"
+            )

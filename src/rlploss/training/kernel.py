@@ -9,8 +9,6 @@ fast-math a test for NaN would be folded away. Bits are the same in every run on
 however a run is cut into calls.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -34,7 +34,7 @@ _OPTIMIZERS = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # hooks of every module there is
 _EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]
-_MISSING = missing("numba")
+_MISSING = bool(missing("numba"))
 _TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
@@ -43,7 +43,7 @@ Chain = tuple[list[nn.Linear], list[int]]  # layers, and the number of each one'
 
 
 def read_chain(model: nn.Module) -> Chain | str:
-    """The chain that a network is, or why it is none."""
+    """Return the chain that a network is, or why it is none."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
     # in order; what is used twice comes twice
@@ -61,47 +61,57 @@ def read_chain(model: nn.Module) -> Chain | str:
         elif kind in _ACTIVATIONS:
             if not layers or activations[-1] != kt.IDENTITY:
                 return f"{kind.__name__} does not follow a linear layer"
-            if isinstance(module, nn.Softmax) and module.dim not in (-1, 1):
+            if getattr(module, "dim", -1) not in (-1, 1):
                 return "Softmax is not over the outputs"
             activations[-1] = _ACTIVATIONS[kind]
         elif not (frame or (flattens and not layers)):
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
-    if not layers or kt.SOFTMAX in activations[:-1]:
-        return "it is no chain of linear layers with a soft-max at the end only"
-    if any(module._modules for module in model.modules() if not isinstance(module, nn.Sequential)):
-        return "one of its layers has parts of its own"
+    frames = [module for module in model.modules() if module._modules]
     own = [p for layer in layers for p in layer.parameters()]
     theirs = {id(p) for p in model.parameters()}
-    if len({p.data_ptr() for p in own}) < len(own) or {id(p) for p in own} != theirs:
-        return "it has parameters beside its layers, or uses a layer twice"
-    if not all(p.requires_grad for p in own):
-        return "some of its parameters are frozen"
-    if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own):
-        return "a parameter has hooks"
-    return layers, activations
+    apart = len({p.data_ptr() for p in own}) == len(own) and {id(p) for p in own} == theirs
+    reasons = {
+        "it is no chain of linear layers with a soft-max at the end only": (
+            not layers or kt.SOFTMAX in activations[:-1]
+        ),
+        "one of its layers has parts of its own": (
+            not all(isinstance(module, nn.Sequential) for module in frames)
+        ),
+        "it has parameters beside its layers, or uses a layer twice": not apart,
+        "some of its parameters are frozen": not all(p.requires_grad for p in own),
+        "a parameter has hooks": any(
+            p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in own
+        ),
+    }
+    return _first(reasons) or (layers, activations)
 
 
 def kernel_chain(job: Job, *, any_size: bool) -> Chain | str:
-    """The chain that the kernel is to train, or why it cannot or, if sizes count, should not."""
-    x = job.table.x
-    if _MISSING:
-        return "numba is not installed (pip install 'rlploss[kernel]')"
-    if x.device.type != "cpu":
-        return f"the network is on {x.device}"
-    if type(job.optimizer) not in _OPTIMIZERS:
-        return "the optimizer is a function"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    chain = read_chain(job.model)
-    if isinstance(chain, str):
-        return chain
-    if x.ndim != 2 and not any(isinstance(part, nn.Flatten) for part in job.model.modules()):
-        return "its rows are not vectors"
+    """Return the chain that the kernel is to train, or why it cannot or, if sizes count, should
+    not.
+    """
+    x, chain = job.table.x, read_chain(job.model)
+    flattens = any(isinstance(part, nn.Flatten) for part in job.model.modules())
     n_parameters = sum(p.numel() for p in job.model.parameters())
     products = 3.0 * min(job.objective.rows_per_step, len(x)) * n_parameters
-    if not any_size and (products > MOST_PRODUCTS or n_parameters > MOST_PARAMETERS):
-        return f"a step takes {products:.0e} multiplications, which torch does as fast"
-    return chain
+    large = products > MOST_PRODUCTS or n_parameters > MOST_PARAMETERS
+    reasons = {
+        "numba is not installed (pip install 'rlploss[kernel]')": _MISSING,
+        f"the network is on {x.device}": x.device.type != "cpu",
+        "the optimizer is a function": type(job.optimizer) not in _OPTIMIZERS,
+        "autocast is on": torch.is_autocast_enabled("cpu"),
+        str(chain): isinstance(chain, str),
+        "its rows are not vectors": x.ndim != 2 and not flattens,
+        f"a step takes {products:.0e} multiplications, which torch does as fast": (
+            large and not any_size
+        ),
+    }
+    return _first(reasons) or chain
+
+
+def _first(reasons: dict[str, bool]) -> str | None:
+    """Return the first reason that holds."""
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 class KernelEngine(Engine):
@@ -145,19 +155,19 @@ class KernelEngine(Engine):
             float(job.clip_grad or 0.0),
         )
         B, C, P = self.feed.most_rows, job.table.n_outputs, len(theta)
-        room = (
-            B * sum(widths),
-            B * sum(widths),
-            B * C,
-            B * C,
-            2 * B * C,
-            B * C,
-            P,
-            P,
-            max(sizes),
-            B,
-        )
-        self._work: Any = kt.Work(*(np.zeros(n, self._dtype) for n in room))
+        room = {
+            "acts": B * sum(widths),
+            "back": B * sum(widths),
+            "target": B * C,
+            "residual": B * C,
+            "gathered": 2 * B * C,
+            "seen": B * C,
+            "gradient": P,
+            "before": P,
+            "turned": max(sizes),
+            "ones": B,
+        }
+        self._work: Any = kt.Work(**{name: np.zeros(n, self._dtype) for name, n in room.items()})
         self._work.ones[:] = 1
         self._block: Block | None = None  # that the two below are made for
         self._rows: Any = None

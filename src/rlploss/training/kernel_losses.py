@@ -1,7 +1,5 @@
 """The kernel's losses: value and gradient of every objective for the predictions of one step."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

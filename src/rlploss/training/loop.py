@@ -25,7 +25,7 @@ from rlploss._progress import Reporter
 from rlploss._values import plain
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
-from rlploss.training.evaluation import Callback, EarlyStopping, Event, History, Stopper
+from rlploss.training.evaluation import AXES, Callback, EarlyStopping, Event, History, Stopper
 from rlploss.training.feed import stream
 from rlploss.training.job import Budget, Epochs, Job, OptimizerValue, Steps, as_budget
 from rlploss.training.kernel_engine import KernelEngine, kernel_chain
@@ -222,27 +222,26 @@ class Loop:
 
     def _evaluate(self) -> None:
         """Measure, note, tell the callbacks, and see whether to stop."""
-        measured = self.job.evaluator.measure(self.job.model)
+        job, history, stopper = self.job, self.history, self.stopper
         mean = self.engine.total / self.loss_count if self.loss_count else math.nan
         self.loss_count, self.engine.total = 0, 0.0
-        step, history, found = self.step, self.history, {"loss": mean, **measured}
-        epoch, samples = (
-            step / self.job.steps_per_epoch,
-            self.job.objective.samples(step, self.job.table.n_rows),
-        )
-        history.add(
-            {"step": step, "epoch": epoch, "samples": samples, "seconds": self.seconds, **found}
-        )
-        if self.stopper is not None:
-            rule = self.stopper.rule
-            if self.stopper.better(measured[rule.metric], step) and rule.restore_best:
-                self.best = copy.deepcopy(self.job.model.state_dict())
-            if self.stopper.waited >= rule.patience:
-                history.stopped = "early stopping"
         event = Event(
-            step, epoch, samples, self.seconds, found, lambda: self.job.model, self.number or 0
+            self.step,
+            epoch=self.step / job.steps_per_epoch,
+            samples=job.objective.samples(self.step, job.table.n_rows),
+            seconds=self.seconds,
+            metrics={"loss": mean, **job.evaluator.measure(job.model)},
+            model=lambda: job.model,
+            replica=self.number or 0,
         )
-        with modes_kept(self.job.model) if self.watch.callbacks else nullcontext():
+        history.add({name: getattr(event, name) for name in AXES} | event.metrics)
+        if stopper is not None:
+            better = stopper.better(event.metrics[stopper.rule.metric], self.step)
+            if better and stopper.rule.restore_best:
+                self.best = copy.deepcopy(job.model.state_dict())
+            if stopper.waited >= stopper.rule.patience:
+                history.stopped = "early stopping"
+        with modes_kept(job.model) if self.watch.callbacks else nullcontext():
             answers = [callback(event) for callback in self.watch.callbacks]
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if asked and not history.stopped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,11 @@ from rlploss._checks import count, n_different, one_of, outside, plan_sizes
 from rlploss._values import Value, from_json, loaded_by_path, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
+
+
+def count_or_all(name: str, value: object) -> int | str:
+    """Return `value` if it is a number of rows or subsets in a step, or "all"."""
+    return "all" if value == "all" else count(name, value)
 
 
 class Objective(Value):
@@ -100,23 +106,25 @@ class RLP(Objective):
     mixup: float | None = None
     float32_cutoff: bool = False
 
+    checks: ClassVar = {
+        "subset_size": count,
+        "n_subsets": count,
+        "subsets_per_step": count_or_all,
+        "method": partial(one_of, options=METHODS),
+        "plan": partial(one_of, options=("once", "each-epoch")),
+        "mixup": positive,
+    }
+
     def __post_init__(self) -> None:
-        for name in ("subset_size", "n_subsets", "subsets_per_step"):
-            size = getattr(self, name)
-            if size is not None and (name, size) != ("subsets_per_step", "all"):
-                put(self, name, count(name, size))
+        super().__post_init__()
         planes = self.planes  # whose making checks the form
         put(self, "ridge", planes.ridge)
         put(self, "intercept", None if self.intercept is None else planes.intercept)
-        one_of("method", self.method, METHODS)
-        one_of("plan", self.plan, ("once", "each-epoch"))
-        if self.mixup is not None:
-            put(self, "mixup", positive("mixup", self.mixup))
-            if self.draw_from == "outside":
-                raise ValueError(
-                    'draw_from="outside" has no meaning with mixup, whose rows are in no subset;'
-                    ' use "train"'
-                )
+        if self.mixup is not None and self.draw_from == "outside":
+            raise ValueError(
+                'draw_from="outside" has no meaning with mixup, whose rows are in no subset; use'
+                ' "train"'
+            )
         plain = planes.is_projection and not planes.intercept and self.plan == "once"
         if self.float32_cutoff and not (plain and self.mixup is None):
             raise ValueError(
@@ -219,6 +227,7 @@ class OnBatches(Objective):
     min(100, N).
     """
 
+    checks: ClassVar = {"batch_size": count_or_all, "mixup": positive}
     batch_size: int | str | None
 
     def values(self, pred: Tensor, target: Tensor) -> Tensor:
@@ -240,12 +249,6 @@ class OnBatches(Objective):
         values = values.unsqueeze(1) if values.ndim == 1 else values
         return (values if weight is None else values * weight).sum() / values.numel()
 
-    def __post_init__(self) -> None:
-        if self.batch_size is not None and self.batch_size != "all":
-            put(self, "batch_size", count("batch_size", self.batch_size))
-        if self.mixup is not None:
-            put(self, "mixup", positive("mixup", self.mixup))
-
     def resolve(self, n_rows: int, n_features: int) -> Objective:
         size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size or 100, n_rows)
         return replace(self, batch_size=size)  # type: ignore[type-var]  # every subclass is a dataclass
@@ -255,14 +258,16 @@ class OnBatches(Objective):
 
 
 @dataclass(frozen=True, repr=False)
-class _RowLoss(OnBatches):
+class RowLoss(OnBatches):
+    """A mean over rows: `values` gives the loss of each; `mixup` is ψ of Beta(ψ, ψ)."""
+
     batch_size: int | str | None = None
     _: KW_ONLY
     mixup: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class MSE(_RowLoss):
+class MSE(RowLoss):
     """Mean squared error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of
     Beta(ψ, ψ).
 
@@ -276,7 +281,7 @@ class MSE(_RowLoss):
 
 
 @dataclass(frozen=True, repr=False)
-class MAE(_RowLoss):
+class MAE(RowLoss):
     """Mean absolute error over rows and outputs, on batches of `batch_size` rows; `mixup` is ψ of
     Beta(ψ, ψ).
 
@@ -290,7 +295,7 @@ class MAE(_RowLoss):
 
 
 @dataclass(frozen=True, repr=False)
-class Huber(_RowLoss):
+class Huber(RowLoss):
     """Mean of e²/2 up to |e| = delta, delta·(|e| − delta/2) beyond; `mixup` is ψ of Beta(ψ, ψ).
 
     >>> Huber(delta=0.5).values(torch.tensor([0.1, 3.0]), torch.zeros(2))
@@ -298,19 +303,16 @@ class Huber(_RowLoss):
     """
 
     loss: ClassVar[str] = "huber"
+    checks: ClassVar = {**RowLoss.checks, "delta": positive}
     _: KW_ONLY
     delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        put(self, "delta", positive("delta", self.delta))
 
     def values(self, pred: Tensor, target: Tensor) -> Tensor:
         return nn.functional.huber_loss(pred, target, reduction="none", delta=self.delta)
 
 
 @dataclass(frozen=True, repr=False)
-class CrossEntropy(_RowLoss):
+class CrossEntropy(RowLoss):
     """Cross entropy of logits against class numbers or probabilities; `mixup` is ψ of Beta(ψ, ψ).
 
     >>> CrossEntropy().values(torch.zeros(1, 4), torch.eye(4)[:1])  # log 4
@@ -324,7 +326,7 @@ class CrossEntropy(_RowLoss):
 
 
 @dataclass(frozen=True, repr=False)
-class BinaryCrossEntropy(_RowLoss):
+class BinaryCrossEntropy(RowLoss):
     """Cross entropy of each output on its own, a probability (after a sigmoid), against 0 and 1."""
 
     loss: ClassVar[str] = "binary_cross_entropy"
