@@ -8,7 +8,7 @@ from tests.paper.world import PROVENANCE
 from rlploss import theory
 from rlploss.lab.study import Cell, StoredCell, TrainedNetwork
 from rlploss.paper import claims, measure, published
-from rlploss.paper.claims import NOT_REPRODUCED, REPRODUCED
+from rlploss.paper.claims import REPRODUCED, UNDECIDED
 from rlploss.paper.measure import TS, Measurement, Setting, train
 from rlploss.paper.request import Request
 from rlploss.paper.results import Grid
@@ -48,8 +48,8 @@ def test_the_verdicts_on_the_statements_are_those_of_the_theory(measured):
     found = {claim.id: claims.verdict(claim, measured) for claim in wanted}
     assert {name: v.verdict for name, v in found.items()} == {
         "proposition-1": REPRODUCED,
-        "proposition-2": NOT_REPRODUCED,
-        "algorithm-1": NOT_REPRODUCED,
+        "proposition-2": UNDECIDED,  # so few draws do not show that the RLP step ends nearer
+        "algorithm-1": REPRODUCED,
         "empirical-converges": REPRODUCED,
         "same-planes-iff-equal": REPRODUCED,
     }

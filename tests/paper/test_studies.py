@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlploss.lab.study import Cell, Variant
-from rlploss.lab.train import train_rows
+from rlploss.lab.train import split, train_rows
 from rlploss.paper import published
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.studies import (
@@ -167,9 +167,10 @@ def test_scale_paper_has_its_seeds_and_full_epochs():
     for name, n in seeds.items():
         cells = [c for c in STUDIES[name](Request("paper")) if c.task.model != "autoencoder"]
         assert {c.seeds for c in cells} == {tuple(range(n))}, name
-    for cell in cells_of(TRAINED, Request("paper")):
-        if cell.task.model in ("autoencoder", "lenet5"):
-            assert cell.seeds == tuple(range(10))
+    for name in TRAINED:
+        for cell in STUDIES[name](Request("paper")):
+            if cell.task.model in ("autoencoder", "lenet5"):
+                assert len(cell.seeds) == (5 if name == "autoencoder-causes" else 10)
     assert {c.seeds for c in cells_of(TRAINED, Request("paper", seeds=4))} == {(0, 1, 2, 3)}
 
 
@@ -185,6 +186,55 @@ def test_claims_with_a_threshold_have_120_seeds_and_nothing_trains_twice():
     stored = {c.hash for c in table}
     assert {c.seeds for c in more if c.hash in stored} == {tuple(range(30))}
     assert {c.seeds for c in more if c.hash not in stored} == {tuple(range(30, 120))}
+
+
+def test_california_has_as_many_seeds_in_table_1_and_nowhere_else():
+    table, shift = (STUDIES[name](Request("paper")) for name in ("table1", "fig-shift"))
+    seeds = {}
+    for cell in (c for c in table if c.task.name == "california"):
+        seeds.setdefault(cell.arm.protocol, set()).update(cell.seeds)
+    assert {k: len(v) for k, v in seeds.items()} == {
+        "released": 120,
+        "steps": 120,
+        "paper": 30,
+        "corrected": 30,
+        "corrected-steps": 30,
+    }
+    assert {len(c.seeds) for c in shift} == {10}
+
+
+def test_the_best_rate_is_chosen_on_training_rows_and_steps_are_equal():
+    cells = STUDIES["best-rate"](Request("paper"))
+    assert len(cells) == 4 * 5 * 2 * 2  # datasets, rates, held out or not, arms
+    for cell in cells:
+        assert steps_of(cell) == (500_000 if cell.task.dataset == "california" else 200_000)
+    held = [cell.task for cell in cells if cell.task.held_out]
+    assert len(held) == len(cells) / 2
+    task = next(task for task in held if task.dataset == "linear")
+    part, whole = (split(t, Variant(), 3) for t in (task, dataclasses.replace(task, held_out=None)))
+    assert (len(part.X_train), len(part.X_test)) == (2400, 600)
+    assert {*part.train_rows, *part.test_rows} == {*whole.train_rows}
+    assert train_rows(task, Variant()) == 2400
+
+
+def test_each_cause_changes_one_thing():
+    cells = by_key("autoencoder-causes", Request("paper"))
+
+    def differences(dataset, change, arm):
+        here, base = (
+            cells[f"{dataset} ({name})", "released", arm].spec() for name in (change, "as released")
+        )
+        parts = {**base["task"], **base["arm"]}, {**here["task"], **here["arm"]}
+        return {name for name in parts[0] if parts[0][name] != parts[1][name]}
+
+    assert differences("mnist", "momentum for MSE too", "mse") == {"optimizer"}
+    assert differences("mnist", "momentum for MSE too", "rlp") == set()
+    assert differences("mnist", "Nesterov", "rlp") == {"optimizer"}
+    assert differences("mnist", "MSE in batches of 100", "mse") == {"objective"}
+    assert differences("mnist", "exact factors", "rlp") == {"objective"}
+    assert differences("mnist", "exact factors", "mse") == set()
+    assert differences("cifar10", "random rows", "rlp") == {"first"}
+    assert differences("cifar10", "pixels in [0, 1]", "mse") == {"dataset"}
 
 
 def test_sweeps_have_nine_levels_and_look_at_the_end():

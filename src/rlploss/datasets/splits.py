@@ -167,6 +167,33 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
     return _take(dataset, np.arange(n_train), np.arange(start, start + n_test))
 
 
+def hold_out(split: Split, share: float) -> Split:
+    """Test on the last `share` of the training rows instead of on the test rows.
+
+    What is chosen on such a split has not seen a test row.
+
+    >>> split = first_split(datasets.load("linear"), 50, 10)
+    >>> hold_out(split, 0.2).test_rows[:3]
+    array([40, 41, 42])
+    """
+    share = _checks.number("share", share, minimum=0.0, maximum=1.0)
+    n = len(split.X_train) - round(share * len(split.X_train))
+    if not 0 < n < len(split.X_train):
+        raise ValueError(
+            f"share = {share:g} of {len(split.X_train)} training rows must leave rows on either"
+            " side: choose a value further from 0 and 1"
+        )
+    return replace(
+        split,
+        X_train=split.X_train[:n],
+        y_train=split.y_train[:n],
+        X_test=split.X_train[n:],
+        y_test=split.y_train[n:],
+        train_rows=split.train_rows[:n],
+        test_rows=split.train_rows[n:],
+    )
+
+
 def shift_split(
     dataset: Dataset, shift: float, *, region: Region = "paper", generator: np.random.Generator
 ) -> Split:

@@ -171,6 +171,7 @@ class Task(Part):
     first: bool = False  # whether the first rows are taken, instead of random ones
     region: str | None = None  # of a shift; None: "paper"
     scaling: str | None = None  # "standard": of the features; None leaves them as they are
+    held_out: float | None = None  # share of the training rows that is tested on instead
     metrics: tuple[str, ...] = ("mse",)  # what is evaluated on the test rows
     keep: str | None = None  # pictures that the first seed keeps
     timed: bool = False
@@ -182,6 +183,8 @@ class Task(Part):
                 _checks.one_of(name, value, CHOICES[name])
             elif value is not None and name in ("n_train", "n_test"):
                 _checks.count(name, value)
+            elif value is not None and name == "held_out":
+                _checks.number(name, value, 0.0, 1.0)
         if not self.variants:
             raise ValueError(
                 f"task {self.name!r} needs at least one variant, got none; leave it out for a plain"

@@ -51,6 +51,8 @@ def split(task: Task, variant: Variant, seed: int) -> Split:
         made = datasets.first_split(data, task.n_train or data.n_rows // 2, task.n_test or 1000)
     else:
         made = datasets.size_split(data, task.n_train, task.n_test, generator=rows)
+    if task.held_out is not None:
+        made = datasets.hold_out(made, task.held_out)
     if variant.noise is not None:
         made = datasets.add_noise(made, variant.noise, generator=noise)
     if task.scaling == "standard":
@@ -64,7 +66,8 @@ def train_rows(task: Task, variant: Variant) -> int:
     total = item.n_rows if item.n_official_train is None else 10_000
     if variant.shift is not None and task.region != "mahalanobis":
         return max(1, round((1.0 - variant.shift) * total))
-    return task.n_train or total // 2
+    n_train = task.n_train or total // 2
+    return n_train if task.held_out is None else n_train - round(task.held_out * n_train)
 
 
 def n_features(task: Task) -> int:

@@ -27,7 +27,7 @@ from rlploss.lab.text import number
 from rlploss.paper import published
 from rlploss.paper.measure import TS, Measurement
 from rlploss.paper.published import PublishedClaim
-from rlploss.paper.results import Grid, Results, effect, mean_error, whole
+from rlploss.paper.results import Grid, Results, effect, mean_error, title_of, whole
 from rlploss.paper.rules import RULES, Place, Placed, name_of, names_of, tasks_of
 
 VERDICTS: dict[str, str] = published.REPORT["verdicts"]  # the words, and their tones
@@ -174,6 +174,8 @@ def verdict(claim: PublishedClaim, results: Results) -> Claim:
             f"Needs `rlploss reproduce {' '.join(claim.studies)}`.",
             "",
         )
+    elif claim.rule == "printed":
+        word, evidence, scope = _printed(claim)
     elif claim.rule == "measured":
         word, evidence, scope = _measured(claim, grids[0])
     else:
@@ -188,7 +190,9 @@ def _compared(
     favour.
     """
 
-    def comparisons(claim: PublishedClaim, protocol: str) -> list[Placed]:
+    def comparisons(
+        claim: PublishedClaim, protocol: str, grids: Sequence[Grid] = grids
+    ) -> list[Placed]:
         return [
             placed
             for grid in grids
@@ -202,22 +206,29 @@ def _compared(
     if not released:
         return NOT_TESTED, f"{'; '.join(_untested(lost, ()))}.", ""
     evidence = [
+        claim.untested,
         claim.note,
         f"Equal epochs: {tally(released, lost)}.",
         f"Equal steps: {tally(steps, lost_at_steps)}.",
     ]
     if claim.beside:
-        there = replace(claim, pairs=claim.beside.get("pairs", claim.pairs))
+        there = replace(
+            claim,
+            pairs=claim.beside.get("pairs", claim.pairs),
+            rule=claim.beside.get("rule", claim.rule),
+        )
         also = comparisons(there, claim.beside["protocol"])
         better = [word for word, _ in findings(also)].count("better")
         evidence.append(
             str(claim.beside["words"]).format(better=better, n=len(also)) if also else ""
         )
-    word = judge(
-        state(released),
-        state(steps) or "open",
-        judged=all(grid.request.at.judged for grid in grids),
-    )
+    stated = [grid for grid in grids if grid.name not in claim.unstated]
+    held = state(comparisons(claim, "released", stated)) or "open"
+    if held == "holds" and len(stated) < len(grids):
+        held = "open"
+    word = judge(held, state(steps) or "open", judged=all(grid.request.at.judged for grid in grids))
+    if claim.untested:
+        word = NOT_TESTED
     scope = [_scope(released, lost, ""), _scope(steps, lost_at_steps, " at equal steps")]
     return word, " ".join(filter(None, evidence)), ", ".join(filter(None, scope))
 
@@ -237,21 +248,34 @@ def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost
     lost = []
     for study in claim.studies:
         cells = whole(study)
-        for task, pair in product(tasks_of(claim, study), claim.pairs):
+        pairs = dict.fromkeys((*claim.pairs, *claim.faster))
+        for task, pair in product(tasks_of(claim, study), pairs):
             if not all((task, protocol, arm) in cells for arm in pair):
                 continue
             why = (
                 results[study].why(task, (protocol,), pair) if study in results else "not asked for"
             )
             if why:
-                levels = (
-                    len(cells[task, protocol, pair[0]].task.variants)
-                    if claim.rule == "better"
-                    else 1
-                )
-                n = levels * len(claim.metrics) + (pair in claim.faster)
+                each = claim.rule == "better" or task in claim.strict
+                levels = len(cells[task, protocol, pair[0]].task.variants) if each else 1
+                n = levels * len(claim.metrics) * (pair in claim.pairs) + (pair in claim.faster)
                 lost.append(Lost(name_of(claim, study, task), names_of(claim, pair), why, n))
     return lost
+
+
+def _printed(claim: PublishedClaim) -> tuple[str, str, str]:
+    """Return word, evidence and scope of a statement about the paper's own hyperparameter table."""
+    rates: dict[str, set[float]] = {}
+    for (dataset, _), hyper in published.HYPER.items():
+        rates.setdefault(dataset, set()).add(hyper.lr)
+    several = {dataset: sorted(values) for dataset, values in rates.items() if len(values) > 1}
+    listed = "; ".join(
+        f"{title_of(dataset)} ({', '.join(f'{rate:g}' for rate in values)})"
+        for dataset, values in several.items()
+    )
+    numbers = {"n_same": len(rates) - len(several), "n": len(rates), "several": listed}
+    word = NOT_REPRODUCED if several else REPRODUCED
+    return word, claim.note.format(**numbers), ""
 
 
 # The propositions and the other statements that are measured without training, each under the name
@@ -297,23 +321,24 @@ def valley(task: Measurement, stored: StoredCell) -> Judged:
 
 
 def condition(task: Measurement, stored: StoredCell) -> Judged:
-    """Proposition 2: never for every convergent step (the note has the proof); counted is where
-    (iii) holds.
+    """Proposition 2: where (iii) holds, a small RLP step ends nearer; and how many convergent steps
+    are too large for that.
     """
     n = len(task.variants)
     where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
-    return "fails", {
-        "m": len(where),
-        "n": n,
-        "nearer": sum(stored.mean("nearer", k) > 0.5 for k in where),
-    }
+    nearer = sum(stored.mean("nearer", k) > 0.5 for k in where)
+    left = [1 - stored.mean("good_step", k) / stored.mean("convergent_step", k) for k in where]
+    words = {"m": len(where), "n": n, "nearer": nearer, "left": f"{max(left, default=1):.1%}"}
+    return "holds" if where and nearer == len(where) else "open", words
 
 
 def coverage(task: Measurement, stored: StoredCell) -> Judged:
-    """Algorithm 1: no row is in no subset, and no two subsets are equal."""
+    """Algorithm 1: no row is in no subset where M divides N, and no two subsets are equal."""
     printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
+    dividing = [k for k, at in printed.items() if at.N % at.M == 0]
     missing, equal = (
-        max(float(stored.final(key, k).max()) for k in printed) for key in ("missing", "equal")
+        max(float(stored.final(key, k).max()) for k in there)
+        for key, there in (("missing", dividing), ("equal", printed))
     )
     words = [
         f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"

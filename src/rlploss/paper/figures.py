@@ -311,6 +311,26 @@ def _reconstructions(title: str, original: Images, images: Mapping[str, Images])
     return Drawing(title, draw, words, size=(3.8, 0.45 + 0.47 * len(rows)), data=tuple(data))
 
 
+def ratios(grid: Grid) -> Iterable[Panel]:
+    """RLP's test error over each baseline's, at equal epochs: geometric means over seeds."""
+    for task in grid.tasks("released"):
+        curves = grid.found(task, "released", grid.arms)
+        if "rlp" not in curves:
+            continue
+        ours = np.log(curves.pop("rlp").matrix("mse"))
+        lines = []
+        for arm, stored in curves.items():
+            ends = stats.band(ours - np.log(stored.matrix("mse")))
+            x = stored.axis("epoch")
+            mean, low, high = (np.exp(end)[x > 0] for end in ends)
+            label = f"RLP / {ARMS[arm].label}"
+            lines.append(Line(label, ARMS[arm].style, x[x > 0], mean, low, high))
+        level = ("no difference", 1.0, "grey")
+        yield Panel(
+            title_of(task), "epochs", "ratio", tuple(lines), x_log=True, y_log=True, levels=(level,)
+        )
+
+
 def boundaries(grid: Grid) -> Iterable[Drawing]:
     """Test points of one seed and its decision boundaries, without and with mixup."""
     for task in grid.tasks():
@@ -365,6 +385,6 @@ def _boundary(title: str, stored: Mapping[str, StoredCell], X: Array, y: Array) 
     return Drawing(title, draw, words, data=data)
 
 
-DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing]]] = {
-    draw.__name__: draw for draw in (planes, networks, digits, boundaries)
+DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing | Panel]]] = {
+    draw.__name__: draw for draw in (planes, networks, digits, ratios, boundaries)
 }

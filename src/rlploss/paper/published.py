@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,21 +15,22 @@ Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
 class Value(NamedTuple):
-    """A published mean and standard deviation."""
+    """A published mean and standard deviation, NaN where none was published."""
 
     mean: float
-    sd: float
+    sd: float = math.nan
 
 
 class Hyper(NamedTuple):
     """One row of the hyperparameter tables; `weight_decay` is that of the +L2 arm, `psi` mixup's
-    shape.
+    shape, and `table` the optimiser that Table 3 prints where the text names another.
     """
 
     optimizer: str
     lr: float
     weight_decay: float | None = None
     psi: float | None = None
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class PublishedClaim:
     above: float = 0.0
     note: str = ""
     scope: str = ""
+    unstated: tuple[str, ...] = ()
+    untested: str = ""
+    strict: tuple[str, ...] = ()
     beside: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,8 +87,8 @@ WORDS: dict[str, str] = REPORT["words"]
 
 
 def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
-    """A value of "table1" or "table2": test error of the network trained with one loss and measured
-    with another.
+    """Return a value of "table1", "table2" or "mae": the test error of the network trained with
+    one loss and measured with another.
     """
     content, column = PUBLISHED[table], f"{trained}/{measured}"
     dataset = content.get("same", {}).get(dataset, dataset)

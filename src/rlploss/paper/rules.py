@@ -106,6 +106,36 @@ def better(at: Place) -> Iterator[Placed]:
             yield Placed(f"faster on {at.name}", sooner(ours, theirs), names_of(faster, pair))
 
 
+def trend(at: Place) -> Iterator[Placed]:
+    """Compare a sweep as a whole, by the geometric mean over its levels in each seed; tasks on
+    which the claim names every level are compared at every level.
+    """
+    if at.task in at.claim.strict:
+        yield from better(at)
+        return
+    for pair, found in at.both():
+        levels = range(len(at.grid.cells[at.task, at.protocol, pair[0]].task.variants))
+        ends = (np.log([arm.final(at.metric, level) for level in levels]) for arm in found)
+        pooled = (np.exp(logs.mean(axis=0)) for logs in ends)
+        yield Placed(at.name, compare(at.metric, *pooled), names_of(at.claim, pair))
+
+
+def sharper(at: Place) -> Iterator[Placed]:
+    """Compare RLP's ratio to a baseline measured with RLP to the same ratio measured with MSE."""
+    for pair, found in at.both():
+        by_rlp, by_mse = (
+            found[0].final(metric) / found[1].final(metric) for metric in ("rlp", "mse")
+        )
+        yield Placed(at.name, compare("mse", by_rlp, by_mse), names_of(at.claim, pair))
+
+
+def cost(at: Place) -> Iterator[Placed]:
+    """Compare the seconds of an RLP step to those of a baseline's step: at least `above` times?"""
+    for _, found in at._replace(protocol="released").both():
+        ours, theirs = (arm.final("seconds") / arm.final("step") for arm in found)
+        yield _bounded(f"{at.name}: RLP step / MSE step", ours / theirs, above=at.claim.above)
+
+
 class Arrival(NamedTuple):
     """[seeds]: the last evaluation at which a curve had never been at its target, and the first at
     which it is.
@@ -230,5 +260,8 @@ def reach(at: Place) -> Iterator[Placed]:
 
 RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {
     rule.__name__: rule
-    for rule in (better, early, ahead_in_time, flatter, spread, bounds, overfit, reach)
+    for rule in (
+        *(better, trend, sharper, early, ahead_in_time, cost),
+        *(flatter, spread, bounds, overfit, reach),
+    )
 }

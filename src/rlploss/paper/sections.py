@@ -4,11 +4,14 @@ words.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from rlploss._scaling import Array
 from rlploss.lab import stats
@@ -25,6 +28,7 @@ from rlploss.paper.results import (
     Grid,
     Results,
     budget_words,
+    compare,
     effect,
     mean_error,
     title_of,
@@ -154,12 +158,12 @@ def mean_sd(values: Array | None) -> str:
     if values is None:
         return "–"
     s = stats.summary(values)
-    return number(s.mean) if s.n == 1 else plus_minus(s.mean, s.sd)
+    return plus_minus(s.mean, s.sd)
 
 
 def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.110`."""
-    return f"{number(mean)} ±\u00a0{number(sd)}"
+    """`0.197 ± 0.110`; the mean alone where no deviation is known."""
+    return number(mean) if math.isnan(sd) else f"{number(mean)} ±\u00a0{number(sd)}"
 
 
 def against_published(
@@ -169,7 +173,7 @@ def against_published(
     deviations.
     """
     ours = grid.final(task, "released", arm, metric)
-    if value is None or ours is None or not grid.request.at.judged:
+    if value is None or math.isnan(value.sd) or ours is None or not grid.request.at.judged:
         return Text("–", "calm")
     word, difference = stats.against_published(ours, value.mean, value.sd)
     places = 1 if abs(difference) < 99.95 else 0
@@ -244,6 +248,58 @@ def _effect(c: stats.Comparison | None, judged: bool) -> Text:
     if c is None:
         return Text("–")
     return Text(f"{effect(c)} {c.word}", WORD_TONES[c.word]) if judged else Text(effect(c))
+
+
+def rate_table(grid: Grid, name: str, title: str, *, notes: Texts = ()) -> Table:
+    """RLP against MSE, each trained on all rows at the rate that suits it best on a fifth of them;
+    both had the same number of steps.
+    """
+    rows, data = [], []
+    for dataset in dict.fromkeys(cell.task.dataset for cell in grid.cells.values()):
+        tuned = [best_rates(grid, dataset, arm) for arm in ("rlp", "mse")]
+        if not all(map(len, tuned)):
+            continue
+        (our_rates, ours), (base_rates, base) = tuned
+        c = compare("mse", ours, base)
+        judged = grid.request.at.judged
+        shown = (mean_sd(base), mean_sd(ours), *map(_most_common, (base_rates, our_rates)))
+        rows.append((title_of(dataset), *shown, _effect(c, judged), str(c.n)))
+        data.append((dataset, c.effect, c.low, c.high, c.p, c.n, c.word if judged else ""))
+    header = ("dataset", "MSE", "RLP", "rate of MSE", "rate of RLP", "RLP / MSE", "n")
+    return Table(
+        name,
+        title,
+        header,
+        tuple(rows),
+        data_header=("dataset", "effect", "low", "high", "p", "seeds", "word"),
+        data_rows=tuple(data),
+        notes=words_of(notes),
+    )
+
+
+def best_rates(grid: Grid, dataset: str, arm: str) -> tuple[Array, ...]:
+    """Return for each seed the rate with the lowest error on the fifth that was held out, and the
+    test error at that rate after training on all rows; nothing if a rate was not run.
+    """
+    mine = [key for key in grid.cells if grid.cells[key].task.dataset == dataset and key[2] == arm]
+    if any(key not in grid.stored for key in mine):
+        return ()
+    errors = {
+        (cell.task.held_out is None, cell.arm.optimizer.lr): grid.stored[key].final("mse")
+        for key, cell in ((key, grid.cells[key]) for key in mine)
+    }
+    rates = np.array(sorted({rate for _, rate in errors}))
+    held_out, tested = (
+        np.stack([errors[whole, rate] for rate in rates]) for whole in (False, True)
+    )
+    chosen = held_out.argmin(axis=0)
+    return rates[chosen], tested[chosen, np.arange(len(chosen))]
+
+
+def _most_common(rates: Array) -> str:
+    """`0.001 (28 of 30)`."""
+    ((rate, count),) = Counter(rates.tolist()).most_common(1)
+    return f"{rate:g} ({count} of {len(rates)})"
 
 
 def measured_table(
@@ -336,7 +392,8 @@ def hyperparameter_table(
             mine = _of_task(f"{dataset}-{experiment}", cells) or _of_task(dataset, cells)
             optimizer, *rest = (_distinct(used(cell) for cell in mine) for used in USED.values())
             if optimizer != hyper.optimizer:
-                optimizer += f" (paper: {hyper.optimizer})"
+                table = f", {hyper.table} in its Table 3" if hyper.table else ""
+                optimizer += f" (paper: {hyper.optimizer}{table})"
             rows.append((title_of(dataset), words, optimizer, *rest))
     header = ("dataset", "experiment", *USED)
     return Table(
@@ -363,6 +420,7 @@ def _optimizer_name(optimizer: OptimizerValue) -> str:
 TABLES: dict[str, Callable[..., Table]] = {
     "errors": error_table,
     "ratios": ratio_table,
+    "rates": rate_table,
     "measured": measured_table,
     "regions": region_table,
     "hyperparameters": hyperparameter_table,

@@ -163,6 +163,7 @@ def regression_cells(
     corrected: bool = False,  # whether the baseline is also run without what handicaps it
     full_epochs: int | None = None,  # instead of the paper's; a scale with fewer has no such cells
     points: int | None = None,  # about how many a curve has, if not the scale's
+    rates: Sequence[float] = (),  # learning rates, each with the training rows whole and held out
     **rows: Any,  # of the task
 ) -> list[Cell]:
     """All cells of one dataset in one experiment."""
@@ -191,6 +192,8 @@ def regression_cells(
     task = Task(
         name.format(dataset), dataset, "regression", **{"metrics": ("mse", "rlp"), **rows, **levels}
     )
+    if rates:
+        return [cell for rate in rates for cell in _rate_cells(factory, task, rate)]
     cells = factory.cells("released", task) + factory.cells("paper", task)
     if corrected:
         # Raw features handicap every arm. RLP on centred features needs its intercept: it cannot
@@ -201,11 +204,29 @@ def regression_cells(
     return cells
 
 
+def _rate_cells(factory: CellFactory, task: Task, rate: float) -> list[Cell]:
+    """The cells of a task at equal steps and one learning rate: on all training rows, and with a
+    fifth of them held out to choose the rate by.
+    """
+    at_rate = replace(factory, hyper=factory.hyper._replace(lr=rate), points=1)
+    tasks = [
+        replace(task, name=f"{task.name} (rate {rate:g}{words})", held_out=share)
+        for words, share in (("", None), (", a fifth held out", 0.2))
+    ]
+    cells = [cell for each in tasks for cell in at_rate.cells("released", each)]
+    return [cell for cell in cells if cell.arm.protocol == "steps"]
+
+
 def autoencoder_cells(
-    request: Request, dataset: str, arms: Sequence[str], *, n_train: int | None = None
+    request: Request,
+    dataset: str,
+    arms: Sequence[str],
+    *,
+    n_train: int | None = None,
+    change: str = "",  # the one thing that differs from the released loop
 ) -> list[Cell]:
     """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small
-    experiments.
+    experiments; or those in which one thing differs from the released loop.
     """
     scale = request.at
     images = PROTOCOL["images"]
@@ -234,6 +255,23 @@ def autoencoder_cells(
     pixels = "cifar10-released" if dataset == "cifar10" else dataset
     first = replace(random, dataset=pixels, n_test=tests, first=True)
     fast, slow = (Side(momentum=images[f"momentum_{arm}"]) for arm in ("rlp", "mse"))
+    if change:
+        task = replace(first, name=f"{dataset} ({change})", metrics=("mse",))
+        if change == "pixels in [0, 1]":
+            task = replace(task, dataset=dataset)
+        if change == "random rows":
+            task = replace(task, first=False)
+        ours, theirs = {"momentum for MSE too": (fast, fast), "Nesterov": (PLAIN, PLAIN)}.get(
+            change, (fast, slow)
+        )
+        return replace(factory, experiment="causes").cells(
+            "released",
+            task,
+            rlp=ours,
+            others=theirs,
+            options={"float32_cutoff": change != "exact factors"},
+            batch_size=min(100, size) if change == "MSE in batches of 100" else None,
+        )
     cells = factory.cells(
         "released", first, rlp=fast, others=slow, options={"float32_cutoff": True}
     )
