@@ -108,9 +108,9 @@ STATEMENTS = {
     "estimators": 745,
     "compare": 2_053,
     "survey": 379,
-    "datasets": 660,
-    "lab": 1_263,
-    "paper": 1_199,
+    "datasets": 666,
+    "lab": 1_269,
+    "paper": 1_284,
     "cli": 428,
     "everything": 11_104,
 }

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from benchmarks.costs import costs
 from tests.lab.test_report import checked
 from tests.paper import world
 
@@ -13,7 +14,7 @@ from rlploss.lab.study import distinct
 from rlploss.paper import published
 from rlploss.paper.request import Request
 from rlploss.paper.results import effect
-from rlploss.paper.sections import against_published, time_section
+from rlploss.paper.sections import against_published
 from rlploss.paper.studies import CATALOG, cells_of
 
 REQUEST = Request("quick", seeds=3)
@@ -131,14 +132,11 @@ def test_a_name_without_any_of_the_datasets_asked_for_has_an_empty_table():
     assert section.facts == (("Runs", "none"),)
 
 
-def test_the_time_is_told_by_name_and_network_and_no_cell_counts_twice():
+def test_costs_are_by_name_and_network_and_no_cell_counts_twice():
     results = world.results(
         REQUEST, "gone", names=("table1", "fig-curves", "thresholds", "fig-moons", "propositions")
     )
-    (table,) = time_section(results).tables
-    rows = {
-        row[0]: dict(zip(table.data_header[1:], row[1:], strict=True)) for row in table.data_rows
-    }
+    rows = costs(results)
     assert set(rows) == {
         "Table 1",
         "Moons",

@@ -368,5 +368,9 @@ def planes(task: Measurement, stored: StoredCell) -> Judged:
 
 
 MEASURED: dict[str, Callable[[Measurement, StoredCell], Judged]] = {
-    judge_of.__name__: judge_of for judge_of in (valley, condition, coverage, empirical, planes)
+    "valley": valley,
+    "condition": condition,
+    "coverage": coverage,
+    "empirical": empirical,
+    "planes": planes,
 }

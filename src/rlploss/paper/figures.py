@@ -386,5 +386,9 @@ def _boundary(title: str, stored: Mapping[str, StoredCell], X: Array, y: Array) 
 
 
 DRAWINGS: dict[str, Callable[[Grid], Iterable[Drawing | Panel]]] = {
-    draw.__name__: draw for draw in (planes, networks, digits, ratios, boundaries)
+    "planes": planes,
+    "networks": networks,
+    "digits": digits,
+    "ratios": ratios,
+    "boundaries": boundaries,
 }

@@ -139,7 +139,12 @@ def planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
 
 
 MEASURES: dict[str, Callable[[Setting, int, torch.Generator], dict[str, float]]] = {
-    measure.__name__: measure for measure in (floor, valley, condition, empirical, coverage, planes)
+    "floor": floor,
+    "valley": valley,
+    "condition": condition,
+    "empirical": empirical,
+    "coverage": coverage,
+    "planes": planes,
 }
 
 

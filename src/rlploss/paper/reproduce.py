@@ -159,7 +159,7 @@ def build(store: Store, out: Path, results: Results) -> Report:
                 results, judged, ", ".join(scale for scale in SCALES if scale in asked)
             ),
         ),
-        (*shown, sections.time_section(results)),
+        tuple(shown),
         judged,
         claims_title=f"The paper's {len(judged)} claims",
         claims_lead=words_of(("claims",)),

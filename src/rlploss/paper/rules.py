@@ -258,10 +258,16 @@ def reach(at: Place) -> Iterator[Placed]:
             yield Placed(where, stats.first(-found.by, -at.claim.above))
 
 
-RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {
-    rule.__name__: rule
-    for rule in (
-        *(better, trend, sharper, early, ahead_in_time, cost),
-        *(flatter, spread, bounds, overfit, reach),
-    )
+RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {  # by the name that a claim gives
+    "better": better,
+    "trend": trend,
+    "sharper": sharper,
+    "early": early,
+    "ahead_in_time": ahead_in_time,
+    "cost": cost,
+    "flatter": flatter,
+    "spread": spread,
+    "bounds": bounds,
+    "overfit": overfit,
+    "reach": reach,
 }

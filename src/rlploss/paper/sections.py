@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from rlploss.paper.results import (
     title_of,
     whole,
 )
-from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, expected_seconds, is_rlp
+from rlploss.paper.studies import ARMS, CATALOG, PROTOCOLS, cells_of, is_rlp
 from rlploss.training.job import OptimizerValue
 
 DATA = (
@@ -58,8 +57,6 @@ RATIO_DATA = (
 )
 SAME = {"same": "good", "different": "warn", "undecided": "open"}
 Texts = Sequence[str]
-NETWORKS = ("regression", "moons", "autoencoder", "lenet5", "measured")
-TIMES = ("name", "networks", *NETWORKS, "all", "predicted")
 
 
 def section(grid: Grid) -> Section:
@@ -425,33 +422,6 @@ TABLES: dict[str, Callable[..., Table]] = {
     "regions": region_table,
     "hyperparameters": hyperparameter_table,
 }
-
-
-def time_section(results: Results) -> Section:
-    """Where the time went: seconds of one core by name and network, cells that names share under
-    the first of them.
-    """
-    seen: set[str] = set()
-    data: list[tuple[Any, ...]] = []
-    for name, grid in results.items():
-        cells = {part.hash: part for parts in grid.parts.values() for part in parts}
-        found = [
-            (c, s)
-            for key, c in cells.items()
-            if key not in seen and (s := grid.read(c)) is not None
-        ]
-        seen |= cells.keys()
-        seconds = [sum(s.seconds for c, s in found if c.task.model == n) for n in NETWORKS]
-        if found:
-            networks = sum(cell.n_replicas for cell, _ in found)
-            predicted = sum(expected_seconds(cell) for cell, _ in found)
-            data.append((CATALOG[name]["short"], networks, *seconds, sum(seconds), predicted))
-    data.append(("all", *map(sum, zip(*(row[1:] for row in data), strict=True))))
-    rows = tuple((name, *("–" if not n else number(n) for n in numbers)) for name, *numbers in data)
-    table = Table(
-        "time", "Seconds of one core", TIMES, rows, data_header=TIMES, data_rows=tuple(data)
-    )
-    return Section("time", "Where the time goes", "Time", words_of(("time",)), (table,))
 
 
 # The summary: what RLP is, what reproduced, what happened at equal steps.

@@ -20,9 +20,17 @@ from rlploss.lab.study import AnyCell, Arm, Cell, Task, Variant
 from rlploss.paper.measure import Measured, Measurement, Setting
 from rlploss.paper.published import EPOCHS, HYPER, PROTOCOL, REPORT, Hyper
 from rlploss.paper.request import Request
-from rlploss.training import objectives
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, OptimizerValue, Steps
-from rlploss.training.objectives import RLP, BatchLoss, BinaryCrossEntropy, Objective, Pointwise
+from rlploss.training.objectives import (
+    MAE,
+    MSE,
+    RLP,
+    BatchLoss,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Objective,
+    Pointwise,
+)
 
 PROTOCOLS: dict[str, str] = REPORT["protocols"]
 OURS: dict[str, Callable[..., RLP]] = {
@@ -47,8 +55,9 @@ class ArmKind:
     mixed: bool = False
 
 
+OBJECTIVES = {"MSE": MSE, "MAE": MAE, "RLP": RLP, "CrossEntropy": CrossEntropy}
 ARMS = {
-    name: ArmKind(**{**row, "objective": getattr(objectives, row["objective"])})
+    name: ArmKind(**{**row, "objective": OBJECTIVES[row["objective"]]})
     for name, row in REPORT["arms"].items()
 }
 
