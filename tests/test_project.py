@@ -109,7 +109,7 @@ STATEMENTS = {
     "compare": 2_053,
     "survey": 379,
     "datasets": 666,
-    "lab": 1_269,
+    "lab": 1_300,
     "paper": 1_284,
     "cli": 428,
     "everything": 11_104,

@@ -217,3 +217,29 @@ def test_a_process_computes_with_one_thread(monkeypatch, workers):
 def test_an_exception_becomes_one_line():
     said = attempt(stub.train, stub.cell(fail=True))
     assert said == "ValueError: the loss became NaN at step 3"
+
+
+def test_a_process_that_is_stopped_is_told_once_and_goes_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(executors, "STOPPED_FOR", 0.5)
+    ledger = tmp_path / "ledger"
+    stopped = []
+
+    def meddle():
+        while not ledger.exists() or not ledger.read_text():
+            time.sleep(0.01)
+        stopped.append(int(stub.read_ledger(ledger)[0].split()[1]))
+        os.kill(stopped[0], signal.SIGSTOP)
+        time.sleep(2.0)
+        os.kill(stopped[0], signal.SIGCONT)
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    outcomes, said = stub.outcomes([stub.cell(rate=0.1, ledger=str(ledger), sleep=2.5)], "local:1")
+    thread.join()
+    assert not isinstance(outcomes[0.1], str)
+    told = [line for line in said.splitlines() if "%" not in line]
+    assert told == [
+        f"worker processes have been stopped for a minute: {stopped[0]}; kill -CONT {stopped[0]}"
+        " lets them go on, kill -KILL has their cells tried again",
+        "the worker processes go on",
+    ]

@@ -17,6 +17,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from rlploss._files import write_text
 from rlploss.lab import store as store_module
 from rlploss.lab.executors import parse_workers
 from rlploss.lab.run import execute, plan
-from rlploss.lab.store import Store
+from rlploss.lab.store import Store, StoreError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, signals and limits of POSIX")
 NOBODY = 65534
@@ -343,6 +344,23 @@ def test_a_crafted_store_is_refused_before_it_is_asked_anything(forker, copy, ta
         one_sentence(done, "has other tables than rlploss makes; .*the file is left as it is")
         assert done.seconds < 10
     assert bytes_of(copy) == before
+
+
+def test_a_query_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "LONGEST", 0.3)
+    with Store(tmp_path, code_version="e") as store:
+        with pytest.raises(StoreError, match=r"damaged .*\(a query took longer than 0.3 s\)"):
+            store._rows(f"SELECT COUNT(*) FROM ({HANGING})")
+        time.sleep(0.4)
+        assert store.requests() == {}  # each query has its own time
+
+
+def test_a_value_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "LARGEST", 50_000)
+    with Store(tmp_path, code_version="e") as store:
+        with pytest.raises(StoreError, match="too big"):
+            store.write_request("table1", {"a": "x" * 60_000})
+        assert store.requests() == {}
 
 
 # Links that lead out of a results directory

@@ -12,6 +12,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlploss.lab.study import AnyCell, CellResult, Train
 
 Call = Callable[..., Any]
+STOPPED_FOR = 60.0  # seconds after which a process that is stopped is reported
 TIMEOUT, PATIENCE = 10.0, 60.0  # seconds for a scheduler to answer at first, and once connected
 _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:\d{1,5}")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -94,6 +96,10 @@ class Team(Executor):
     def check(self) -> None:
         """Raise BrokenExecutor if a worker has died, LabError if there can be none any more."""
 
+    def stopped(self) -> str:
+        """Return the workers that have been stopped for a minute, as by SIGSTOP."""
+        return ""
+
     def death(self) -> str:
         """Return how a worker has died."""
         return "a worker was lost"
@@ -124,6 +130,7 @@ class Processes(Team, ProcessPoolExecutor):
         self._results = self._result_queue._writer  # type: ignore[attr-defined]  # no public name
         self.size = size
         self._team = self._processes  # which the pool forgets when it shuts down
+        self._last_running = time.monotonic()  # when no process was stopped
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have a process make the call; a new one, if all are busy and there may be more."""
@@ -134,6 +141,13 @@ class Processes(Team, ProcessPoolExecutor):
         """Raise BrokenExecutor if a process has died: the pool may wait for half a result."""
         if any(process.exitcode is not None for process in list(self._team.values())):
             raise BrokenExecutor
+
+    def stopped(self) -> str:
+        """Return the processes that have been stopped for a minute; nobody finishes their cells."""
+        numbers = [str(number) for number in list(self._team) if _is_stopped(number)]
+        if not numbers:
+            self._last_running = time.monotonic()
+        return " ".join(numbers) * (time.monotonic() - self._last_running >= STOPPED_FOR)
 
     def death(self) -> str:
         """Return how a process has died. The pool has terminated the others."""
@@ -169,6 +183,14 @@ def _on_one_thread(function: Call, *arguments: Any) -> Any:
     os.environ.update(_ONE_THREAD)  # for libraries that are loaded later
     with threadpool_limits(1), one_torch_thread():
         return function(*arguments)
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process that this one started is stopped."""
+    with suppress(ChildProcessError, AttributeError):  # Windows has no such thing
+        look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process, look) is not None
+    return False
 
 
 @contextmanager

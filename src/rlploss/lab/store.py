@@ -15,6 +15,7 @@ import os
 import platform
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHE
 TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 HEADER_OF = "SELECT * FROM pragma_application_id, pragma_user_version"
 STATEMENTS_OF = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
+LONGEST = 60.0  # seconds that a query may take
+LARGEST = 2**28  # bytes of a value
 # Rows that this code may use: its own, and those of versions that were declared equal. What was
 # timed belongs to the code that took the time.
 USED = (
@@ -61,7 +64,7 @@ class Store(AbstractContextManager["Store"]):
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
         self.directory, self.path = Path(directory), Path(directory, FILE)
-        self.code_version = code_version
+        self.code_version, self._begun = code_version, 0.0
         self._prepare_directory(create)
         with ExitStack() as stack:
             with self._reporting(f"lock {self.directory}"):
@@ -103,6 +106,8 @@ class Store(AbstractContextManager["Store"]):
 
     def _check_content(self) -> None:
         """Make the tables of a new file; refuse one that is foreign, older, newer or damaged."""
+        self._connection.set_progress_handler(self._takes_too_long, 10_000)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
         self._rows("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
         # Whether it is empty is asked after SQLite has undone what a killed process left half done.
         ((application, schema),) = self._rows(HEADER_OF)
@@ -134,6 +139,10 @@ class Store(AbstractContextManager["Store"]):
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+                raise self._refused(
+                    f"is damaged or truncated (a query took longer than {LONGEST:g} s)"
+                ) from error
             raise StoreError(
                 f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has"
                 " room, or choose a directory you may write to"
@@ -155,7 +164,12 @@ class Store(AbstractContextManager["Store"]):
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return what one statement gives; it is a transaction of its own."""
         with self._reporting(f"use {self.path}"):
+            self._begun = time.monotonic()
             return self._connection.execute(query, values).fetchall()
+
+    def _takes_too_long(self) -> bool:
+        """Return whether SQLite is to end the query, which a crafted file may make endless."""
+        return time.monotonic() - self._begun > LONGEST
 
     def _key(self, cell: AnyCell, code_version: str = "") -> tuple[str, str]:
         """What a cell is stored under; one whose functions nobody could find again is refused."""
