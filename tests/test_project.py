@@ -109,9 +109,9 @@ STATEMENTS = {
     "compare": 2_053,
     "survey": 379,
     "datasets": 666,
-    "lab": 1_300,
+    "lab": 1_292,
     "paper": 1_284,
-    "cli": 428,
+    "cli": 425,
     "everything": 11_104,
 }
 

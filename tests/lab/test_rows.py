@@ -12,9 +12,10 @@ from rich.console import Console
 from tests.lab import stub
 
 from rlploss import RLP, Adam, Epochs
-from rlploss.lab import rows, train
+from rlploss.lab import run, train
 from rlploss.lab.executors import parse_workers
-from rlploss.lab.rows import Study, declare_equal, difference, write_csv
+from rlploss.lab.report import write_csv
+from rlploss.lab.run import Study, declare_equal, difference
 from rlploss.lab.store import Store, networks_json
 from rlploss.lab.study import Arm, Cell, Task, Variant
 from rlploss.lab.text import LabError
@@ -30,7 +31,7 @@ def asked_for(monkeypatch, request):
         return parse_workers("inline")
 
     if "slow" not in request.keywords:
-        monkeypatch.setattr(rows, "parse_workers", here)
+        monkeypatch.setattr(run, "parse_workers", here)
     return asked
 
 
@@ -167,12 +168,12 @@ def test_ten_random_cells_are_trained_again(tmp_path, monkeypatch):
     chosen = set()
 
     def execute(todo, store, *, train, **options):
-        assert len(todo.todo) == rows.CHECKED == 10
+        assert len(todo.todo) == run.CHECKED == 10
         chosen.add(frozenset(cell.hash for cell in todo.todo))
         for cell in todo.todo:
             store.write(cell, result_of(cell))
 
-    monkeypatch.setattr(rows, "execute", execute)
+    monkeypatch.setattr(run, "execute", execute)
     for number in range(5):
         fill(tmp_path / str(number), "older", CELLS)
         with Store(tmp_path / str(number), code_version="new") as store:

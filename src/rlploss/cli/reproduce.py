@@ -83,20 +83,21 @@ def report(
     from rich.console import Console
 
     from rlploss.cli import survey
-    from rlploss.lab import rows
+    from rlploss.lab import run
+    from rlploss.lab.report import write_csv
     from rlploss.lab.store import Store
     from rlploss.paper import reproduce as paper
 
     console = Console()
     with Store(directory, code_version="", create=False) as store:
         if csv:
-            rows.write_csv(store, console)
+            write_csv(store, console)
             return
         room: Any = survey if survey.NAME in store.requests() else paper
         study = room.stored_study(store)
         store.code_version = study.code_version
         if declare_equal:
-            rows.declare_equal(store, study, console)
+            run.declare_equal(store, study, console)
         foreign = store.show_what_there_is()
         room.render(store, directory, console)
         if foreign:

@@ -18,7 +18,7 @@ from rlploss.cli.shell import choice, listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.lab.rows import Study
+    from rlploss.lab.run import Study
     from rlploss.lab.store import Store
     from rlploss.survey.run import Request, SurveyCell
 
@@ -141,7 +141,7 @@ def stored_request(store: Store) -> Request:
 
 def stored_study(store: Store) -> Study:
     """Return what was asked for in a directory, to be trained again."""
-    from rlploss.lab.rows import Study
+    from rlploss.lab.run import Study
     from rlploss.lab.store import code_version
     from rlploss.survey import run
 

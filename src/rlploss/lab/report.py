@@ -7,7 +7,9 @@ escaped.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +20,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from rlploss._files import write_text
+from rlploss._files import replacing, write_text
 from rlploss._progress import say
 from rlploss.lab import figures
 from rlploss.lab.figures import Figure
-from rlploss.lab.text import Scalar, csv_text, markdown_text
+from rlploss.lab.store import Store
+from rlploss.lab.text import Scalar, csv_text, markdown_text, write_rows
 
 WORD_TONES = {
     "better": "good",
@@ -30,6 +33,11 @@ WORD_TONES = {
     "level": "calm",
     "undecided": "open",
 }  # of a comparison's word
+
+COLUMNS = (
+    *("task", "draw", "seed", "arm", "metric", "step", "value", "seconds"),
+    *("cell", "code_version"),
+)  # of the table of all rows
 
 
 class Text(str):
@@ -170,3 +178,38 @@ def write(report: Report, directory: Path) -> list[Path]:
     for name, text in {**texts, "report.html": html(report)}.items():
         write_text(directory / name, text)
     return [directory / name for name in ("report.html", *texts)]
+
+
+# All rows of a store
+
+
+def long_rows(store: Store) -> Iterator[tuple[Scalar, ...]]:
+    """Yield every number of every network, by whatever code: a metric at a step, or a single
+    number.
+    """
+    for key, code, spec, origin, networks in store.every_cell():
+        draws = spec["task"].get("variants") or [{}]
+        for n in networks:
+            draw = [
+                f"{k}={v}"
+                for k, v in draws[n.variant].items()
+                if k != "kind" and v not in (None, "")
+            ]
+            labels = origin.get("task", ""), " ".join(draw), n.seed, origin.get("arm", "")
+            steps = n.curve.get("step", [])
+            seconds = n.curve.get("seconds", [n.seconds] * len(steps))
+            for metric in sorted({*n.curve} - {"step", "seconds"}):
+                for step, value, took in zip(steps, n.curve[metric], seconds, strict=True):
+                    yield *labels, metric, int(step), value, took, key, code
+            for metric, value in sorted(n.values.items()):
+                yield *labels, metric, None, value, n.seconds, key, code
+
+
+def write_csv(store: Store, console: Console) -> None:
+    """Write all rows of a store as one long table beside it."""
+    path = store.directory / "rows.csv"
+    with replacing(path) as file, store.understood("a row"):
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        write_rows(text, COLUMNS, long_rows(store))
+        text.detach()  # the file is closed by who opened it
+    say(console, f"Every row: {path}")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import io
 import math
+import random
 import shlex
 import signal
 import statistics
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -25,12 +27,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from rlploss._progress import ProgressLine, duration, say
-from rlploss.lab.executors import Team, Workers, attempt, reason
+from rlploss.lab.executors import Team, Workers, attempt, parse_workers, reason
 from rlploss.lab.store import FILE, STRANGE, Store
-from rlploss.lab.study import AnyCell, CellResult, Train, distinct
+from rlploss.lab.study import AnyCell, CellResult, StoredCell, Train, distinct
 from rlploss.lab.text import LabError, Stopped, sentence
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
+CHECKED = 10  # cells that are trained again before older rows are used
 ATTEMPTS = 3  # of a cell whose worker dies: a machine may be short of memory once
 TICK = 0.25  # seconds between two looks at those who train, and two states of the line
 
@@ -312,3 +315,66 @@ def run_study(
         say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
     for why in [*done.failed.values()][:1]:
         say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was asked for in a directory: its cells and their cost, and who trains them."""
+
+    code_version: str
+    cells: Callable[[], Sequence[AnyCell]]
+    cost: Callable[[Any], float]
+    trainer: Callable[[], Train]
+
+
+def declare_equal(store: Store, study: Study, console: Console) -> None:
+    """Train ten random cells of the latest older code again. If every bit is the same, let this
+    code use the rows of that one; else say which cell differs.
+    """
+    older = store.older_version()
+    stored = {
+        cell: read
+        for cell in study.cells()
+        if older and not cell.task.timed and (read := store.read(cell, older)) is not None
+    }
+    if not stored:
+        raise LabError(
+            f"{store.directory} has no rows of other code that this one could use; the command that"
+            " made it trains what is missing"
+        )
+    chosen = random.SystemRandom().sample([*stored], min(CHECKED, len(stored)))
+    threads = {stored[cell].provenance["threads"] for cell in chosen}  # others round otherwise
+    workers = parse_workers("local" if threads == {1} else "inline")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Store(scratch, code_version=store.code_version) as again,
+    ):
+        todo = plan(chosen, again, cost=study.cost, workers=workers)
+        say(console, f"Training {len(chosen)} of {len(stored)} cells of other code again.")
+        execute(todo, again, train=study.trainer(), workers=workers, console=console)
+        for cell in chosen:
+            now = again.read(cell)
+            if wrong := again.failure(cell) if now is None else difference(stored[cell], now):
+                raise LabError(
+                    f"{cell} is not what it was ({wrong}); the rows of the other code stay apart"
+                )
+    store.declare_equal(older)
+    say(console, "Every bit is the same: this code uses the rows of that one, timed ones excepted.")
+
+
+def difference(before: StoredCell, now: StoredCell) -> str:
+    """Return the first number that differs between two trainings of a cell, if one does; seconds
+    always do.
+    """
+    for old, new in zip(before.networks, now.networks, strict=True):
+        first, second = (
+            {name: list(points) for name, points in n.curve.items() if name != "seconds"}
+            | {name: [value] for name, value in n.values.items()}
+            | {name: array.ravel().tolist() for name, array in n.artifacts.items()}
+            for n in (old, new)
+        )
+        for name in sorted({*first, *second}):
+            pair = [repr(numbers.get(name)) for numbers in (first, second)]  # NaN is NaN
+            if pair[0] != pair[1]:
+                return f"{name} of seed {old.seed}: {pair[0][:60]} stored, {pair[1][:60]} now"
+    return ""

@@ -95,6 +95,10 @@ class Store(AbstractContextManager["Store"]):
                     f"{self.directory} holds no {FILE}; give the directory that `rlploss reproduce`"
                     " wrote"
                 )
+            if self.directory.is_file():
+                raise StoreError(
+                    f"{self.directory} is a file, not a directory; choose another output directory"
+                )
             if self.directory.is_dir() and {*os.listdir(self.directory)} - {LOCK}:
                 raise StoreError(
                     f"{self.directory} is not empty and was not made by rlploss; choose a new or"

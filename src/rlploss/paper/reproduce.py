@@ -17,8 +17,7 @@ from rlploss._progress import duration, say
 from rlploss.lab import report
 from rlploss.lab.executors import Workers
 from rlploss.lab.report import Report, Table
-from rlploss.lab.rows import Study
-from rlploss.lab.run import check_there, run_study
+from rlploss.lab.run import Study, check_there, run_study
 from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.paper import claims, measure, sections
