@@ -109,7 +109,7 @@ STATEMENTS = {
     "compare": 2_053,
     "survey": 379,
     "datasets": 666,
-    "lab": 1_292,
+    "lab": 1_297,
     "paper": 1_284,
     "cli": 425,
     "everything": 11_104,

@@ -271,7 +271,7 @@ def test_a_worker_killed_in_mid_task(two, tmp_path):
     assert len(seen[again[0]]) == 2
 
 
-def test_all_workers_gone_it_waits_for_new_ones(two, tmp_path):
+def test_all_workers_gone_it_waits_says_so_and_goes_on(two, tmp_path):
     ledger, gate = tmp_path / "ledger", tmp_path / "gate"
     cells = [stub.cell(rate=r / 10, ledger=str(ledger), until=str(gate)) for r in range(1, 4)]
 
@@ -284,9 +284,12 @@ def test_all_workers_gone_it_waits_for_new_ones(two, tmp_path):
 
     thread = threading.Thread(target=disaster)
     thread.start()
-    found, _ = outcomes(two, cells)
+    found, said = outcomes(two, cells)
     thread.join()
     assert not any(isinstance(outcome, str) for outcome in found.values())
+    lines = [line for line in said.splitlines() if "%" not in line]
+    assert lines[0].startswith(f"no workers at {two.address}: waiting for one (dask worker ")
+    assert lines[1:] == ["the workers go on"]
     assert sorted(len(pids) for pids in tries(ledger).values()) == [1, 2, 2]
 
 

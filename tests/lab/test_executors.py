@@ -241,5 +241,5 @@ def test_a_process_that_is_stopped_is_told_once_and_goes_on(monkeypatch, tmp_pat
     assert told == [
         f"worker processes have been stopped for a minute: {stopped[0]}; kill -CONT {stopped[0]}"
         " lets them go on, kill -KILL has their cells tried again",
-        "the worker processes go on",
+        "the workers go on",
     ]

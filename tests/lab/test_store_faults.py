@@ -511,7 +511,10 @@ def test_two_drivers_at_once(forker, finished, tmp_path):
     both = forker.run(command(study(out)), command(study(out)))
     first, second = sorted(both, key=lambda done: done.code)
     assert first.code == 0, first.err
-    one_sentence(second, r"another rlploss is working in .*; wait for it or choose another")
+    one_sentence(
+        second,
+        r"another rlploss( \(process \d+\))? is working in .*; wait for it or choose another",
+    )
     assert stored(out) == stored(finished)
     assert tables(out) == tables(finished)
 
@@ -685,6 +688,18 @@ def test_what_killed_writers_left_is_swept_and_what_others_write_is_not(tmp_path
     write_text(tmp_path / "page.html", "whole")
     assert [path.exists() for path in left] == [False, True, True, True]
     assert (tmp_path / "page.html").read_text() == "whole"
+
+
+def test_a_lock_that_cannot_be_signed_still_locks(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with (
+        Store(tmp_path, code_version="e"),
+        pytest.raises(StoreError, match="another rlploss is working in"),
+    ):
+        Store(tmp_path, code_version="e")
 
 
 # Twenty kills

@@ -96,8 +96,8 @@ class Team(Executor):
     def check(self) -> None:
         """Raise BrokenExecutor if a worker has died, LabError if there can be none any more."""
 
-    def stopped(self) -> str:
-        """Return the workers that have been stopped for a minute, as by SIGSTOP."""
+    def news(self) -> str:
+        """Return what the user should know about the workers now, as a rule nothing."""
         return ""
 
     def death(self) -> str:
@@ -142,12 +142,15 @@ class Processes(Team, ProcessPoolExecutor):
         if any(process.exitcode is not None for process in list(self._team.values())):
             raise BrokenExecutor
 
-    def stopped(self) -> str:
-        """Return the processes that have been stopped for a minute; nobody finishes their cells."""
-        numbers = [str(number) for number in list(self._team) if _is_stopped(number)]
+    def news(self) -> str:
+        """Return which processes have been stopped for a minute; nobody finishes their cells."""
+        numbers = " ".join(str(number) for number in list(self._team) if _is_stopped(number))
         if not numbers:
             self._last_running = time.monotonic()
-        return " ".join(numbers) * (time.monotonic() - self._last_running >= STOPPED_FOR)
+        return (time.monotonic() - self._last_running >= STOPPED_FOR) * (
+            f"worker processes have been stopped for a minute: {numbers}; kill -CONT {numbers} lets"
+            " them go on, kill -KILL has their cells tried again"
+        )
 
     def death(self) -> str:
         """Return how a process has died. The pool has terminated the others."""
@@ -251,6 +254,13 @@ class Cluster(Team):
                 raise OSError("the connection was closed")  # what was asked for is forgotten
             cores = self._client.sync(scheduler.ncores, workers=None, callback_timeout=PATIENCE)
         self.addresses, self.size = sorted(cores), len(cores)
+
+    def news(self) -> str:
+        """Say so if there are no workers."""
+        return (self.size == 0) * (
+            f"no workers at {self._address}: waiting for one (dask worker {self._address}"
+            " --nthreads 1); Ctrl-C stops"
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let go of everything that was asked for."""

@@ -198,7 +198,7 @@ def _until_broken(
                 yield in_flight[future], _outcome(future)
                 del in_flight[future]
             team.check()
-            board.report_stopped(team.stopped())
+            board.report(team.news())
             if time.monotonic() > deadline:
                 raise _TimeUp
     return list(in_flight.values())
@@ -243,7 +243,7 @@ class _Board(ProgressLine):
         stream = io.StringIO() if console.quiet else console.file
         super().__init__(sum(plan.seconds.values()), stream=stream, every=math.inf)
         self.since: dict[AnyCell, float] = {}  # when each cell in flight was begun
-        self.finished, self._passed, self._plan, self._stopped = 0, 0.0, plan, ""
+        self.finished, self._passed, self._plan, self._news = 0, 0.0, plan, ""
         self._ended, self._thread = threading.Event(), threading.Thread(target=self._move)
 
     def __enter__(self) -> None:
@@ -262,15 +262,11 @@ class _Board(ProgressLine):
         self.finished += 1
         self._show(cell, now=True)
 
-    def report_stopped(self, processes: str) -> None:
-        """Say once which processes have been stopped, and how they can go on."""
-        if processes != self._stopped:
-            self._stopped = processes
-            stopped = (
-                f"worker processes have been stopped for a minute: {processes}; kill -CONT"
-                f" {processes} lets them go on, kill -KILL has their cells tried again"
-            )
-            self.say(stopped if processes else "the worker processes go on")
+    def report(self, news: str) -> None:
+        """Tell news of the workers, each once."""
+        if news != self._news:
+            self._news = news
+            self.say(news or "the workers go on")
 
     def _move(self) -> None:
         while not self._ended.wait(TICK):

@@ -69,12 +69,18 @@ class Store(AbstractContextManager["Store"]):
         with ExitStack() as stack:
             with self._reporting(f"lock {self.directory}"):
                 lock = _files.lock(self.directory / LOCK)
+            signature = self.directory / LOCK
             if lock is None:
+                number = signature.read_text(errors="replace").strip()  # filelock 3 empties it
                 raise StoreError(
-                    f"another rlploss is working in {self.directory}; wait for it or choose another"
-                    " directory"
+                    f"another rlploss{f' (process {number})' * bool(number)} is working in"
+                    f" {self.directory}; wait for it or choose another directory"
                 )
             stack.callback(lock.release)
+            with suppress(
+                OSError
+            ):  # a full disk may refuse the number, the lock holds all the same
+                signature.write_text(f"{os.getpid()}\n")
             with self._reporting(f"use {self.path}"):
                 opened = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
                 self._connection = stack.enter_context(closing(opened))
