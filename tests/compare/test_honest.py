@@ -12,10 +12,10 @@ from tests.seeds import SEED
 
 from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
-from rlploss.compare.answer import Reached, answer, paired
 from rlploss.compare.comparison import dial_said, of_use
 from rlploss.compare.design import make_design
-from rlploss.compare.rows import TargetScale, check_rows, class_measures
+from rlploss.compare.result import answer
+from rlploss.compare.rows import TargetScale, check_rows
 from rlploss.compare.train import Runner, Trainer, heats, worth_another
 
 # One convention for a file
@@ -112,89 +112,6 @@ def test_bad_options(options, message):
     assert message in str(told.value)
 
 
-# Statistics
-
-
-def error(c):
-    """The standard error behind an interval."""
-    half = np.log(c.high / c.effect) if c.scale == "ratio" else c.high - c.effect
-    return half / scipy_stats.t.ppf(0.975, c.n - 1)
-
-
-def classes(right, n=142):
-    return Reached(np.array([r.mean() for r in right]), [1.0 - r for r in right])
-
-
-def test_one_row_of_142_is_no_certainty():
-    """Three splits that each differ by one test row: p was 4e-28 and the interval a point."""
-    theirs = [np.ones(142) for _ in range(3)]
-    ours = [np.r_[0.0, np.ones(141)] for _ in range(3)]
-    c = paired(classes(ours), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569)
-    assert c.p > 0.2
-    low, high = c.low, c.high
-    assert low < -1 / 142 < high
-    assert high - low >= 2 / 142
-    same = paired(
-        classes(theirs), classes(theirs), lower_is_better=False, overlap=1 / 3, n_rows=569
-    )
-    assert same.high - same.low >= 2 / 142
-    assert not same.significant
-
-
-def test_the_floor_is_that_of_the_rows():
-    """Splits that agree by chance do not make the rows tell more: the error is that of a mean over
-    different rows."""
-    rng = np.random.default_rng(SEED)
-    a, b = (rng.chisquare(1, size=(4, 50)) for _ in range(2))
-    a, b = a / a.mean(1, keepdims=True) * 0.81, b / b.mean(1, keepdims=True)
-    ours, theirs = (Reached(np.sqrt(x.mean(1)), list(x)) for x in (a, b))
-    c = paired(ours, theirs, lower_is_better=True, overlap=1 / 3, n_rows=200)
-    gaps = (a / a.mean(1, keepdims=True) - b / b.mean(1, keepdims=True)) / 2
-    assert error(c) >= gaps.std() / np.sqrt(200) * 0.99
-    assert c.effect == pytest.approx(0.9)
-    far = paired(Reached(np.array([1.0, 2, 3]), list(a)), Reached(np.array([2.0, 2, 2]), list(b)), lower_is_better=True,
-                 overlap=1 / 3, n_rows=200)  # fmt: skip
-    logs = np.log([0.5, 1, 1.5])
-    assert error(far) == pytest.approx(
-        logs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 3)
-    )  # Nadeau and Bengio's stays
-
-
-def test_false_alarms_are_rare():
-    """Two equal classifiers on the same rows: at most about one in twenty is called different."""
-    rng, alarms = np.random.default_rng(SEED), 0
-    for _ in range(300):
-        truth = rng.random((2, 400)) < 0.9
-        picks = [rng.permutation(400)[:100] for _ in range(5)]
-        ours, theirs = (classes([side[p].astype(float) for p in picks]) for side in truth)
-        c = paired(ours, theirs, lower_is_better=False, overlap=1 / 3, n_rows=400)
-        alarms += c.p < 0.05
-    assert alarms <= scipy_stats.binom.ppf(0.9999, 300, 0.05)
-
-
-def test_ties_in_accuracy_go_to_the_lower_log_loss():
-    chosen = tuple(a for a in arms.CLASSIFICATION if a.name in ("logistic", "rlp", "mse"))
-    right = [np.r_[np.zeros(3), np.ones(97)]] * 3
-    reached = {a.name: classes(right) for a in chosen}
-    for best in ("logistic", "rlp", "mse"):
-        ties = {
-            name: Reached(r.values, r.rows, 0.1 if name == best else 0.5)
-            for name, r in reached.items()
-        }
-        assert answer(chosen, ties, lower_is_better=False, overlap=1 / 3).best.name == best
-
-
-def test_measures_of_classes():
-    from sklearn import metrics
-
-    rng = np.random.default_rng(SEED)
-    truth, p = rng.integers(3, size=60), rng.dirichlet(np.ones(3), size=60)
-    found = class_measures(p, truth)
-    assert found["balanced"] == pytest.approx(metrics.balanced_accuracy_score(truth, p.argmax(1)))
-    assert found["auc"] == pytest.approx(metrics.roc_auc_score(truth, p, multi_class="ovr"))
-    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, p))
-
-
 # Attribution
 
 
@@ -213,12 +130,11 @@ def bent():
     )
 
 
-def test_at_the_mse_end_the_winner_has_the_name_of_mse(bent):
-    stays, of = bent.dial_stays("rlp+l2")
-    assert stays == of == 4
+def test_at_the_mse_end_the_first_line_says_that_it_is_mse(bent):
+    assert bent.results.arm("rlp+l2").at_mse == 4
     assert bent.answer().best.name == "rlp+l2"
     assert bent.lines()[0].startswith(
-        "Use MSE+L2 (RLP's dial stood at its MSE end in 4 of 4 splits)"
+        "Use RLP+L2 (which is MSE+L2 here: its dial stood at the MSE end in 4 of 4 splits)"
     )
 
 
@@ -299,7 +215,7 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
         overlaps.append(overlap)
         return answer(*arguments, overlap=overlap, **others)
 
-    monkeypatch.setattr("rlploss.compare.answer.answer", spied)
+    monkeypatch.setattr("rlploss.compare.result.answer", spied)
     X, y = frame.drop(columns="y"), frame["y"]
     found = compare(X, y, time="when", arms=["ridge", "mean"])
     c, differences = (
@@ -308,7 +224,8 @@ def test_windows_of_time_have_block_intervals(monkeypatch):
     )
     assert len(found.values("ridge")) == c.n == 5
     assert set(overlaps) == {0.0}  # windows do not overlap
-    assert error(c) >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
+    half = np.log(c.high / c.effect) / scipy_stats.t.ppf(0.975, c.n - 1)
+    assert half >= differences.std(ddof=1) / np.sqrt(5) * (1 - 1e-9)
     assert "in 5 windows of time" in found.summary()
     compare(X, y, arms=["ridge", "mean"], n_splits=2).answer()
     assert overlaps[-1] == pytest.approx(1 / 3)  # Nadeau and Bengio's, for random splits
@@ -358,7 +275,7 @@ def test_where_rlp_is_mse_it_is_not_trained():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(60, 50))
     one = Trainer(X, X[:, 0], "regression")
-    left, (why,) = of_use(arms.REGRESSION, one, asked=True)
+    left, why, _ = of_use(arms.REGRESSION, one, asked=True)
     assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
     assert why.startswith(
         "RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows"
@@ -371,6 +288,7 @@ def test_where_rlp_is_mse_it_is_not_trained():
         assert ("tried are MSE and" in dial_said(narrow)) is kept
     assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (
         arms.REGRESSION,
+        "",
         [],
     )
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
@@ -462,8 +380,9 @@ def test_the_dial_that_is_told_is_the_dial_that_is_tried():
 def test_networks_that_have_not_converged_are_named(bent):
     from rlploss.compare.report import late_said
 
-    late = bent.values("rlp+l2", "late")
-    assert set(late) == {float(step > 320) for step in bent.values("rlp+l2", "best_step")} | set()
+    late = bent.results.arm("rlp+l2").details["late"]
+    steps = bent.cells["rlp+l2"].final("best_step")
+    assert late.tolist() == [float(step > 320) for step in steps]
     told = late_said(bent)
     assert bool(told) == bool(late.any())
     if told:

@@ -377,7 +377,7 @@ def test_a_table_fits_a_terminal(capsys):
 
     X, y = line()
     found = compare(X, y, arms=["ridge", "mean"], n_splits=2)
-    show(Console(force_terminal=True, width=80), result_table(found, short=True))
+    show(Console(force_terminal=True, width=80), result_table(found.results, short=True))
     said = capsys.readouterr().out
     assert "ridge regression" in said
     assert "|" not in said

@@ -168,7 +168,8 @@ def test_the_grid_of_boosting_may_change_with_the_rows_of_a_window():
     rng = np.random.default_rng(SEED)
     X = pd.DataFrame(rng.normal(size=(900, 2)), columns=["a", "b"]).assign(day=np.arange(900))
     found = compare(X, X["a"] * X["b"], time="day", arms=["mean", "boosting"])
-    n_train, setting = found.values("boosting", "n_train"), found.values("boosting", "setting")
+    final = found.cells["boosting"].final
+    n_train, setting = final("n_train"), final("setting")
     assert n_train.min() < arms.LARGE < n_train.max()
     winner = found.best_model()[-1].model
     assert type(winner).__name__ == "HistGradientBoostingRegressor"

@@ -78,6 +78,13 @@ def compare(
         ),
     ] = None,
     task: TaskOption = "auto",
+    metric: Annotated[
+        str | None,
+        choice(
+            "What decides: rmse, mae, r2; for classes accuracy, balanced, auc, log_loss, brier.",
+            ("rmse", "mae", "r2", "accuracy", "balanced", "auc", "log_loss", "brier"),
+        ),
+    ] = None,
     arms: Annotated[
         str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)
     ] = None,
@@ -136,6 +143,7 @@ def compare(
     _check_place(place, design, table.name)
     found = comparison.compare(
         design,
+        metric=metric,
         arms=_names(arms),
         losses=_own_values(loss),
         n_splits=splits,
@@ -165,12 +173,12 @@ def compare(
         return
     for text in (*found.notes, *report.late_said(found)):
         say(shown, text)
-    fewer = any(len(found.cells[one.name].networks) < len(found.seeds) for one in found.contenders)
+    fewer = any(len(arm.predicted) < len(found.seeds) for arm in found.results.arms)
     say(
         shown,
         f"\nTest rows, {len(found.seeds)} splits{', or as many as in brackets' if fewer else ''}\n",
     )
-    show(shown, report.result_table(found, short=True))
+    show(shown, report.result_table(found.results, short=True))
     say(
         shown,
         f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))}"

@@ -24,6 +24,7 @@ from rlploss._progress import duration, say
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
 from rlploss.compare.design import Design, make_design
+from rlploss.compare.metrics import choose_metric
 from rlploss.compare.read import TableError, check_frame
 from rlploss.compare.rows import (
     FEWEST_ROWS,
@@ -55,6 +56,7 @@ def compare(
     y: Any = None,
     *,
     task: str = "auto",
+    metric: str | None = None,
     arms: Sequence[str] | None = None,
     losses: Mapping[str, Any] | None = None,
     time: str | None = None,
@@ -84,6 +86,8 @@ def compare(
             of a table that has been read, without y.
         y: numbers or classes.
         task: `"regression"`, `"classification"`, or `"auto"`.
+        metric: what decides: `"rmse"`, `"mae"` or `"r2"`; for classes `"accuracy"`, `"balanced"`,
+            `"auc"`, `"log_loss"` or `"brier"`. By default the first, or AUC where a class is rare.
         arms: names to narrow it to, e.g. `["mse", "rlp", "boosting"]`.
         losses: your own, by name: a `Pointwise` or `BatchLoss` value, a function (pred, target) of
             rows, or a function (pred, target, features) of a batch. Each is an arm beside the
@@ -137,7 +141,9 @@ def compare(
     check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
     team = None if workers == "auto" else parse_workers(workers)
-    chosen, notes = of_use(chosen, rows, asked=names is not None)
+    truths = [rows.y[rows.split(seed)[1]] for seed in seeds]
+    deciding, why = choose_metric(rows.task, metric, truths, design.target.classes)
+    chosen, no_rlp, notes = of_use(chosen, rows, asked=names is not None)
     if stays_here(chosen):
         if workers not in ("auto", "inline"):
             raise ValueError(
@@ -148,7 +154,18 @@ def compare(
     console = (
         progress if isinstance(progress, Console) else Console(stderr=True, quiet=not progress)
     )
-    asked = Comparison(design, chosen, {}, rows, steps, seeds, tuple(notes))
+    asked = Comparison(
+        design,
+        chosen,
+        {},
+        rows,
+        steps,
+        seeds,
+        tuple(notes),
+        metric=deciding,
+        why_metric=why,
+        no_rlp=no_rlp,
+    )
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "store" if out is None else Path(out)
         with Store(place, code_version=code_version(*DECIDING)) as store:
@@ -332,7 +349,7 @@ def clearly_behind(networks: Sequence[Contender], found: Comparison) -> list[Con
     RLP, and the best network without it, go on: how they stand to each other is a question of its
     own.
     """
-    lower, there = found.lower_is_better, found.contenders
+    lower, there = found.results.metric.lower_is_better, found.contenders
     errors = {one.name: (1 if lower else -1) * found.values(one.name)[:FIRST] for one in there}
     order = sorted(there, key=lambda one: float(errors[one.name].mean()))  # the best first
     plain = [one for one in order if not one.model and not one.is_rlp]
@@ -363,20 +380,19 @@ def stays_here(contenders: Sequence[Contender]) -> bool:
 
 def of_use(
     chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool
-) -> tuple[tuple[Contender, ...], list[str]]:
-    """Return the arms that are of use on these rows, and why others are not.
+) -> tuple[tuple[Contender, ...], str, list[str]]:
+    """Return the arms that are of use on these rows, why RLP is not one of them, and why others are
+    not.
 
     RLP is MSE where a fold has no more rows than the planes have columns. Mixup, unless it is asked
     for, is left out on few rows: every step draws anew, which takes ten times as long.
     """
-    smallest, p, notes = rows.fewest(), rows.X.shape[1] + 1, []
+    smallest, p, no_rlp, notes = rows.fewest(), rows.X.shape[1] + 1, "", []
     rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
     if rlp and smallest <= p:
         none = f"leave no subset of {smallest} training rows with more rows than columns"
         labels = ", ".join(one.label for one in rlp)
-        notes.append(
-            f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained."
-        )
+        no_rlp = f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained."
         chosen = tuple(one for one in chosen if one not in rlp)
         wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
         chosen += tuple(
@@ -390,7 +406,7 @@ def of_use(
             " for them."
         )
         chosen = tuple(one for one in chosen if one not in mixed)
-    return chosen, notes
+    return chosen, no_rlp, notes
 
 
 def dial_said(rows: Trainer) -> str:

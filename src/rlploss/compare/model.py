@@ -168,18 +168,20 @@ def train_model(found: Comparison) -> Pipeline:
     leave some splits more training rows than others. Boosting tries other settings with many rows,
     so splits on the same side of that number as the largest decide, whatever the winner.
     """
-    design, one = found.design, found.answer().best
+    design, best = found.design, found.answer().best.name
+    one = next(one for one in found.contenders if one.name == best)
+    final = found.cells[best].final
     y = design.target.y
     numbers = FillAndScale.of(design.X)
     X = numbers(design.X)
-    n_train = found.values(one.name, "n_train")
+    n_train = final("n_train")
     alike = (n_train > LARGE) == (n_train.max() > LARGE)
-    chosen = found.values(one.name, "setting")
+    chosen = final("setting")
     setting = int(Counter(chosen[alike]).most_common(1)[0][0])
     taken = alike & (chosen == setting)
-    steps = sorted(found.values(one.name, "best_step")[taken])
+    steps = sorted(final("best_step")[taken])
     n_steps = int(steps[len(steps) // 2])
-    in_logs = bool(found.values(one.name, "log")[taken][0])
+    in_logs = bool(final("log")[taken][0])
     target = TargetScale.of(y, log=in_logs, n_classes=len(design.target.classes))
     if one.model:
         model, _ = found.rows.tries(one, int(n_train.max()), 0)[setting]

@@ -6,69 +6,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
-from sklearn.metrics import confusion_matrix
 
 from rlploss import __version__
 from rlploss._files import write_text
 from rlploss._progress import duration
 from rlploss._scaling import Array
-from rlploss.compare import model
-from rlploss.compare.answer import Comparison, reverse
-from rlploss.compare.arms import BASELINES, N_SETTINGS, Contender
+from rlploss.compare import drawings, model
+from rlploss.compare.answer import Comparison
+from rlploss.compare.arms import N_SETTINGS
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import dial_said
+from rlploss.compare.result import Results, reverse
 from rlploss.compare.rows import VALIDATION_SHARE, n_folds, sampled_said
-from rlploss.estimators.search import Index
-from rlploss.lab import report, stats
-from rlploss.lab.figures import STYLES, Drawing, Figure, Line, Panel
+from rlploss.lab import report
+from rlploss.lab.figures import Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.text import number
 
-ERRORS = "Mean and 95 % interval over splits of the error on validation rows"
-NOT_PLAIN = ("MAE", "Huber", "Pointwise", "BatchLoss")
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
-def result_rows(found: Comparison) -> list[dict[str, Any]]:
-    """Return one row per contender: every measure with its interval, the paired test against RLP,
+def result_rows(results: Results) -> list[dict[str, Any]]:
+    """Return one row per arm: every measure with its interval, the paired test against RLP,
     seconds.
     """
-    verdict = found.answer()
-    rows = []
-    for one in found.contenders:
-        row: dict[str, Any] = {"arm": one.label}
-        for measure in found.measures:
-            mean, low, high = found.spread(one, measure)
-            row |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
-        c = reverse(verdict.against[one.name]) if one.name in verdict.against else None
-        tested = () if c is None else (c.scale, c.effect, *c.told, c.p, c.p_holm, c.word)
-        row |= {
-            "against": verdict.ours.label,
-            **UNTESTED,
-            **dict(zip(UNTESTED, tested, strict=False)),
-        }
-        networks = found.cells[one.name].networks
-        rows.append(row | {"splits": len(networks), "seconds": sum(n.seconds for n in networks)})
+    a, rows = results.answer, []
+    for arm in results.arms:
+        row: dict[str, Any] = {"arm": arm.label}
+        for m in results.metrics:
+            mean, low, high = results.spread(arm.name, m.name)
+            row |= {m.name: mean, f"{m.name}_low": low, f"{m.name}_high": high}
+        row |= {"against": a.ours.label, **UNTESTED}
+        if arm.name in a.against:
+            c = reverse(a.against[arm.name])
+            tested = (c.scale, c.effect, *c.told, c.p, c.p_holm, c.word)
+            row |= dict(zip(UNTESTED, tested, strict=True))
+        rows.append(row | {"splits": len(arm.predicted), "seconds": sum(arm.seconds)})
     return rows
 
 
-def result_table(found: Comparison, *, short: bool = False) -> Table:
+def result_table(results: Results, *, short: bool = False) -> Table:
     """Return the results as they are shown, the best first; `short` fits a terminal."""
-    ours = found.answer().ours.label
-    lower = found.lower_is_better
-    words = found.measures
-    first, *others = words
+    ours, metric = results.answer.ours.label, results.metric
     comma, to = (", ", "–") if short else (",\u00a0", " to ")
-    place = {one.label: i for i, one in enumerate(found.best_first())}
-    rows = sorted(result_rows(found), key=lambda row: place[row["arm"]])
+    place = {arm.label: i for i, arm in enumerate(results.best_first())}
+    rows = sorted(result_rows(results), key=lambda row: place[row["arm"]])
+    most = max(row["splits"] for row in rows)
     shown: list[dict[str, str]] = []  # by the heads of the columns
     for row in rows:
         effect, p, word = "–", "–", Text("–")
@@ -78,29 +65,28 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
                 f" [{number(row['effect_low'])}{comma}{number(row['effect_high'])}]"
             )
             p, word = number(row["p_holm"]), Text(row["verdict"], WORD_TONES[row["verdict"]])
-        few = (
-            f" ({row['splits']}{'' if short else ' splits'})"
-            if row["splits"] < len(found.seeds)
-            else ""
-        )
+        few = f" ({row['splits']}{'' if short else ' splits'})" if row["splits"] < most else ""
+        first = metric.name
         shown.append(
             {
                 "arm": f"{row['arm']}{few}",
-                ("error" if lower else "accuracy") if short else words[first]: number(row[first]),
+                ("error" if short and len(metric.words) > 12 else metric.words): number(row[first]),
                 "95 % interval": f"{number(row[f'{first}_low'])}{to}{number(row[f'{first}_high'])}",
                 f"against {ours}": effect,
                 **({} if short else {"p (Holm)": p}),
                 "verdict": word,
-                **({} if short else {words[name]: number(row[name]) for name in others}),
+                **({} if short else {m.words: number(row[m.name]) for m in results.metrics[1:]}),
                 "seconds": number(row["seconds"]),
             }
         )
     head, lines = tuple(shown[0]), tuple(tuple(row.values()) for row in shown)
     if short:
         return Table("results", "", head, lines)
-    how = "ratio of errors, below 1 is better" if lower else "difference of accuracies"
+    how = "ratio of errors, below 1 is better"
+    if not metric.lower_is_better:
+        how = f"difference of {metric.words}, above 0 is better"
     own = "the overlap of the splits is allowed for (variance times 1/n + test/training rows)"
-    if found.design.time is not None:
+    if results.windows:
         own = "windows of time do not overlap"
     note = (
         f"Against {ours}: {how}, paired over splits; {own}, no interval is narrower than what the"
@@ -111,7 +97,7 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
     )
     return Table(
         "results",
-        f"Test rows, mean over {len(found.seeds)} splits",
+        f"Test rows, mean over {most} splits",
         head,
         lines,
         data_header=tuple(rows[0]),
@@ -121,73 +107,93 @@ def result_table(found: Comparison, *, short: bool = False) -> Table:
     )
 
 
-def columns_table(columns: Sequence[Column]) -> Table:
-    """Return a table of what became of each column of the file."""
-    rows = tuple((c.name, c.kind, c.does, f"{c.n_missing:,}", f"{len(c.names)}") for c in columns)
+def columns_table(columns: Sequence[Column], *, marked: bool = False) -> Table:
+    """Return a table of what became of each column of the file; with `marked` it shows those that
+    people should look at, and has all of them as CSV.
+    """
     head = ("column", "kind", "what became of it", "missing", "columns of numbers")
+    rows = [(c.name, c.kind, c.does, f"{c.n_missing:,}", f"{len(c.names)}") for c in columns]
+    shown = [row for row, c in zip(rows, columns, strict=True) if c.remark or not marked]
     return Table(
-        "columns", "What became of each column", head, rows, text_columns=frozenset({1, 2})
+        "columns",
+        "What became of each column",
+        head,
+        tuple(shown),
+        data_header=head,
+        data_rows=tuple(rows),
+        text_columns=frozenset({1, 2}),
     )
+
+
+def classes_table(results: Results, classes: Sequence[str]) -> Table:
+    """Return how often each class is taken for each, by the arm that leads, on the test rows of all
+    splits.
+    """
+    arm = results.answer.leader
+    truth = np.concatenate(results.truth[: len(arm.predicted)])
+    predicted = np.concatenate(arm.predicted).argmax(1)
+    counts = [[int(((truth == i) & (predicted == j)).sum()) for j in range(len(classes))]
+              for i in range(len(classes))]  # fmt: skip
+    rows = [
+        (name, *(f"{n:,}" for n in row), f"{row[i] / max(1, sum(row)):.0%}")
+        for i, (name, row) in enumerate(zip(classes, counts, strict=True))
+    ]
+    head = ("truth", *(f"taken for {name}" for name in classes), "right")
+    title = f"Classes recognised by {arm.label}, test rows of all splits"
+    return Table("classes", title, head, tuple(rows))
 
 
 def build(found: Comparison) -> Report:
     """Return the whole report, what to use first."""
-    verdict, design = found.answer(), found.design
-    told = f"Mean and 95 % interval over {len(found.seeds)} splits."
-    drawn = [Figure("arms", "", told, (contenders_drawing(found),), 1)]
-    if (dial := dial_panel(found)) is not None:
-        stays, of = found.dial_stays()
-        told = f"{ERRORS}; RLP chose the MSE end in {stays} of {of} splits. {dial_said(found.rows)}"
+    design, results = found.design, found.results
+    a, metric = results.answer, results.metric
+    told = f"Mean {metric.words} and its 95 % interval over {len(results.truth)} splits."
+    drawn = [Figure("arms", "", told, (drawings.arms_drawing(results),), 1)]
+    if (dial := drawings.dial_panel(results, design.X.shape[1] + 1)) is not None:
+        rlp = results.arm("rlp")
+        told = (
+            "Mean and 95 % interval over splits of the error on validation rows; RLP chose the MSE"
+            f" end in {rlp.at_mse} of {len(rlp.predicted)} splits. {dial_said(found.rows)}"
+        )
         drawn.append(Figure("dial", "", told, (dial,), 1))
-    notes = (*found.notes, *late_said(found))
-    results = Section(
-        "results",
-        "Results",
-        lead=notes,
-        tables=(result_table(found),),
-        figures=tuple(drawn),
-        facts=facts(found),
-        command=found.command,
-    )
-    curves = curve_figures(found)
-    what = "Predictions against truth" if found.task == "regression" else "Classes recognised"
-    shown = list(dict.fromkeys((verdict.best, verdict.ours, *verdict.rivals)))[:2]
-    predictions = tuple(
-        Figure(name, "", "Test rows of the first split.", (scatter_drawing(found, one),), 1)
-        for name, one in zip(("predictions", "predictions-1"), shown, strict=False)
-    )
-    marked, whole = (
-        [column for column in design.columns if column.remark],
-        columns_table(design.columns),
-    )
+    if found.task == "regression":
+        arms = {arm.name: arm for arm in (a.leader, a.ours, *a.rivals)}
+        figures = tuple(
+            Figure(name, "", "Test rows of the first split.", (drawing,), 1)
+            for name, drawing in zip(
+                ("predictions", "predictions-1"),
+                (drawings.predictions_drawing(results, arm) for arm in arms.values()),
+                strict=False,
+            )
+        )
+        truth = Section("predictions", "Predictions against truth", figures=figures)
+    else:
+        table = classes_table(results, design.target.classes)
+        truth = Section("predictions", "Classes recognised", tables=(table,))
     rest = [column.name for column in design.columns if not column.remark and column.names]
-    plain = (
-        f"Taken as they stand: {', '.join(rest[:40])}{' and more' if len(rest) > 40 else ''}."
-        if rest
-        else ""
-    )
-    some = replace(
-        whole, rows=columns_table(marked).rows, data_header=whole.header, data_rows=whole.rows
-    )
+    plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' * (len(rest) > 40)}."
+    table = columns_table(design.columns, marked=True)
     kept = (
-        (
-            f"{found.called(verdict.best)}, trained on all rows, is kept in model/: new rows in,"
-            " predictions out."
-        ),
-        (
-            "rlploss predict DIR new.csv uses it (DIR is this directory), and so does"
-            " rlploss.compare.load(DIR) in Python."
-        ),
+        f"{a.best.label}, trained on all rows, is kept in model/: new rows in, predictions out.",
+        "rlploss predict DIR new.csv uses it (DIR is this directory), and so does"
+        " rlploss.compare.load(DIR) in Python.",
     )
     sections = (
-        results,
-        *((Section("curves", "Curves", figures=curves),) if curves else ()),
-        Section("predictions", what, figures=predictions),
+        Section(
+            "results",
+            "Results",
+            lead=(*found.notes, *late_said(found)),
+            tables=(result_table(results),),
+            figures=tuple(drawn),
+            facts=facts(found),
+            command=found.command,
+        ),
+        truth,
         Section(
             "columns",
             "The columns",
-            lead=(plain,) if plain else (),
-            tables=(some,) if marked else (),
+            lead=(plain,) if rest else (),
+            tables=(table,) if table.rows else (),
         ),
         Section("model", "The model", lead=kept),
     )
@@ -195,10 +201,12 @@ def build(found: Comparison) -> Report:
         f"rlploss {__version__}. Every number comes from a row of runs.sqlite, or of the session"
         " that made it."
     )
-    summary = (*found.lines(), *(f"Warning: {text}." for text in design.warnings), rows_said(found))
-    files = () if marked else (whole,)
     return Report(
-        f"What to use on {found.source}", summary, sections, footer=(origin,), tables=files
+        f"What to use on {found.source}",
+        (*found.lines(), *(f"Warning: {text}." for text in design.warnings), rows_said(found)),
+        sections,
+        footer=(origin,),
+        tables=() if table.rows else (table,),
     )
 
 
@@ -221,32 +229,29 @@ def rows_said(found: Comparison) -> str:
 
 def late_said(found: Comparison) -> tuple[str, ...]:
     """Return which networks had not converged within their steps."""
-    late = {
-        one: int(found.values(one.name, "late").sum()) for one in found.contenders if not one.model
-    }
-    words = [
-        f"{one.label} in {n} of {len(found.values(one.name))} splits"
-        for one, n in late.items()
-        if n
+    late = [
+        (arm, int(arm.details["late"].sum())) for arm in found.results.arms if "late" in arm.details
     ]
+    said = [f"{arm.label} in {n} of {len(arm.predicted)} splits" for arm, n in late if n]
     told = (
-        f"Not converged within {found.steps:,} steps: {', '.join(words)}; --steps gives them more."
+        f"Not converged within {found.steps:,} steps: {', '.join(said)}; --steps gives them more."
     )
-    return (told,) if words else ()
+    return (told,) if said else ()
 
 
 def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     """Return how the comparison was made fair, and what it took."""
-    first = found.contenders[0].name
-    n_train, n_test = (found.values(first, name) for name in ("n_train", "n_test"))
+    results = found.results
+    n_train = np.array(results.n_train)
+    n_test = np.array([len(truth) for truth in results.truth])
     folds = n_folds(int(n_train.max()))
     inside = f"{folds} folds" if folds > 1 else f"{VALIDATION_SHARE:.0%} of them for validation"
     if found.design.time is not None:
         inside = f"the latest {VALIDATION_SHARE:.0%} of them for validation"
     kind = "" if found.design.group is None else ", whole groups"
     kind = kind if found.design.time is None else ", windows of time"
-    seconds = sum(cell.seconds for cell in found.cells.values())
-    origin = found.cells[first].provenance
+    seconds = sum(sum(arm.seconds) for arm in results.arms)
+    origin = found.origin
     target = (
         "as it is, or its logarithm, chosen with the setting"
         if len(found.rows.logs) > 1
@@ -255,7 +260,7 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     return (
         (
             "Splits",
-            f"{len(found.seeds)}, the same for every arm: {_range(n_train)} training and "
+            f"{len(results.truth)}, the same for every arm: {_range(n_train)} training and "
             f"{_range(n_test)} test "
             f"rows{kind}",
         ),
@@ -303,14 +308,14 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
     design = found.design
     dial = None
-    if (panel := dial_panel(found)) is not None:
-        (line,) = panel.lines
-        stays, of = found.dial_stays()
+    results = found.results
+    if (panel := drawings.dial_panel(results, design.X.shape[1] + 1)) is not None:
+        (line,), rlp = panel.lines, results.arm("rlp")
         dial = {
             "subset_size": line.x.tolist(),
             "relative_error": line.y.tolist(),
-            "chose_mse": stays,
-            "splits": of,
+            "chose_mse": rlp.at_mse,
+            "splits": len(rlp.predicted),
         }
     return {
         "summary": found.summary(),
@@ -318,6 +323,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "notes": [*found.notes, *late_said(found)],
         "source": found.source,
         "task": found.task,
+        "metric": results.metric.name,
         "target": design.target.name,
         "classes": list(design.target.classes),
         "rows": {
@@ -341,166 +347,3 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "results": json.loads(found.table.to_json(orient="records", double_precision=15)),
         "dial": dial,
     }
-
-
-# Figures
-
-
-def _ticks(axis: Axis, *, share: bool = False) -> None:
-    """Few ticks, as plain numbers or percent."""
-    axis.set_major_locator(MaxNLocator(4))
-    axis.set_major_formatter(
-        PercentFormatter(1.0) if share else FuncFormatter(lambda value, _: f"{value:,.6g}")
-    )
-
-
-def contenders_drawing(found: Comparison) -> Drawing:
-    """Draw every contender's mean and interval on one axis; the mean, or the class frequencies, as
-    a line.
-    """
-    measure = next(iter(found.measures.values()))
-    spread = {one.name: found.spread(one) for one in found.contenders}
-    order = found.best_first()[::-1]
-    arms = [one for one in order if one.name not in BASELINES]
-    trivial = next((one for one in order if one.name in BASELINES), None)
-
-    def draw(axes: Axes) -> None:
-        box = axes.get_position()
-        axes.set_position(
-            (box.x0 + 0.27 * box.width, box.y0, 0.73 * box.width, box.height)
-        )  # room for the names
-        for height, one in enumerate(arms):
-            (mean, low, high), colour = spread[one.name], STYLES[one.style][0]
-            axes.plot(
-                [low, high], [height, height], color=colour, linewidth=2.2, solid_capstyle="round"
-            )
-            axes.plot([mean], [height], "o", color=colour, markersize=5)
-        axes.set_yticks(range(len(arms)), [found.called(one) for one in arms])
-        axes.set_ylim(-0.7, len(arms) - 0.3)
-        axes.margins(x=0.06)
-        low, high = axes.get_xlim()
-        told = measure
-        if trivial is not None:
-            at = spread[trivial.name][0]
-            axes.axvline(
-                min(max(at, low), high),
-                color=STYLES["grey"][0],
-                linestyle=(0, (1, 2)),
-                linewidth=1.1,
-            )
-            axes.set_xlim(low, high)
-            told += (
-                f" ({number(at) if found.lower_is_better else f'{at:.1%}'} for {trivial.label},"
-                " dotted)"
-            )
-        axes.set_xlabel(told, fontsize=7.5)
-        _ticks(axes.xaxis, share=not found.lower_is_better)
-
-    said = "; ".join(f"{one.label} {number(spread[one.name][0])}" for one in reversed(order))
-    size = (4.6, 0.8 + 0.24 * max(4, len(arms)))
-    return Drawing("Every arm on test rows, best on top", draw, f"{measure}: {said}.", size)
-
-
-def dial_panel(found: Comparison) -> Panel | None:
-    """Return RLP's validation error against its subset size, from the MSE end to all rows; None
-    without RLP.
-    """
-    if "rlp" not in found.cells:
-        return None
-    kept = [network.artifacts for network in found.cells["rlp"].of_variant()]
-    sizes, errors = (
-        np.array([one[name] for one in kept], dtype=np.float64) for name in ("sizes", "errors")
-    )
-    places = np.median(sizes, axis=0)  # of the settings [splits, settings]; 0 is MSE
-    best: list[Array] = [
-        errors[:, places == place].min(axis=1) for place in np.unique(places)
-    ]  # the best rate
-    mean, low, high = stats.band(
-        np.column_stack(best) / best[0][:, None]
-    )  # to the MSE end of the same split
-    n_columns = found.design.X.shape[1] + 1
-    x = np.where(np.unique(places) == 0, n_columns, np.unique(places))
-    named = ", ".join(f"{size:,.0f}" + (" (MSE)" if size == n_columns else "") for size in x)
-    return Panel(
-        "The dial: RLP's subset size",
-        f"rows in a subset: {named}",
-        "validation error, MSE end = 1",
-        (Line("RLP", "vermillion", x, mean, low, high),),
-        x_log=True,
-        levels=(("the MSE end", 1.0, "blue"),),
-    )
-
-
-def curve_figures(found: Comparison) -> tuple[Figure, ...]:
-    """Return the validation error of the chosen settings against the steps; each figure has colours
-    of its own.
-    """
-    plain: list[Line] = []
-    others: list[Line] = []
-    for one in found.contenders:
-        if not one.model:
-            cell = found.cells[one.name]
-            x, (mean, low, high) = cell.axis("step"), stats.band(cell.matrix("validation"))
-            last = max(8, int(np.searchsorted(x, 2 * np.median(cell.final("best_step")))))
-            lines = others if one.own == "shape" or one.family in NOT_PLAIN else plain
-            lines.append(Line(one.label, one.style, x[:last], mean[:last], low[:last], high[:last]))
-    titled = (("Plain, and with L2", plain), ("Robust losses, mixup and your own", others))
-    words = "optimiser steps", "validation error"
-    panels = [Panel(title, *words, tuple(lines), y_log=True) for title, lines in titled if lines]
-    told = f"{ERRORS}, at the chosen setting."
-    named = zip(("curves", "curves-more"), panels, strict=False)
-    return tuple(Figure(name, "", told, (panel,), 1) for name, panel in named)
-
-
-def scatter_drawing(found: Comparison, one: Contender) -> Drawing:
-    """Draw predictions against truth on the first split; for classes, how often each is taken for
-    each.
-    """
-    kept = found.cells[one.name].of_variant()[0].artifacts
-    truth, predicted = kept["truth"], kept["predicted"]
-    label = found.called(one)
-    if found.task == "classification":
-        return _classes_drawing(
-            found.design.target.classes, truth.astype(int), predicted.argmax(1), label
-        )
-    ends = [float(min(truth.min(), predicted.min())), float(max(truth.max(), predicted.max()))]
-
-    def draw(axes: Axes) -> None:
-        axes.plot(ends, ends, color=STYLES["grey"][0], linewidth=1)
-        colour = STYLES[one.style][0]
-        size = 2.5 if len(truth) > 100 else 4.5
-        axes.plot(
-            truth, predicted[:, 0], "o", color=colour, markersize=size, alpha=0.5, markeredgewidth=0
-        )
-        axes.set_xlabel("truth")
-        axes.set_ylabel("predicted")
-        _ticks(axes.xaxis)
-        _ticks(axes.yaxis)
-
-    with np.errstate(invalid="ignore"):  # the mean is the same for all rows
-        r = float(np.corrcoef(truth, predicted[:, 0])[0, 1])
-    return Drawing(label, draw, f"Predictions of {label} against truth, correlation {number(r)}.")
-
-
-def _classes_drawing(
-    classes: tuple[str, ...], truth: Index, predicted: Index, label: str
-) -> Drawing:
-    counts = confusion_matrix(truth, predicted, labels=range(len(classes)))
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-
-    def draw(axes: Axes) -> None:
-        axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="auto")
-        axes.grid(visible=False)
-        axes.set_xlabel("predicted")
-        axes.set_ylabel("truth")
-        ticks = [name if len(name) <= 9 else f"{name[:8]}…" for name in classes]
-        axes.set_xticks(range(len(classes)), ticks, fontsize=6)
-        axes.set_yticks(
-            range(len(classes)), ticks, fontsize=6, rotation=90, va="center"
-        )  # beside them stands "truth"
-        for (i, j), n in np.ndenumerate(counts) if len(classes) <= 12 else ():
-            colour = "white" if shares[i, j] > 0.5 else "black"
-            axes.text(j, i, f"{n}", ha="center", va="center", fontsize=7, color=colour)
-
-    right = ", ".join(f"{name} {shares[i, i]:.0%}" for i, name in enumerate(classes))
-    return Drawing(label, draw, f"Share of each class recognised by {label}: {right}.")

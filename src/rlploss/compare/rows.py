@@ -5,7 +5,6 @@ its errors.
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from scipy.special import softmax
 
 from rlploss._scaling import Array, mean_and_scale
 from rlploss.compare.design import Design
+from rlploss.compare.metrics import measure
 from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
 
@@ -27,16 +27,6 @@ FOLDS = (
     (250, 2),
 )  # three folds up to 150 training rows, two up to 250, one validation part beyond
 VALIDATION_SHARE = 0.2
-MEASURES = {  # on the test rows, in words; the first decides
-    "regression": {"rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²"},
-    "classification": {
-        "accuracy": "accuracy",
-        "balanced": "balanced accuracy",
-        "auc": "AUC",
-        "log_loss": "log loss",
-        "brier": "Brier score",
-    },
-}
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
 SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 
@@ -146,26 +136,15 @@ class SplitData:
         rows there are.
         """
         counts = {"n_train": float(len(self.X)), "n_test": float(len(self.X_test))}
-        if self.n_classes:
-            return class_measures(predicted, self.truth) | counts
-        gap = predicted[:, 0] - self.truth
-        mse, spread = float(np.mean(gap**2)), float(np.var(self.truth))
-        r2 = 1 - mse / spread if spread > 0 else math.nan
-        return {"rmse": mse**0.5, "mae": float(np.abs(gap).mean()), "r2": r2, **counts}
+        task = "classification" if self.n_classes else "regression"
+        return measure(task, predicted, self.truth) | counts
 
-    def kept(self, predicted: Array, *, whole: bool) -> dict[str, NDArray[np.float32]]:
-        """Return the error of every test row; of the `whole` also at most 500 predictions and
-        truths.
+    def kept(self, predicted: Array) -> dict[str, NDArray[np.float32]]:
+        """Return what is kept of predictions of the test rows: probabilities, or errors, which have
+        more digits so.
         """
-        wrong = (
-            predicted.argmax(1) != self.truth if self.n_classes else predicted[:, 0] - self.truth
-        )
-        rows = ((wrong / self.scale().scale) ** 2).astype(np.float32)
-        shown = {
-            "predicted": predicted[:500].astype(np.float32),
-            "truth": self.truth[:500].astype(np.float32),
-        }
-        return {"rows": rows} | (shown if whole else {})
+        rows = predicted if self.n_classes else predicted - self.truth[:, None]
+        return {"test": rows.astype(np.float32)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,27 +262,6 @@ class Rows:
         if len(train) < FEWEST_TRAINING_ROWS or one_group:
             return len(train)
         return min(len(inside) for inside, _ in self.folds(train, np.random.default_rng(0)))
-
-
-def class_measures(predicted: Array, truth: NDArray[Any]) -> dict[str, float]:
-    """Return accuracy, balanced accuracy, AUC, log loss and Brier score of probabilities [n, C]."""
-    from sklearn.metrics import roc_auc_score
-
-    n, C = predicted.shape
-    right = predicted.argmax(1) == truth
-    there = np.unique(truth)
-    areas = (
-        [roc_auc_score(truth == c, predicted[:, c]) for c in there]
-        if len(there) > 1
-        else [math.nan]
-    )
-    return {
-        "accuracy": float(right.mean()),
-        "balanced": float(np.mean([right[truth == c].mean() for c in there])),
-        "auc": float(np.mean(areas)),
-        "log_loss": float(-np.log(np.clip(predicted[np.arange(n), truth], 1e-7, 1.0)).mean()),
-        "brier": float(((predicted - np.eye(C)[truth]) ** 2).sum(1).mean()),
-    }
 
 
 def n_folds(n_train: int) -> int:

@@ -49,7 +49,7 @@ from rlploss.training.objectives import BatchLoss, Pointwise
 
 DECIDING = (
     *(*TRAINING, "estimators/*.py"),
-    *("compare/arms.py", "compare/rows.py", "compare/train.py"),
+    *("compare/arms.py", "compare/metrics.py", "compare/rows.py", "compare/train.py"),
 )  # files that decide a number
 EVERY, EVALUATIONS = (
     30,
@@ -162,7 +162,7 @@ class Trainer(Rows):
                 "errors": choice.errors.astype(np.float32),
                 "sizes": np.array(sizes, dtype=np.float32),
             }
-            kept |= one.kept(predicted, whole=one is data[0])
+            kept |= one.kept(predicted)
             networks.append(TrainedNetwork(one.seed, 0, curve, seconds, values, kept))
         return str(histories[0].settings.get("engine", "torch")), networks
 
@@ -240,11 +240,11 @@ class Trainer(Rows):
         networks = []
         with threadpool_limits(None if cell.arm.model.endswith("-cv") else 1):
             for one in data:
-                networks.append(self._model(cell.arm, one, whole=one is data[0]))
+                networks.append(self._model(cell.arm, one))
                 tell(len(networks) / len(data))
         return "none", networks
 
-    def _model(self, arm: Contender, one: SplitData, *, whole: bool) -> TrainedNetwork:
+    def _model(self, arm: Contender, one: SplitData) -> TrainedNetwork:
         """Return what a model of scikit-learn reaches on one split: its setting by the folds, then
         the test rows.
         """
@@ -272,7 +272,7 @@ class Trainer(Rows):
             "log": float(log),
             "late": 0.0,
         }
-        kept = one.kept(predicted, whole=whole)
+        kept = one.kept(predicted)
         seconds = time.perf_counter() - started
         return TrainedNetwork(one.seed, 0, {}, seconds, values | one.measures(predicted), kept)
 
