@@ -14,7 +14,8 @@ from numpy.testing import assert_allclose as assert_close
 
 from rlploss.compare.columns import read_column
 from rlploss.compare.design import make_design
-from rlploss.compare.read import TableError, as_numbers, read_table
+from rlploss.compare.read import TableError, read_table
+from rlploss.estimators.cells import as_numbers
 
 
 def column(values, name="c"):

@@ -14,17 +14,8 @@ import numpy as np
 import pandas as pd
 
 from rlploss._scaling import Array
-from rlploss.compare.read import (
-    NO_VALUE,
-    OPEN,
-    Convention,
-    Reading,
-    TableError,
-    as_dates,
-    as_numbers,
-    dates_again,
-    numbers_again,
-)
+from rlploss.compare.read import OPEN, Convention, TableError
+from rlploss.estimators.cells import NO_VALUE, Reading, as_dates, as_numbers, dates_in, numbers_in
 
 MOST_LEVELS = 20  # columns of one category; where it has more levels, the rare ones share another
 IDENTIFIER = re.compile(
@@ -47,6 +38,7 @@ class Column:
     n_missing: int = 0
     names: tuple[str, ...] = ()
     style: str = ""  # of numbers or dates
+    unit: str = ""
     levels: tuple[str, ...] = ()  # of a category that have a column; two of them may share one
     other: bool = False  # whether the other levels share one
     flag: bool = False  # whether the last column says where values are missing
@@ -63,9 +55,9 @@ class Column:
             return np.empty((len(values), 0))
         parts: list[Any] = []
         if self.kind == "number":
-            parts.append(numbers_again(values, self.style))
+            parts.append(numbers_in(values, self.style, self.unit).to_numpy())
         elif self.kind == "date":
-            dates = dates_again(values, self.style)
+            dates = dates_in(values, self.style)
             parts.append(
                 (dates - pd.Timestamp(self.first)).dt.total_seconds().to_numpy(dtype=np.float64)
                 / 86_400
@@ -111,10 +103,10 @@ def read_column(values: pd.Series, convention: Convention = OPEN) -> Column:
     training rows.
     """
     name = str(values.name)
-    kind, found = "number", as_numbers(values, convention, mostly=True)
+    kind, found = "number", as_numbers(values, convention.styles(name), mostly=True)
     if found is None:
         kind, found = "date", as_dates(values)
-    read = texts_of(values) if found is None else pd.Series(found.values)
+    read = texts_of(values) if found is None else found.values.reset_index(drop=True)
     different, n_missing = sorted(read.dropna().unique()), int(read.isna().sum())
     if not different:
         made = left_out(name, "empty", "no values")
@@ -163,7 +155,14 @@ def _number_column(name: str, found: Reading, different: Sequence[float]) -> Col
         + _taken_as_missing(found.words)
     )
     return Column(
-        name, "number", does, 0, (name,), found.style, remark=bool(found.said or found.words)
+        name,
+        "number",
+        does,
+        0,
+        (name,),
+        found.style,
+        found.unit,
+        remark=bool(found.said or found.words),
     )
 
 

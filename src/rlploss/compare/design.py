@@ -26,7 +26,8 @@ from rlploss.compare.columns import (
     texts_of,
     too_large,
 )
-from rlploss.compare.read import Convention, TableError, as_dates, as_numbers
+from rlploss.compare.read import Convention, TableError
+from rlploss.estimators.cells import as_dates, as_numbers
 
 MOST_CLASSES = 20
 FEWEST_GROUPS = 8
@@ -112,7 +113,7 @@ def make_design(
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    found = as_numbers(raw, convention)
+    found = as_numbers(raw, convention.styles(target))
     if (
         found is not None and found.words
     ):  # words that say "no value"; among classes such a word is a class
@@ -138,10 +139,7 @@ def make_design(
         elif not time and not group and (told := _order_or_key(column, values[known])):
             warned.append(told)
         if column.doubt:
-            warned.append(
-                f"column {name!r} can be read in two ways: {column.doubt}; write dates as"
-                " 2019-12-31"
-            )
+            warned.append(f"column {name!r} {column.doubt}")
         columns.append(column)
         parts.append(numbers[:, : len(column.names)])
     columns += [
@@ -182,8 +180,8 @@ def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) 
     days: Array = np.full(len(values), np.nan)
     if (dates := as_dates(values)) is not None:
         days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
-    elif (found := as_numbers(values, convention)) is not None:
-        days = found.values
+    elif (found := as_numbers(values, convention.styles(str(values.name)))) is not None:
+        days = found.values.to_numpy()
     days, values = days[known], values[known]
     if np.isnan(days).any():
         shown = values.iloc[int(np.isnan(days).argmax())]
@@ -291,14 +289,16 @@ def read_target(
     def refused(why: str) -> TableError:
         return TableError(f"the target {name!r} {why}")
 
-    found = as_numbers(values, convention)
-    numbers: Array | None = None if found is None or found.words else found.values
+    found = as_numbers(values, convention.styles(str(values.name)))
+    numbers: Array | None = None
+    if found is not None and not found.words:
+        numbers = found.values.to_numpy()
     if numbers is not None and np.isnan(numbers).any():
         raise refused(f"must be finite, got {int(np.isnan(numbers).sum())} infinite values")
     if numbers is not None and np.abs(numbers).max() > LARGEST:
         raise refused(too_large(numbers))
     almost = (
-        as_numbers(values, convention, mostly=True)
+        as_numbers(values, convention.styles(name), mostly=True)
         if found is None and task != "classification"
         else None
     )

@@ -7,27 +7,19 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import math
 import re
-import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype
 
-from rlploss._scaling import Array
+from rlploss.estimators.cells import LONGEST, MISSING, MOSTLY, STYLES, Style, is_text, without_signs
 from rlploss.lab.text import sentence
 
 SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
 DELIMITERS = ",;\t|"
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "?", "#n/a", "<na>"})
-LONGEST = 100  # characters of a number or a date; expressions that go back never see more
 
 
 class TableError(ValueError):
@@ -200,73 +192,6 @@ def _first_line(error: BaseException) -> str:
 
 # Numbers
 
-NO_VALUE = MISSING | {
-    "-",
-    "--",
-    "none",
-    "missing",
-    "unknown",
-}  # among numbers or dates; elsewhere a category
-MOSTLY = (
-    0.9  # if so many values are numbers or dates, a few words among them stand for missing values
-)
-FEW_WORDS, MANY_VALUES = 5, 20
-
-_MOST = sys.float_info.max
-_PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?"
-_COMMA = r"[+-]?\d+(,\d+)?(e[+-]?\d+)?"
-_HEAD = r"[+-]?[1-9]\d{0,2}"  # groups of thousands do not begin with 0: 0,373 is a decimal
-_CURRENCY = r"(?:(?:US|C|A)?\$|[€£¥]|USD|EUR|GBP|CHF|JPY)"
-_SIGNS = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*|\s*(?:%|{_CURRENCY})$")
-_IN_BRACKETS = re.compile(
-    rf"^{_CURRENCY}?\s*\(\s*({_CURRENCY}?[\d.,\s'’]+)\)\s*%?$"
-)  # minus, as accountants write it
-
-
-@dataclass(frozen=True)
-class Style:
-    """One way to write numbers: the decimal sign, what stands between thousands, and what they look
-    like.
-    """
-
-    decimal: str
-    thousands: str
-    pattern: str
-    said: str = ""
-
-    def fits(self, text: str) -> bool:
-        """Return whether a text is a number in this style."""
-        return len(text) <= LONGEST and bool(re.fullmatch(self.pattern, text, re.IGNORECASE))
-
-    def number(self, text: str) -> float:
-        """Return the number; NaN for a text that is none, and for one that is infinite."""
-        if not self.fits(text):
-            return math.nan
-        bare = re.sub(r"[\s'’]" if self.thousands == " " else re.escape(self.thousands), "", text)
-        found = float(bare.replace(self.decimal, "."))
-        return found if math.isfinite(found) else math.nan
-
-
-STYLES = (
-    Style(".", "", _PLAIN),
-    Style(
-        ".", ",", rf"{_HEAD}(,\d{{2,3}})*,\d{{3}}(\.\d*)?|{_PLAIN}", "with commas between thousands"
-    ),  # or lakhs
-    Style(".", " ", rf"{_HEAD}([\s'’]\d{{3}})+(\.\d+)?|{_PLAIN}", "with spaces between thousands"),
-    Style(",", "", _COMMA, "with decimal commas"),
-    Style(
-        ",",
-        ".",
-        rf"{_HEAD}(\.\d{{3}})+(,\d+)?|{_COMMA}",
-        "with decimal commas, points between thousands",
-    ),
-    Style(
-        ",",
-        " ",
-        rf"{_HEAD}([\s'’]\d{{3}})+(,\d+)?|{_COMMA}",
-        "with decimal commas, spaces between thousands",
-    ),
-)
 THOUSANDS = {"none": "", "": "", ",": ",", ".": ".", " ": " ", "space": " ", "'": " ", "’": " "}
 _OTHER = {".": ",", ",": "."}
 
@@ -354,10 +279,12 @@ def _readings(values: pd.Series, styles: Sequence[Style]) -> dict[str, tuple[str
 
     Nothing for a column without points and commas, and for one that is mostly no numbers.
     """
-    if infer_dtype(values, skipna=True) != "string":
+    if not is_text(values):
         return {}
     texts = [
-        text for text in {_bare(text) for text in values.dropna()} if "." in text or "," in text
+        text
+        for text in {without_signs(text) for text in values.dropna()}
+        if "." in text or "," in text
     ]
     fits = {style: sum(map(style.fits, texts)) for style in styles}
     most = max(fits.values())
@@ -372,190 +299,4 @@ def _readings(values: pd.Series, styles: Sequence[Style]) -> dict[str, tuple[str
         {sign: (text, style.number(text)) for sign, style in kept.items()}
         if text or len(kept) == 1
         else {}
-    )
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A column as floats or timestamps, NaN or NaT where a value is missing or infinite, and how it
-    was written.
-    """
-
-    values: Any
-    said: str = ""
-    words: tuple[str, ...] = ()  # that were no numbers or dates and are taken as missing
-    # by which the same can be read again: the decimal sign and that of thousands, or a form of
-    # dates
-    style: str = ""
-    doubt: str = ""  # what else the same texts may mean
-
-
-def as_numbers(
-    values: pd.Series, convention: Convention = OPEN, *, mostly: bool = False
-) -> Reading | None:
-    """Return a column as numbers, None if it is not. `mostly` allows a few words among many
-    different numbers.
-    """
-    plain = _plain_numbers(values)
-    if plain is not None or infer_dtype(values, skipna=True) != "string":
-        return plain
-    stripped = values.dropna().astype(object).map(_stripped)
-    bare = stripped.map(_bare)
-    tried: list[tuple[Style, pd.Series]] = []
-    for style in convention.styles(str(values.name)):
-        tried.append((style, bare.map(style.fits).astype(bool)))
-        if tried[-1][1].all():
-            break
-    style, fits = max(tried, key=lambda one: int(one[1].sum()))  # the first of the best
-    words = Counter(stripped[~fits])
-    if words and not _mean_missing(words, stripped, mostly=mostly):
-        return None
-    bracketed = fits & stripped.map(lambda text: "(" in text)
-    signs = (
-        "with signs of currency or percent"
-        if (fits & ~bracketed & (bare != stripped)).any()
-        else ""
-    )
-    told = " and ".join(
-        filter(None, (style.said, signs, "in brackets for minus" if bracketed.any() else ""))
-    )
-    key = style.decimal + style.thousands
-    return Reading(numbers_again(values, key), told, tuple(dict(words.most_common())), key)
-
-
-def numbers_again(values: pd.Series, style: str) -> Array:
-    """Return a column as numbers in a style that is known; NaN for what is no number in it."""
-    plain = _plain_numbers(values)
-    if plain is not None:
-        return np.asarray(plain.values)
-    known = next(one for one in STYLES if one.decimal + one.thousands == (style or "."))
-    found = values.astype(object).map(
-        lambda v: known.number(_bare(v)) if isinstance(v, str) else np.nan
-    )
-    return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _plain_numbers(values: pd.Series) -> Reading | None:
-    """Return a column that holds numbers or durations, not text."""
-    kind = infer_dtype(values, skipna=True)
-    if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
-        finite = values.astype(object).map(
-            lambda v: float(v) if abs(v) <= _MOST else None, na_action="ignore"
-        )
-        return Reading(finite.to_numpy(dtype=np.float64, na_value=np.nan))
-    if kind in ("timedelta", "timedelta64"):
-        return Reading(
-            pd.to_timedelta(values).dt.total_seconds().to_numpy() / 86_400, "as durations, in days"
-        )
-    return None
-
-
-def _stripped(text: str) -> str:
-    return text.strip().replace("\N{MINUS SIGN}", "-")
-
-
-def _bare(text: str) -> str:
-    """Return a text without signs of currency and percent; brackets become a minus."""
-    text = _stripped(text)
-    short = len(text) <= LONGEST
-    return _SIGNS.sub(r"\1", _IN_BRACKETS.sub(r"-\1", text)) if short else text
-
-
-def _mean_missing(words: Counter[str], values: pd.Series, *, mostly: bool = True) -> bool:
-    """Return whether words among numbers or dates mean "missing": they say so, or they are few
-    among many values.
-    """
-    different = values.nunique() - len(words)
-    if different and all(word.lower() in NO_VALUE for word in words):
-        return True
-    few = words.total() <= (1 - MOSTLY) * len(values) and len(words) <= FEW_WORDS
-    return mostly and few and different >= MANY_VALUES
-
-
-# Dates
-
-_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y")
-_NAMED = (
-    "%d %b %Y",
-    "%b %d, %Y",
-    "%d %B %Y",
-    "%B %d, %Y",
-    "%d-%b-%Y",
-    "%d-%b-%y",
-    "%b-%Y",
-    "%b %Y",
-    "%B %Y",
-)
-_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
-DATES = ("ISO8601", *_DAYS, *_NAMED, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
-_LIKE_A_DATE = re.compile(
-    r"\d[-/. ]\d.*[-/. ]\d|[A-Za-z]{3}.*\d{4}|\d.*[A-Za-z]{3}.*\d{2}|\d{4}-?\d\d"
-)
-_NO_DATE = re.compile(r"9999\D|0000\D?00")  # what stands for "never" and for "unknown"
-
-
-def as_dates(values: pd.Series) -> Reading | None:
-    """Return a column as timestamps, None if it is not: plain numbers are not dates. Some words may
-    be among them.
-    """
-    kind = infer_dtype(values, skipna=True)
-    if kind in ("period", "date", "datetime", "datetime64"):
-        return Reading(dates_again(values, ""))
-    if kind != "string":
-        return None
-    text = values.dropna().astype(object).str.strip()
-    # The start of a long text decides that it is no date, and which word it is.
-    text = text.where(text.str.len() <= LONGEST, text.str[:LONGEST] + " …")
-    said = text[~(text.str.lower().isin(NO_VALUE) | text.str.match(_NO_DATE))]
-    different = said.drop_duplicates()
-    sample = different.iloc[
-        :: len(different) // 200 + 1
-    ]  # days beyond the 12th tell days from months
-    # Most columns end here, before forty formats are tried.
-    if said.empty or sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY:
-        return None
-    fits = {style: _parsed(sample, style).notna().mean() for style in DATES}
-    if max(fits.values()) < 0.5:
-        return None
-    best = {style: _parsed(said, style) for style in DATES if fits[style] == max(fits.values())}
-    style, *others = sorted(
-        best, key=lambda one: int(best[one].isna().sum())
-    )  # the first of the best
-    found, doubt = best[style], ""
-    for other in others:
-        apart = (best[other] != found) & found.notna()
-        if best[other].isna().sum() == found.isna().sum() and apart.any():
-            row = apart.idxmax()
-            doubt = (
-                f"{said[row]} is taken as {found[row]:%Y-%m-%d}, and may be"
-                f" {best[other][row]:%Y-%m-%d}"
-            )
-    words = Counter(said[found.isna()])
-    if words and not _mean_missing(words, said):
-        return None
-    words += Counter(text[~text.index.isin(said.index)])
-    return Reading(
-        found.reindex(values.index),
-        words=tuple(dict(words.most_common())),
-        style=style,
-        doubt=doubt,
-    )
-
-
-def dates_again(values: pd.Series, style: str) -> pd.Series:
-    """Return a column as timestamps in a form that is known; NaT for what is no date in it, and for
-    "never".
-    """
-    kind = infer_dtype(values, skipna=True)
-    text = kind == "string" or not len(values.dropna())
-    dates = _parsed(
-        values.dt.to_timestamp() if kind == "period" else values,
-        (style or "ISO8601") if text else "",
-    )
-    return dates.mask(values.astype(str).str.match(_NO_DATE) | (dates.dt.year == 9999))
-
-
-def _parsed(values: pd.Series, style: str) -> pd.Series:
-    return pd.to_datetime(values, format=style or None, errors="coerce", utc=True).dt.tz_localize(
-        None
     )
