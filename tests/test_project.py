@@ -103,14 +103,14 @@ LONG = {
 STATEMENTS = {
     "loss": 1_200,
     "training": 2_113,
-    "estimators": 745,
+    "estimators": 1_264,  # 519 borrowed until `compare` reads its tables by them
     "compare": 2_160,  # 107 borrowed from everything until the run is replaced
     "survey": 379,
     "datasets": 666,
     "lab": 1_297,
     "paper": 1_284,
     "cli": 425,
-    "everything": 11_104,
+    "everything": 11_385,  # until then
 }
 
 
