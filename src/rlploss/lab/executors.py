@@ -153,9 +153,12 @@ class Processes(Team, ProcessPoolExecutor):
         )
 
     def death(self) -> str:
-        """Return how a process has died. The pool has terminated the others."""
-        codes = {process.exitcode or 0 for process in list(self._team.values())} - {0}
-        code = min(codes - {-signal.SIGTERM} or codes, default=0)
+        """Return how a process has died, once all have ended: the others were terminated or killed,
+        so any other code is that of the one to blame.
+        """
+        ours = {-signal.SIGKILL: 1, -signal.SIGTERM: 2, 0: 3}
+        codes = (process.exitcode or 0 for process in list(self._team.values()))
+        code = min(codes, key=lambda code: ours.get(code, 0), default=0)
         how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
         return f"a worker process died ({how})"
 

@@ -168,9 +168,9 @@ def _trained(
         given, team = team if together else None, None
         with nullcontext(given) if given else workers.start(min(size, len(waiting))) as crew:
             lost = yield from _until_broken(crew, train, waiting, board, deadline)
-            how = crew.death()
             if lost:
                 crew.shutdown()  # also one that was given
+        how = crew.death()
         for cell in lost:
             attempts[cell] += 1
             if attempts[cell] == ATTEMPTS:
