@@ -157,8 +157,11 @@ class Processes(Team, ProcessPoolExecutor):
         so any other code is that of the one to blame.
         """
         ours = {-signal.SIGKILL: 1, -signal.SIGTERM: 2, 0: 3}
-        codes = (process.exitcode or 0 for process in list(self._team.values()))
-        code = min(codes, key=lambda code: ours.get(code, 0), default=0)
+        code = min(
+            (process.exitcode or 0 for process in list(self._team.values())),
+            key=lambda code: ours.get(code, 0),
+            default=0,
+        )
         how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
         return f"a worker process died ({how})"
 
