@@ -32,7 +32,8 @@ class Value:
     and back.
 
     `checks` names the fields that are looked at when a value is made. Each has a function of (name,
-    value) that returns the value as it is kept, or refuses it; None stands for a default.
+    value) that returns the value as it is kept, or refuses it. None is not looked at where it is
+    the default.
     """
 
     checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
@@ -45,8 +46,9 @@ class Value:
     def __post_init__(self) -> None:
         """Check the fields."""
         for name, check in self.checks.items():
-            if getattr(self, name) is not None:
-                put(self, name, check(name, getattr(self, name)))
+            value, default = getattr(self, name), getattr(type(self), name, dataclasses.MISSING)
+            if value is not None or default is not None:
+                put(self, name, check(name, value))
 
     def __repr__(self) -> str:
         """Return the code that makes this value: positional arguments first, defaults left out."""
@@ -117,6 +119,19 @@ def positive(name: str, value: object) -> float:
     if result <= 0:
         raise ValueError(f"{name} must be above 0, got {result!r}")
     return result
+
+
+def named(name: str, value: object, kind: type[Value], names: Mapping[str, Any]) -> Any:
+    """Return the value with its defaults for one of `names`, and refuse the class of a value;
+    anything else is returned as it is.
+    """
+    if isinstance(value, str):
+        return names[one_of(name, value, names)]()
+    if isinstance(value, type) and issubclass(value, kind):
+        raise TypeError(
+            f"{name} must be a value, got the class {value.__name__}; write {value.__name__}(...)"
+        )
+    return value
 
 
 # Functions as parts of values

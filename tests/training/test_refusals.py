@@ -62,7 +62,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"validation": data(), "metrics": [], "early_stopping": 3},
         "early_stopping needs validation rows and a metric, got none",
     ),
-    ({"objective": RLP}, r"objective must be a value, got the class RLP; write RLP\(\)"),
+    ({"objective": RLP}, r"objective must be a value, got the class RLP; write RLP\(\.\.\.\)"),
     (
         {"objective": nn.MSELoss()},
         r"got MSELoss\(\); wrap a function of your own in Pointwise or BatchLoss",

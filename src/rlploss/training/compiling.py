@@ -1,7 +1,5 @@
 """How the kernel is compiled: once for each floating type, and kept on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

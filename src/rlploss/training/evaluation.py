@@ -170,19 +170,15 @@ class Stopper:
         if not isinstance(rule, EarlyStopping):
             rule = EarlyStopping(metrics[0], patience=count("early_stopping", rule))
         one_of("the metric of early_stopping", rule.metric, metrics)
-        up = rule.higher_is_better
-        if up is None:
-            up = rule.metric in HIGHER_IS_BETTER
-        self.rule, self._sign = rule, -1.0 if up else 1.0
-        # of the best evaluation: its value and step, and how many there have been since
-        self._best, self.best_step, self.waited = math.inf, 0, 0
+        known, up = rule.metric in HIGHER_IS_BETTER, rule.higher_is_better
+        self.rule, self._sign = rule, -1.0 if (known if up is None else up) else 1.0
+        self._best, self.waited = math.inf, 0  # the best value, and evaluations since it
 
-    def better(self, value: float, step: int) -> bool:
-        """Take in the metric of one evaluation; True if it is the best so far."""
-        value = self._sign * value
-        better = value < self._best - self.rule.min_delta
+    def better(self, value: float) -> bool:
+        """Take in the metric of one evaluation; return whether it is the best so far."""
+        better = self._sign * value < self._best - self.rule.min_delta
         if better:
-            self._best, self.best_step = value, step
+            self._best = self._sign * value
         self.waited = 0 if better else self.waited + 1
         return better
 

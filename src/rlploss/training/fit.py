@@ -286,11 +286,9 @@ def train(
 
 def _check_alone() -> None:
     """Refuse several processes: each of them would train the whole network."""
-    started = 1
+    started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if dist.is_available() and dist.is_initialized():
         started = dist.get_world_size()
-    elif "TORCHELASTIC_RUN_ID" in os.environ:
-        started = int(os.environ["WORLD_SIZE"])
     if started > 1:
         raise RuntimeError(
             f"fit trains in one process, got one of {started} that train together; write the loop"

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from rlploss._checks import count, number, one_of
-from rlploss._values import Value, plain, positive, put
+from rlploss._checks import count, number
+from rlploss._values import Value, named, positive, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
 from rlploss.training.rows import Array, Table, digest, read_rows, weigh
@@ -98,17 +98,11 @@ def as_optimizer(value: object) -> OptimizerFunction:
     """Read an optimiser: a value, a name that stands for the value with its defaults, or a
     function.
     """
-    if isinstance(value, str):
-        return NAMES[one_of("optimizer", value, NAMES)]()
-    if isinstance(value, type) and issubclass(value, OptimizerValue):
-        raise TypeError(
-            f"optimizer must be a value, got the class {value.__name__}; write"
-            f" {value.__name__}(...)"
-        )
-    if not callable(value):
+    optimizer: object = named("optimizer", value, OptimizerValue, NAMES)
+    if not callable(optimizer):
         wanted = "Adam(...), AdamW(...), SGD(...) or a function of the parameters"
         raise TypeError(f"optimizer must be {wanted}, got {value!r}")
-    return value
+    return optimizer
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,19 +198,13 @@ class Job:
         """Optimiser steps in one epoch."""
         return self.objective.steps_per_epoch(self.table.n_rows)
 
-    def settings(self) -> dict[str, Any]:
-        """The settings in force, for `History`: values as they are, functions by name."""
-        names = ("objective", "optimizer", "clip_grad", "seed")
-        return {name: getattr(self, name) for name in names} | {"n_rows": self.table.n_rows}
-
     def describe(self) -> dict[str, Any]:
-        """What tells this job from another, as plain data, for checkpoints."""
+        """What tells this job's model and data from others, as plain data, for checkpoints."""
         validation = self.evaluator.validation
         shapes = ", ".join(
             f"{name} {list(p.shape)} {p.dtype}" for name, p in self.model.named_parameters()
         )
         return {
-            **{name: plain(value) for name, value in self.settings().items()},
             "model": f"{type(self.model).__qualname__}({shapes})",
             "layers": [type(part).__qualname__ for part in self.model.modules()],
             "data": digest(self.table.x, self.table.y, self.table.weight),
@@ -253,9 +241,8 @@ def make_job(
             "fit needs whole parameters, got sharded ones; train the module in a loop with RLPLoss"
         )
     wanted = as_objective(objective if problem.objective is None else problem.objective)
-    where = next(iter(model.parameters()), torch.zeros(0)).device
-    if device is not None:
-        where = torch.device(device)
+    first = next(iter(model.parameters()), torch.zeros(0))
+    where = first.device if device is None else torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"device must be one that torch can use here, got {str(device)!r} and no GPU; leave"

@@ -126,7 +126,8 @@ class KernelEngine(Engine):
 
         self.job, self._kernel, (layers, activations) = job, kernel, chain
         self.feed = make_feed(job, total_steps, fits_planes=True)
-        self._x, self._y = (self._numbers(part) for part in (job.table.features, job.table.y))
+        self._as_array = partial(_numbers, dtype=job.table.x.dtype)
+        self._x, self._y = self._as_array(job.table.features), self._as_array(job.table.y)
         self._dtype = self._x.dtype
         # the parameters as the network has them, and as parts of one vector: weights are transposed
         own = [p for layer in layers for p in (layer.weight, layer.bias)]
@@ -198,7 +199,7 @@ class KernelEngine(Engine):
                 n = 1 if outside else int(min(len(spans), max(1, CALL_SECONDS / self._pace)))
                 some = self._rows._replace(spans=spans[taken : taken + n])
                 update = self._update._replace(rates=rates[taken : taken + n])
-                step = self._step_outside if outside else self._call
+                step = partial(self._step_outside, block) if outside else self._call
                 done, status, value = step(some, update)
                 taken += done
                 bad = value if status == kt.NOT_FINITE else None
@@ -217,7 +218,7 @@ class KernelEngine(Engine):
             self._net, rows, self._loss, update, self.state, self._work, part, value
         )
 
-    def _step_outside(self, rows: Any, update: Any) -> Any:
+    def _step_outside(self, block: Block, rows: Any, update: Any) -> Any:
         """A step of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
         self._call(rows, update, kt.FORWARD)
         (span,), work, (N, C) = rows.spans.tolist(), self._work, self._y.shape
@@ -233,9 +234,8 @@ class KernelEngine(Engine):
             )
         )
         with torch.enable_grad():
-            assert self._block is not None
             value = step_value(
-                self.feed, self._block, span, features.clone(), pred.requires_grad_(), target
+                self.feed, block, span, features.clone(), pred.requires_grad_(), target
             )
         weights = () if self._followed else self._module
         back, *others = torch.autograd.grad(value, (pred, *weights), allow_unused=bool(weights))
@@ -259,18 +259,19 @@ class KernelEngine(Engine):
         self._rows = kt.Rows(
             self._x,
             self._y,
-            self._numbers(feed.weight),
+            self._as_array(feed.weight),
             _numbers(block.rows.index, torch.int64),
             _numbers(partner, torch.int64),
-            self._numbers(lam),
+            self._as_array(lam),
             block.spans[:0],
             feed.every_row,
         )
         self._loss = self._make_loss(block)
         if feed.every_row:
             self._work.acts[: self._x.size], self._work.target[:] = self._x.ravel(), self._y.ravel()
-        call = partial(self._call, self._rows, self._update)
-        self._compiling += _ready(self._kernel.run, self._dtype, call)
+        self._compiling += _ready(
+            self._kernel.run, self._dtype, partial(self._call, self._rows, self._update)
+        )
 
     def _make_loss(self, block: Block) -> Any:
         objective, planes, M = self.job.objective, block.planes, self.feed.unit
@@ -278,18 +279,18 @@ class KernelEngine(Engine):
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         a, offset = 0.0, None
         if isinstance(planes, OneForm):
-            kind, form = kt.FORM, self._numbers(planes.matrix)
+            kind, form = kt.FORM, self._as_array(planes.matrix)
         elif isinstance(planes, FreshPlanes):
             kind, projector = kt.PROJECTED, self._fit_planes(block, planes.form)
         elif isinstance(planes, KeptPlanes):
             kind, a, offset = kt.PROJECTED, planes.residual_weight, planes.offset
             if planes.projector is not None:
-                projector = self._numbers(planes.projector)
+                projector = self._as_array(planes.projector)
             elif self.feed.every_row or self.feed.weight is not None:
                 projector = np.zeros((len(block.rows.index) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        return kt.Loss(kind, float(delta), projector, float(a), self._numbers(offset), form, M)
+        return kt.Loss(kind, float(delta), projector, float(a), self._as_array(offset), form, M)
 
     def _fit_planes(self, block: Block, form: PlaneForm) -> Any:
         """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where
@@ -301,17 +302,13 @@ class KernelEngine(Engine):
         projector = np.empty((len(ends), q, M), self._dtype)
         data = self._rows._replace(spans=np.stack([ends - M, ends], axis=1))
         fit = partial(self._kernel.fit_planes, data, form.intercept, summed)
-        call = partial(fit, projector[:0])
-        self._compiling += _ready(self._kernel.fit_planes, self._dtype, call)
+        self._compiling += _ready(self._kernel.fit_planes, self._dtype, partial(fit, projector[:0]))
         doubtful = np.flatnonzero(~fit(projector))
         if len(doubtful):
             x = self.job.table.features
             some = [block.rows.of(x, end - M, end) for end in ends[doubtful].tolist()]
             projector[doubtful] = probe_rows(torch.stack(some), form).numpy()
         return projector
-
-    def _numbers(self, tensor: Tensor | None) -> Any:
-        return _numbers(tensor, self.job.table.x.dtype)
 
     # State
 

@@ -173,6 +173,15 @@ def orthonormal(x, intercept, rows, rounds):
 
 
 @compiled
+def weigh(numbers, data, low):
+    """Multiply the rows of a matrix [B, C] by their weights, if they have some."""
+    for i in range(numbers.shape[0] if data.weight.size else 0):
+        w = data.weight[i if data.every_row else data.rows[low + i]]
+        for j in range(numbers.shape[1]):
+            numbers[i, j] *= w
+
+
+@compiled
 def of_subsets(loss, data, s, pred, target, back, work):
     """The mean over the subsets of a step, and its gradient into back [B, C]."""
     B, C = pred.shape
@@ -182,10 +191,7 @@ def of_subsets(loss, data, s, pred, target, back, work):
     r, p, t = view(residual, 0, (B * C,)), view(pred, 0, (B * C,)), view(target, 0, (B * C,))
     for i in range(B * C):
         r[i] = p[i] - t[i]
-    for i in range(B if data.weight.size else 0):
-        w = data.weight[i if data.every_row else data.rows[low + i]]
-        for j in range(C):
-            residual[i, j] *= w
+    weigh(residual, data, low)
     value = 0.0
     k = (high - low) // M
     scale = 1.0 / (k * C)
@@ -221,9 +227,5 @@ def of_subsets(loss, data, s, pred, target, back, work):
     if loss.offset.size:
         for u in range(k):
             value += loss.offset[low // M + u] / k
-    if data.weight.size:
-        for i in range(B):
-            w = data.weight[i if data.every_row else data.rows[low + i]]
-            for j in range(C):
-                back[i, j] *= w
+    weigh(back, data, low)
     return value

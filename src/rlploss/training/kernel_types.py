@@ -1,7 +1,5 @@
 """What the kernel takes: numbers that stand for its choices, and the arrays it reads and writes."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 IDENTITY, RELU, TANH, SIGMOID, SOFTMAX = range(5)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from rlploss._checks import one_of
 from rlploss._extras import need
 from rlploss._progress import Reporter
-from rlploss._values import plain
+from rlploss._values import Value, plain
 from rlploss.training import checkpoint as files
 from rlploss.training.engine import Engine, ModuleEngine, Outcome
 from rlploss.training.evaluation import AXES, Callback, EarlyStopping, Event, History, Stopper
@@ -42,10 +42,29 @@ class DivergenceError(RuntimeError):
     """The training loss became NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class Supervision:
+SCHEDULES: dict[str, Callable[[NDArray[np.int64], int], NDArray[np.float64]]] = {
+    "cosine": lambda steps, total: 0.5 * (1 + np.cos(np.pi * steps / total)),
+    "linear": lambda steps, total: 1 - steps / total,
+}
+
+
+def as_schedule(name: str, value: object) -> object:
+    """Return `value` if it is a function, or the name of a schedule."""
+    return value if callable(value) else one_of(name, value, SCHEDULES)
+
+
+@dataclass(frozen=True, repr=False)
+class Supervision(Value):
     """How long a run is, and how it is watched."""
 
+    checks: ClassVar = {
+        "budget": as_budget,
+        "schedule": as_schedule,
+        "evaluate_every": as_budget,
+        "on_divergence": partial(one_of, options=("raise", "record")),
+        "checkpoint_every": as_budget,
+        "engine": partial(one_of, options=ENGINES),
+    }
     budget: Budget
     schedule: str | Schedule | None = None
     evaluate_every: Budget | None = None
@@ -57,14 +76,7 @@ class Supervision:
     engine: str = "auto"
 
     def __post_init__(self) -> None:
-        as_budget("budget", self.budget)
-        for name in ("evaluate_every", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                as_budget(name, getattr(self, name))
-        if self.schedule is not None and not callable(self.schedule):
-            one_of("schedule", self.schedule, ("cosine", "linear"))
-        one_of("on_divergence", self.on_divergence, ("raise", "record"))
-        one_of("engine", self.engine, ENGINES)
+        super().__post_init__()
         if self.checkpoint_every is not None and self.checkpoint is None:
             raise ValueError(
                 "checkpoint_every needs a place to write to, got none; pass checkpoint=PATH"
@@ -81,10 +93,8 @@ class Supervision:
         if self.schedule is None:
             return None
         steps = np.arange(first, last)
-        if self.schedule == "linear":
-            return np.asarray(1 - steps / total)
-        if isinstance(self.schedule, str):  # cosine
-            return np.asarray(0.5 * (1 + np.cos(np.pi * steps / total)))
+        if isinstance(self.schedule, str):
+            return SCHEDULES[self.schedule](steps, total)
         return np.array([float(self.schedule(int(step), total)) for step in steps])
 
 
@@ -100,11 +110,9 @@ class Loop:
     ) -> None:
         self.job, self.watch, self.reporter, self.number = job, watch, reporter, number
         self.total_steps = watch.budget.steps(job.steps_per_epoch)
-        every = watch.evaluate_every
-        if every is None:  # every epoch of an epoch budget, a hundredth of a step budget
-            hundredth = Steps(-(-self.total_steps // 100))
-            every = Epochs(1) if isinstance(watch.budget, Epochs) else hundredth
-        self._evaluate_every = every.steps(job.steps_per_epoch)
+        hundredth = Steps(-(-self.total_steps // 100))
+        usual = Epochs(1) if isinstance(watch.budget, Epochs) else hundredth
+        self._evaluate_every = (watch.evaluate_every or usual).steps(job.steps_per_epoch)
         self._save_every = (watch.checkpoint_every or watch.budget).steps(job.steps_per_epoch)
         path = watch.path(number)
         self._file = None if path is None else files.CheckpointFile(path)
@@ -121,17 +129,26 @@ class Loop:
         self.step, self.seconds, self.loss_count = 0, 0.0, 0
         self.best: dict[str, Tensor] | None = None  # the weights of the best evaluation
         self.engine, reason = self._choose_engine()
-        used = {"engine": self.engine.name, "engine_reason": reason}
-        watched = {"budget": watch.budget, "schedule": watch.schedule}
-        self.history = History({**job.settings(), **watched, **used}, model=job.model)
+        settings = {
+            "objective": job.objective,
+            "optimizer": job.optimizer,
+            "clip_grad": job.clip_grad,
+            "seed": job.seed,
+            "n_rows": job.table.n_rows,
+            "budget": watch.budget,
+            "schedule": watch.schedule,
+            "engine": self.engine.name,
+            "engine_reason": reason,
+        }
+        best = None if self.stopper is None else 0
+        self.history = History(settings, best_step=best, model=job.model)
         self._modes = ExitStack()
         self._modes.enter_context(modes_kept(job.model))
         # dropout, and a loss of one's own, draw from torch's default generators: they depend on the
         # seed from here on
-        self._generators = [torch.default_generator]
         device = job.table.x.device
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index])
+        cuda = [torch.cuda.default_generators[device.index]] if device.type == "cuda" else []
+        self._generators = [torch.default_generator, *cuda]
         for generator in self._generators:
             generator.manual_seed(stream(job.seed, "model").initial_seed())
 
@@ -202,11 +219,8 @@ class Loop:
             self._evaluate()
             if end and not self.history.stopped:
                 self.history.stopped = "budget"
-        if self.history.stopped:
-            if self.stopper is not None:
-                self.history.best_step = self.stopper.best_step
-            if self.best is not None:
-                self.job.model.load_state_dict(self.best)
+        if self.history.stopped and self.best is not None:
+            self.job.model.load_state_dict(self.best)
         due = self.step % self._save_every == 0 or time.perf_counter() >= self._save_at
         if self._file is not None and outcome.bad is None and (self.history.stopped or due):
             self._save(self._file)
@@ -236,9 +250,10 @@ class Loop:
         )
         history.add({name: getattr(event, name) for name in AXES} | event.metrics)
         if stopper is not None:
-            better = stopper.better(event.metrics[stopper.rule.metric], self.step)
-            if better and stopper.rule.restore_best:
-                self.best = copy.deepcopy(job.model.state_dict())
+            if stopper.better(event.metrics[stopper.rule.metric]):
+                history.best_step = self.step
+                if stopper.rule.restore_best:
+                    self.best = copy.deepcopy(job.model.state_dict())
             if stopper.waited >= stopper.rule.patience:
                 history.stopped = "early stopping"
         with modes_kept(job.model) if self.watch.callbacks else nullcontext():
@@ -252,17 +267,18 @@ class Loop:
         start.
         """
         job, objective, largest = self.job, self.job.objective, self.job.table.largest()
-        cause = "a learning rate that is too high: lower lr, or set clip_grad"
-        if isinstance(objective, RLP) and objective.planes.has_points and objective.ridge == 0:
-            tail = f'the heavy tail of probe="{objective.probe}"'
-            cause = f"{tail}: use larger subsets, a ridge, or lower lr"
         if largest > 1e4:
             cause = f"values as large as {largest:.3g} in the data: standardise features and target"
+        elif isinstance(objective, RLP) and objective.planes.has_points and objective.ridge == 0:
+            tail = f'the heavy tail of probe="{objective.probe}"'
+            cause = f"{tail}: use larger subsets, a ridge, or lower lr"
+        else:
+            cause = "a learning rate that is too high: lower lr, or set clip_grad"
         replica = "" if self.number is None else f"replica {self.number}: "
         place = f"step {self.step} (epoch {self.step / job.steps_per_epoch:.2f})"
-        if (rate := getattr(job.optimizer, "lr", None)) is not None:
+        if isinstance(job.optimizer, OptimizerValue):
             factors = self.watch.rate_factors(self.step, self.step + 1, self.total_steps)
-            place += f" with lr {rate if factors is None else rate * float(factors[0]):g}"
+            place += f" with lr {job.optimizer.lr * (1 if factors is None else factors[0]):g}"
         message = f"{replica}the loss became {value} at {place}; likely cause: {cause}"
         if self.watch.on_divergence == "raise":
             raise DivergenceError(message)
@@ -272,37 +288,36 @@ class Loop:
 
     def _spec(self) -> dict[str, Any]:
         """What tells this run from another, as plain data."""
-        rule = None if self.stopper is None else str(self.stopper.rule)
-        watched = {
-            "budget": plain(self.watch.budget),
-            "schedule": plain(self.watch.schedule),
+        job, settings = self.job, self.history.settings
+        groups = () if isinstance(job.optimizer, OptimizerValue) else self.engine.settings
+        return {
+            **{name: plain(settings[name]) for name in settings if name != "engine_reason"},
+            **job.describe(),
             "evaluate_every": self._evaluate_every,
-            "early_stopping": rule,
-            "engine": self.engine.name,
+            "early_stopping": None if self.stopper is None else plain(self.stopper.rule),
+            "optimizer_settings": list(groups),
         }
-        if not isinstance(self.job.optimizer, OptimizerValue):
-            watched["optimizer_settings"] = list(self.engine.settings)
-        return {**self.job.describe(), **watched}
 
     def _save(self, file: files.CheckpointFile) -> None:
-        own = {name: getattr(self, name) for name in _OWN}
-        own |= {name: getattr(self.history, name) for name in _TOLD}
-        weights = {"model": self.job.model.state_dict(), "engine": self.engine.state_dict()}
-        random = [generator.get_state() for generator in self._generators]
-        file.save({**own, **weights, "random": random, "loss_sum": self.engine.total})
+        state = {
+            **{name: getattr(self, name) for name in _OWN},
+            **{name: getattr(self.history, name) for name in _TOLD},
+            "loss_sum": self.engine.total,
+            "model": self.job.model.state_dict(),
+            "engine": self.engine.state_dict(),
+            "random": [generator.get_state() for generator in self._generators],
+        }
+        file.save(state)
         self._save_at = time.perf_counter() + self._save_seconds
 
     def _restore(self, state: dict[str, Any]) -> None:
         for names, place in ((_OWN, self), (_TOLD, self.history)):
             vars(place).update({name: state[name] for name in names})
         self.engine.total = state["loss_sum"]
-        for weights in (self.best, state["model"]):  # all, so that another model's are refused now
-            if weights is not None:
-                self.job.model.load_state_dict(weights)
+        self.job.model.load_state_dict(state["model"])
         if self.stopper is not None:
-            metric = self.history[self.stopper.rule.metric]
-            for step, value in zip(self.history["step"], metric, strict=True):
-                self.stopper.better(float(value), int(step))
+            for value in self.history.columns[self.stopper.rule.metric]:
+                self.stopper.better(value)
         if not self.history.stopped:
             self.engine.load_state_dict(state["engine"])
         for generator, bits in zip(self._generators, state["random"], strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlploss._checks import count, n_different, one_of, outside, plan_sizes
-from rlploss._values import Value, from_json, loaded_by_path, positive, put
+from rlploss._values import Value, from_json, loaded_by_path, named, positive, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
 
@@ -22,7 +23,7 @@ def count_or_all(name: str, value: object) -> int | str:
     return "all" if value == "all" else count(name, value)
 
 
-class Objective(Value):
+class Objective(Value, ABC):
     """What a network is trained to make small; rows and steps of an epoch are those of a resolved
     value.
     """
@@ -30,15 +31,15 @@ class Objective(Value):
     loss: ClassVar[str]  # the name of its formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
 
+    @abstractmethod
     def resolve(self, n_rows: int, n_features: int) -> Objective:
         """The same objective with every default filled in for N rows of d features."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shape(self) -> tuple[int, int | None, int]:
         """Rows in a unit (a row, or a subset), units in an epoch (None: one for each row), units in
         a step.
         """
-        raise NotImplementedError
 
     @property
     def rows_per_step(self) -> int:
@@ -437,15 +438,10 @@ NAMES: dict[str, Callable[..., Objective]] = {
 
 def as_objective(value: object) -> Objective:
     """Read an objective: a value, or a name that stands for the value with its defaults."""
-    if isinstance(value, Objective):
-        return value
-    if isinstance(value, str):
-        return NAMES[one_of("objective", value, NAMES)]()
-    if isinstance(value, type) and issubclass(value, Objective):
+    objective = named("objective", value, Objective, NAMES)
+    if not isinstance(objective, Objective):
+        hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
         raise TypeError(
-            f"objective must be a value, got the class {value.__name__}; write {value.__name__}()"
+            f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}"
         )
-    hint = "; wrap a function of your own in Pointwise or BatchLoss" if callable(value) else ""
-    raise TypeError(
-        f"objective must be a value such as RLP() or MSE(), or its name, got {value!r}{hint}"
-    )
+    return objective

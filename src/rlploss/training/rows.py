@@ -72,10 +72,8 @@ def digest(*values: object) -> str:
 def _bytes_of(value: object) -> Iterator[bytes | memoryview]:
     if isinstance(value, Tensor):
         yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
-        if value.numel():
-            yield (
-                value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-            )  # without a copy
+        # without a copy
+        yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
     elif isinstance(value, dict | list | tuple):
         yield f"{type(value).__name__} {len(value)}".encode()
         for item in value.items() if isinstance(value, dict) else value:

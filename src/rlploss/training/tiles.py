@@ -5,8 +5,6 @@ ones. A number of a result is summed in the order of its terms, so it does not d
 matrix it stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
