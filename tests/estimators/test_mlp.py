@@ -32,6 +32,7 @@ from rlploss.estimators import (
     RLPRegressorCV,
     auto_subset_size,
 )
+from rlploss.estimators.base import Data
 
 DIABETES = load_diabetes(return_X_y=True)
 IRIS = load_iris(return_X_y=True)
@@ -339,6 +340,22 @@ def test_weights_move_the_fit_and_zeros_are_absent():
     assert np.array_equal(some.predict(X), alone.predict(X))
 
 
+@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier])
+def test_the_scaling_counts_a_row_as_often_as_its_weight(estimator):
+    for seed in range(5):
+        rng = np.random.default_rng([SEED, seed])
+        X, y = rng.lognormal(size=(40, 3)), np.arange(40) % 2
+        weight = rng.integers(1, 5, size=40)
+        X_often, y_often = np.repeat(X, weight, axis=0), np.repeat(y, weight)
+        model = estimator(**QUICK | {"max_iter": 1}).fit(X, y, sample_weight=weight)
+        scaling = model.scaling_
+        assert_close(scaling.x_mean, X_often.mean(axis=0))
+        assert_close(scaling.x_scale, X_often.std(axis=0))
+        if estimator is RLPRegressor:
+            assert_close(scaling.y_mean, y_often.mean(keepdims=True))
+            assert_close(scaling.y_scale, y_often.std(keepdims=True))
+
+
 def test_weights_of_classes():
     X, y = load_breast_cancer(return_X_y=True)
     base = RLPClassifier(**QUICK)
@@ -495,6 +512,16 @@ def test_early_stopping_of_classes_watches_probabilities(loss):
     assert (
         model.score(X, y) > 0.8
     )  # stopped by accuracy, which stands still at first, it would stay at 0.7
+
+
+def test_validation_rows_keep_the_shares_of_the_classes():
+    y = np.repeat([0, 1, 2], [60, 24, 12])
+    data = Data(np.arange(96.0).reshape(96, 1), y, None)
+    for seed in range(20):
+        train, held = RLPClassifier(validation_fraction=0.25)._hold_out(data, seed)
+        assert np.bincount(held.target).tolist() == [15, 6, 3]
+        assert sorted([*train.X[:, 0], *held.X[:, 0]]) == list(range(96))
+        assert (y[held.X[:, 0].astype(int)] == held.target).all()
 
 
 # Randomness
