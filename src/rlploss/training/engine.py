@@ -131,9 +131,8 @@ def step_value(
     feed: Feed, block: Block, span: tuple[int, int], features: Tensor, pred: Tensor, target: Tensor
 ) -> Tensor:
     """The value of a step for features [b, d], predictions and targets [b, C]; autograd goes on."""
-    objective, weight, index = feed.job.objective, feed.weight, None
-    if weight is not None or feed.every_row:
-        index = block.rows.index[slice(*span)].to(pred.device)
+    objective, weight = feed.job.objective, feed.weight
+    index = block.rows.index[slice(*span)].to(pred.device)
     if weight is not None:
         weight = (weight if feed.every_row else weight[index]).unsqueeze(1)
     if isinstance(objective, OnBatches):

@@ -148,7 +148,8 @@ class Feed:
     """
 
     def __init__(self, job: Job, total_steps: int) -> None:
-        self.job, self.table, self._total_steps = job, job.table, total_steps
+        self.job, self.table = job, job.table
+        self._n_epochs = -(-total_steps // job.steps_per_epoch)
         self.unit, in_epoch, in_step = job.objective.shape()
         self._n_units = in_epoch or self.table.n_rows
         self._in_step = min(in_step, self._n_units)
@@ -192,9 +193,7 @@ class Feed:
         epoch, position = divmod(0 if self._repeats else step, per_epoch)
         low = position // self._block_steps * self._block_steps
         high = min(low + self._block_steps, per_epoch)
-        epochs = 1
-        if not self._repeats:
-            epochs = min(self._block_epochs, -(-self._total_steps // per_epoch) - epoch)
+        epochs = 1 if self._repeats else min(self._block_epochs, self._n_epochs - epoch)
         ends = np.minimum(np.arange(low, high + 1) * self._in_step, self._n_units)
         units = torch.arange(ends[0], ends[-1])
         drawn = [self._draw(e, units) for e in range(epoch, epoch + epochs)]
@@ -242,9 +241,8 @@ class SubsetFeed(Feed):
         all_needed = rlp.float32_cutoff or outside
         self._whole = all_needed or self._as_form or self._held_bytes() <= HELD_BYTES
         if not self._whole:
-            numbers = 2 * self.table.n_columns + self.table.n_outputs + 1
-            some = BLOCK_BYTES // (8 * numbers * self._in_step * self.unit)
-            self._block_steps = max(1, some)
+            row_bytes = 8 * (2 * self.table.n_columns + self.table.n_outputs + 1)
+            self._block_steps = max(1, BLOCK_BYTES // (row_bytes * self._in_step * self.unit))
         self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
         self._repeats = self._whole and self._same_subsets and rlp.probe != "draw"
         self._fresh = fits_planes and not all_needed and self._can_be_fresh()
@@ -310,10 +308,8 @@ class SubsetFeed(Feed):
         if r.float32_cutoff:
             projector, offset = cut_off_planes(table.features, table.y, plan)
             return KeptPlanes(projector, offset=offset)
-        bank = self._bank
-        if bank is None:
-            bank = self._make_bank(rows)
-            self._bank = bank if self._whole and self._same_subsets else None
+        bank = self._make_bank(rows) if self._bank is None else self._bank
+        self._bank = bank if self._whole and self._same_subsets else None
         if r.probe == "draw":
             generator = stream(self.job.seed, "draw", epoch)
             index = draw_rows(self._plan(epoch)[0], table.n_rows, r.draw_from, generator)[units]
