@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlploss._extras import MissingExtra
 from rlploss.datasets import CacheError, cache_dir
 from rlploss.datasets.sources import WORKSPACE, cached, locked
 
@@ -34,8 +35,7 @@ def test_without_platformdirs_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("RLPLOSS_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(
-        CacheError,
-        match=r"needs the package platformdirs.*install rlploss\[lab\] or set RLPLOSS_DATA",
+        MissingExtra, match=r"unless RLPLOSS_DATA names one, needs platformdirs.*rlploss\[lab\]"
     ):
         cache_dir()
 

@@ -90,7 +90,7 @@ def test_the_table_says_how_rows_were_drawn_and_keeps_gaps(tmp_path):
     with Store(tmp_path, code_version="e") as store:
         store.write(cell, result)
         lines = table(store)
-    assert list(dict.fromkeys(line["draw"] for line in lines)) == ["", "shift=0.0", "noise=0.5"]
+    assert list(dict.fromkeys(line["split"] for line in lines)) == ["n_train=60", "n_train=60 shift=0.0", "n_train=60 noise=0.5"]  # fmt: skip
     assert {(line["task"], line["arm"]) for line in lines} == {("Linear", "main · RLP")}
     mse = [line["value"] for line in lines if line["metric"] == "mse"]
     assert mse[0] == "nan"

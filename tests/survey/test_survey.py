@@ -397,7 +397,7 @@ def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
     assert {cell.task.table for cell in stub[n:]} == {"e"}
     (out / "report.html").unlink()
     monkeypatch.setattr(
-        "rlploss.lab.store.code_version", lambda *files: "newer"
+        "rlploss.survey.results.code_version", lambda *files: "newer"
     )  # rows of older code are shown
     assert cli.run(["report", str(out)]) == 0
     assert "made by other code" in capsys.readouterr().out

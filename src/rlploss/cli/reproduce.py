@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -87,19 +87,20 @@ def report(
     from rlploss.lab.report import write_csv
     from rlploss.lab.store import Store
     from rlploss.paper import reproduce as paper
+    from rlploss.survey import results
 
     console = Console()
     with Store(directory, code_version="", create=False) as store:
         if csv:
             write_csv(store, console)
             return
-        room: Any = survey if survey.NAME in store.requests() else paper
-        study = room.stored_study(store)
+        is_survey = "survey" in store.requests()
+        study = (results if is_survey else paper).stored_study(store)
         store.code_version = study.code_version
         if declare_equal:
             run.declare_equal(store, study, console)
         foreign = store.show_what_there_is()
-        room.render(store, directory, console)
+        (survey if is_survey else paper).render(store, directory, console)
         if foreign:
             say(
                 console,

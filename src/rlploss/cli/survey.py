@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +17,8 @@ from rlploss.cli.shell import choice, listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.lab.run import Study
     from rlploss.lab.store import Store
-    from rlploss.survey.run import Request, SurveyCell
-
-NAME = "survey"  # of the request in the store
+    from rlploss.survey.run import SurveyCell
 
 
 def survey(
@@ -81,8 +77,8 @@ def survey(
         show_tables(cells, team.count, console)
         return
     with Store(out, code_version=code_version(*study.DECIDING)) as store:
-        store.refuse_others(NAME)
-        store.write_request(NAME, asdict(request))
+        store.refuse_others("survey")
+        store.write_request("survey", asdict(request))
         run.run_study(
             f"{len(request.tables)} tables",
             cells,
@@ -125,44 +121,14 @@ def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> No
     say(console, f"{len(cells)} cells, about {total} on {cores} core{'s' * (cores > 1)}.")
 
 
-def stored_request(store: Store) -> Request:
-    """Return what was asked for in a directory."""
-    from rlploss.survey.run import Request
-
-    options = store.requests()[NAME]
-    try:
-        lists = {name: tuple(options[name]) for name in ("tables", "rows")}
-        return Request(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"a stored survey must have tables, rows and splits, got {str(options)[:80]}"
-        ) from error
-
-
-def stored_study(store: Store) -> Study:
-    """Return what was asked for in a directory, to be trained again."""
-    from rlploss.lab.run import Study
-    from rlploss.lab.store import code_version
-    from rlploss.survey import run
-
-    request = stored_request(store)
-    return Study(
-        code_version(*run.DECIDING),
-        request.cells,
-        run.expected_seconds,
-        partial(run.SurveyTrainer.of, request.tables),
-    )
-
-
 def render(store: Store, out: Path, console: Console) -> None:
     """Write the report of what is stored, and show its first lines."""
     from rlploss.lab import report
     from rlploss.survey.report import build
-    from rlploss.survey.results import Survey
+    from rlploss.survey.results import Survey, stored_request
 
-    request = stored_request(store)
     with store.understood("what a table or figure needs"):
-        found = Survey(request, store.read)
+        found = Survey(stored_request(store), store.read)
         if not found.cells:
             say(console, "No table is whole yet: there is nothing to show.")
             return

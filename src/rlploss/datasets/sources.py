@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TextIO
 
-from rlploss import _files
+from rlploss import _extras, _files
 from rlploss.datasets import readers, transfers
 from rlploss.datasets.transfers import SourceError
 
@@ -130,12 +130,9 @@ def cache_dir() -> Path:
     """
     if chosen := os.environ.get(VARIABLE, "").strip():
         return Path(chosen).expanduser()
-    try:
-        import platformdirs
-    except ImportError:
-        wrong = "the default cache directory needs the package platformdirs, which is not installed"
-        remedy = f"install rlploss[lab] or set {VARIABLE} to a directory"
-        raise CacheError(f"{wrong}: {remedy}") from None
+    _extras.need("lab", f"the cache directory, unless {VARIABLE} names one,", "platformdirs")
+    import platformdirs
+
     return Path(platformdirs.user_cache_dir("rlploss", appauthor=False))
 
 

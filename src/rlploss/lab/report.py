@@ -35,9 +35,14 @@ WORD_TONES = {
 }  # of a comparison's word
 
 COLUMNS = (
-    *("task", "draw", "seed", "arm", "metric", "step", "value", "seconds"),
+    *("task", "seed", "split", "arm", "metric", "step", "value", "seconds"),
     *("cell", "code_version"),
 )  # of the table of all rows
+# What decides beside the seed how rows become training and test rows: of a task, and of a level.
+SPLITS = (
+    *("rows", "outside", "n_train", "n_test", "first", "region", "held_out"),
+    *("shift", "noise"),
+)
 
 
 class Text(str):
@@ -188,14 +193,13 @@ def long_rows(store: Store) -> Iterator[tuple[Scalar, ...]]:
     number.
     """
     for key, code, spec, origin, networks in store.every_cell():
-        draws = spec["task"].get("variants") or [{}]
+        levels = spec["task"].get("variants") or [{}]
         for n in networks:
-            draw = [
-                f"{k}={v}"
-                for k, v in draws[n.variant].items()
-                if k != "kind" and v not in (None, "")
+            facts = {**spec["task"], **levels[n.variant]}
+            split = [
+                f"{k}={facts[k]}" for k in SPLITS if str(facts.get(k)) not in ("None", "False")
             ]
-            labels = origin.get("task", ""), " ".join(draw), n.seed, origin.get("arm", "")
+            labels = origin.get("task", ""), n.seed, " ".join(split), origin.get("arm", "")
             steps = n.curve.get("step", [])
             seconds = n.curve.get("seconds", [n.seconds] * len(steps))
             for metric in sorted({*n.curve} - {"step", "seconds"}):

@@ -87,7 +87,7 @@ def plan(
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
     ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, took in store.costs():
+    for cell, took in store.costs(cells):
         with suppress(*STRANGE):  # of another version: nobody knows its cost
             ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
     factors = {family: statistics.median(values) for family, values in ratios.items()}

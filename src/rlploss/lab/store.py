@@ -16,7 +16,7 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -250,14 +250,15 @@ class Store(AbstractContextManager["Store"]):
                 spec, origin, networks = map(json.loads, texts)
                 yield key, code, spec, origin, [_network(data) for data in networks]
 
-    def costs(self) -> Iterator[tuple[AnyCell, float]]:
+    def costs(self, known: Iterable[AnyCell] = ()) -> Iterator[tuple[AnyCell, float]]:
         """Yield (cell, seconds) of every stored cell, by whatever code: what estimates are learned
         from.
         """
-        for spec, seconds in self._rows("SELECT spec, seconds FROM cell"):
+        cells = {cell.hash: cell for cell in known}
+        for key, spec, seconds in self._rows("SELECT spec_hash, spec, seconds FROM cell"):
             # Another version may have other specs; an estimate can do without them.
             with suppress(*STRANGE):
-                yield Cell.from_spec(json.loads(spec)), seconds
+                yield cells.get(key) or Cell.from_spec(json.loads(spec)), seconds
 
     def older_version(self) -> str:
         """The code whose rows, which this code may not use, came last; empty if all are ours."""

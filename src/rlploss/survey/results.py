@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import stats as scipy_stats
 
 from rlploss._scaling import Array
 from rlploss.lab import stats
+from rlploss.lab.run import Study
 from rlploss.lab.stats import Comparison
+from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
+from rlploss.survey import run
 from rlploss.survey.run import Draw, Request, SurveyCell, SurveyTask
 from rlploss.survey.tables import FACTS, half_of
 
@@ -133,3 +137,25 @@ class Survey:
         return Ranks(
             tuple(self.arms[i] for i in order), tuple(means[order].tolist()), p, critical, n
         )
+
+
+# What a directory holds
+
+
+def stored_request(store: Store) -> Request:
+    """Return what was asked for in a directory."""
+    options = store.requests()["survey"]
+    try:
+        lists = {name: tuple(options[name]) for name in ("tables", "rows")}
+        return Request(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"a stored survey must have tables, rows and splits, got {str(options)[:80]}"
+        ) from error
+
+
+def stored_study(store: Store) -> Study:
+    """Return what was asked for in a directory, to be trained again."""
+    request = stored_request(store)
+    trainer = partial(run.SurveyTrainer.of, request.tables)
+    return Study(code_version(*run.DECIDING), request.cells, run.expected_seconds, trainer)
