@@ -1,11 +1,13 @@
-"""Files that are there whole or not at all, and locks that die with their holder. The same for
-every room.
+"""Files that are there whole or not at all, files of others that are read with care, and locks that
+die with their holder. The same for every room.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -60,6 +62,40 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """As `write_bytes`, for text in UTF-8."""
     write_bytes(path, text.encode())
+
+
+def open_plain(path: Path, most: int) -> BinaryIO:
+    """Open a file that somebody else may have made: refuse a link, a pipe, a device, and more than
+    `most` bytes.
+    """
+    about = path.lstat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{path.name} must be a plain file, got a link, a pipe or a device")
+    if about.st_size > most:
+        raise ValueError(f"{path.name} must have at most {most:,} bytes, got {about.st_size:,}")
+    return path.open("rb")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the content of a file that `open_plain` opens."""
+    with open_plain(path, most) as file:
+        return file.read(most)
+
+
+def stored_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Open a zip file whose members are stored as they are, each once.
+
+    What is compressed or overlaps could become any size; a file that we wrote has neither.
+    """
+    archive, size = zipfile.ZipFile(file), file.seek(0, os.SEEK_END)
+    members = archive.infolist()
+    packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+    if packed or sum(member.file_size for member in members) > size:
+        raise ValueError("its parts must be stored as they are, but unpacked they are larger")
+    if len({member.filename for member in members}) < len(members):
+        raise ValueError("two of its parts have one name")
+    file.seek(0)
+    return archive
 
 
 def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:

@@ -5,6 +5,7 @@ loaded again.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,8 +22,9 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from rlploss import __version__
-from rlploss._files import write_bytes, write_text
+from rlploss._files import read_bytes, write_bytes, write_text
 from rlploss._scaling import Array
+from rlploss._trusted import load_estimator
 from rlploss.compare.arms import LARGE
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import frame_of
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from rlploss.compare.answer import Comparison
 
 FILE, WEIGHTS, ESTIMATOR = "model.json", "weights.safetensors", "estimator.skops"
+LARGEST = 2**31  # bytes of a file of a model
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda z: np.maximum(z, 0),
     "tanh": np.tanh,
@@ -285,12 +288,12 @@ def load(directory: str | Path) -> Pipeline:
     """
     place = Path(directory)
     place = place / "model" if (place / "model" / FILE).exists() else place
-    if not (place / FILE).exists():
+    if not os.path.lexists(place / FILE):
         raise TableError(
             f"{directory} holds no model; give the directory that `rlploss compare` wrote"
         )
     try:
-        kept = json.loads((place / FILE).read_text(encoding="utf-8"))
+        kept = json.loads(read_bytes(place / FILE, LARGEST // 32))
         told: list[dict[str, Any]] = [
             {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
             for one in kept["columns"]
@@ -299,7 +302,10 @@ def load(directory: str | Path) -> Pipeline:
         numbers = FillAndScale(
             **{name: np.array(values) for name, values in kept["numbers"].items()}
         )
-        model = _networks(place, kept["networks"]) if kept["networks"] else _estimator(place)
+        if kept["networks"]:
+            model = _networks(place, kept["networks"])
+        else:
+            model = load_estimator(read_bytes(place / ESTIMATOR, LARGEST))
         last = Kept(model, TargetScale(**kept["target"]), tuple(kept["classes"]), kept["logits"])
         made = _pipeline(columns, numbers, last)
         made.predict(
@@ -314,9 +320,9 @@ def load(directory: str | Path) -> Pipeline:
 
 
 def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chain, ...]:
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load
 
-    arrays, found = load_file(place / WEIGHTS), []
+    arrays, found = load(read_bytes(place / WEIGHTS, LARGEST)), []
     for i, one in enumerate(described):
         names = tuple(one["activations"])
         layers = tuple(
@@ -324,17 +330,3 @@ def _networks(place: Path, described: Sequence[Mapping[str, Any]]) -> tuple[Chai
         )
         found.append(Chain(layers, names, one["share"]))
     return tuple(found)
-
-
-def _estimator(place: Path) -> Any:
-    import skops.io
-
-    data = (place / ESTIMATOR).read_bytes()
-    unknown = skops.io.get_untrusted_types(data=data)
-    foreign = [name for name in unknown if name.split(".")[0] not in ("sklearn", "numpy", "scipy")]
-    if foreign:
-        raise TableError(
-            f"the model in {place} must hold scikit-learn's objects only, got {foreign[0]}; make it"
-            " anew"
-        )
-    return skops.io.loads(data, trusted=unknown)
