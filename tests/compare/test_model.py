@@ -141,7 +141,7 @@ def test_objects_that_are_not_scikit_learns_are_refused(tmp_path, kept):
 
     (tmp_path / "model.json").write_bytes((kept / "out/model/model.json").read_bytes())
     (tmp_path / "estimator.skops").write_bytes(skops.io.dumps(arms.Setting(None, None, None)))
-    with pytest.raises(TableError, match="must hold scikit-learn's objects only, got rlploss"):
+    with pytest.raises(TableError, match="must hold only what rlploss saves, got rlploss"):
         load(tmp_path)
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from rlploss import __version__
 from rlploss._files import read_bytes, write_bytes, write_text
 from rlploss._scaling import Array
-from rlploss._trusted import load_estimator
+from rlploss._trusted import UntrustedError, load_estimator
 from rlploss.compare.arms import LARGE
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import frame_of
@@ -311,8 +311,10 @@ def load(directory: str | Path) -> Pipeline:
         made.predict(
             pd.DataFrame({column.name: [None] for column in columns.columns})
         )  # whether its parts fit
-    except TableError:
-        raise
+    except UntrustedError as error:
+        raise TableError(
+            f"the model in {place} must hold only what rlploss saves, got {error}; make it anew"
+        ) from error
     except Exception as error:  # each format has its own for damaged files
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise TableError(f"the model in {place} cannot be read ({why}); make it anew") from error
