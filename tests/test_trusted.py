@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections import defaultdict
@@ -13,10 +15,12 @@ from functools import cache
 import numpy as np
 import pytest
 import skops.io
+import torch
 from sklearn.linear_model import SGDRegressor
 
 from rlploss import _trusted
 from rlploss._files import read_bytes, stored_zip
+from rlploss._torch import load_tensors
 from rlploss._trusted import UntrustedError, attributes, load_estimator
 from rlploss.compare import arms
 
@@ -371,3 +375,44 @@ def test_what_would_fill_the_memory_is_refused_at_once(tmp_path):
         assert float(grown) < 200, (name, grown)
         assert "must be" in sentence or "must have" in sentence or "cannot be read" in sentence
         assert "<newline>" not in sentence
+
+
+def checkpoint_of(pickled):
+    """A file as torch writes it, around a pickle of ours."""
+    buffer, again = io.BytesIO(), io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(again, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, pickled if name.endswith(".pkl") else old.read(name))
+    return again.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("pickled", "message"),
+    [
+        (b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R.", "no tensor, text or number"),
+        (b"\x80\x02ctorch\nFloatTensor\nJ\xff\xff\xff\x7f\x85R.", "no tensor, text or number"),
+        (b"\x80\x02}.", None),
+    ],
+)
+def test_a_checkpoint_cannot_grow_in_memory(tmp_path, pickled, message):
+    path = tmp_path / "run.pt"
+    path.write_bytes(checkpoint_of(pickled))
+    if message is None:
+        assert load_tensors(path, 2**31) == {}
+        return
+    with pytest.raises(ValueError, match=message):
+        load_tensors(path, 2**31)
+
+
+def test_shared_parts_count_each_time(tmp_path):
+    path = tmp_path / "run.pt"
+    part: list = []
+    for _ in range(40):
+        part = [part, part]
+    torch.save(part, path)
+    with pytest.raises(ValueError, match="its content is larger than it"):
+        load_tensors(path, 2**31)
+    torch.save(torch.zeros(1).expand(10**12), path)
+    with pytest.raises(ValueError, match="its content is larger than it"):
+        load_tensors(path, 2**31)

@@ -94,7 +94,6 @@ def stored_zip(file: BinaryIO) -> zipfile.ZipFile:
         raise ValueError("its parts must be stored as they are, but unpacked they are larger")
     if len({member.filename for member in members}) < len(members):
         raise ValueError("two of its parts have one name")
-    file.seek(0)
     return archive
 
 

@@ -1,13 +1,23 @@
-"""Borrow what torch shares between threads: its default generators and its number of threads."""
+"""What torch shares between threads: its default generators and its number of threads; and its
+files, read with care.
+"""
 
 from __future__ import annotations
 
 import os
+import pickletools
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
+
+from rlploss._files import open_plain, stored_zip
+
+PARTS = r"collections OrderedDict|torch._utils _rebuild_tensor_v2|torch \w+Storage"  # in a pickle
 
 # Held while torch's default generator is seeded, until its state is restored.
 _GENERATOR = threading.RLock()
@@ -31,3 +41,36 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def load_tensors(path: Path, most: int) -> object:
+    """Return the tensors, texts and numbers that `torch.save` has written, from a file of at most
+    `most` bytes that somebody else may have made.
+    """
+    with open_plain(path, most) as file:
+        archive, size = stored_zip(file), os.fstat(file.fileno()).st_size
+        for name in archive.namelist():
+            pickled = archive.read(name) if name.endswith(".pkl") else b"."
+            for code, argument, _ in pickletools.genops(pickled):
+                if "GLOBAL" in code.name and not re.fullmatch(PARTS, str(argument)):
+                    raise ValueError("what is no tensor, text or number")
+        file.seek(0)
+        try:
+            content: object = torch.load(file, map_location="cpu", weights_only=True)
+        except UnpicklingError as error:  # torch's own words advise to load it without care
+            raise ValueError("what torch did not write") from error
+    _count(content, size)
+    return content
+
+
+def _count(value: object, left: int) -> int:
+    """Return what is left of so many bytes; refuse parts that share memory so often that they are
+    larger than their file.
+    """
+    left -= value.nbytes // 64 if isinstance(value, torch.Tensor) else 1
+    if left < 0:
+        raise ValueError("its content is larger than it")
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    for part in parts if isinstance(parts, list | tuple) else ():
+        left = _count(part, left)
+    return left

@@ -15,6 +15,7 @@ import torch
 
 from rlploss._checks import warn
 from rlploss._files import replacing
+from rlploss._torch import load_tensors
 from rlploss.training.rows import digest
 
 FORMAT = 3
@@ -35,9 +36,9 @@ def environment(device: torch.device, n_threads: int) -> dict[str, str]:
 class CheckpointFile:
     """The checkpoint of one run, read once if there is one; `engine` is the one that wrote it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int = 2**31) -> None:
         self.path = path
-        self._content = read(path) if path.exists() else None
+        self._content = read(path, most) if path.is_symlink() or path.exists() else None
         self.engine = None if self._content is None else self._content["spec"].get("engine")
 
     def load(self, spec: dict[str, Any], where: dict[str, str]) -> dict[str, Any] | None:
@@ -81,10 +82,10 @@ class CheckpointFile:
             ) from error
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint, whole and undamaged."""
+def read(path: Path, most: int = 2**31) -> dict[str, Any]:
+    """Return the content of a checkpoint of at most `most` bytes, whole and undamaged."""
     with refusing(path):
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_tensors(path, most)
         if not isinstance(content, dict) or content.pop("mark", None) != MARK:
             raise ValueError("something else")
         if (version := content.pop("format", None)) != FORMAT:
@@ -111,8 +112,7 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def _short(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else f"{line[:200]}…"
+    return f"{text.strip():.200}".partition("\n")[0] + "…" * (len(text.strip()) > 200)
 
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[str]:

@@ -115,14 +115,16 @@ class Loop:
         self._evaluate_every = (watch.evaluate_every or usual).steps(job.steps_per_epoch)
         self._save_every = (watch.checkpoint_every or watch.budget).steps(job.steps_per_epoch)
         path = watch.path(number)
-        self._file = None if path is None else files.CheckpointFile(path)
+        # A checkpoint has the weights, the best ones, and an optimiser's moments in more digits.
+        most = 2**28 + 16 * sum(weights.nbytes for weights in job.model.parameters())
+        self._file = None if path is None else files.CheckpointFile(path, most)
         by_clock = path is not None and watch.checkpoint_every is None
         self._save_seconds = CHECKPOINT_SECONDS if by_clock else math.inf
         self._save_at = time.perf_counter() + self._save_seconds
         if path is not None and getattr(job.objective, "has_generator", False):
-            kind = type(job.objective).__name__
             raise ValueError(
-                f"a checkpoint cannot keep the generator of a {kind}; leave out one of the two"
+                f"a checkpoint cannot keep the generator of a {type(job.objective).__name__}; leave"
+                " out one of the two"
             )
         stopping = watch.early_stopping
         self.stopper = None if stopping is None else Stopper(stopping, job.evaluator.functions)
