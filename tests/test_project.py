@@ -64,7 +64,7 @@ FILES = {
         "fit",
     ),
 }
-HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_torch", "_values", "_version"}
+HELPERS = {"_checks", "_extras", "_files", "_progress", "_scaling", "_torch", "_trusted", "_values", "_version"}  # fmt: skip
 OUTSIDE = {"torch", "numpy", "filelock"}  # packages that are always there; torch brings filelock
 KERNEL = {"numba", "llvmlite"}  # numba brings llvmlite
 HEAVY = {
