@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.common import Row, at_least, at_most, paired, timed
@@ -27,6 +27,7 @@ from rlploss import (
     RLP,
     Adam,
     Epochs,
+    Pointwise,
     Problem,
     RegressionNet,
     Steps,
@@ -35,6 +36,7 @@ from rlploss import (
     fit_fleet,
     seeded,
 )
+from rlploss.training import own
 
 N, D, M, K = 3000, 7, 100, 1000
 
@@ -183,6 +185,73 @@ def kinds_of_step(rounds: int) -> list[Row]:
     return rows
 
 
+def charbonnier(pred: Tensor, target: Tensor) -> Tensor:
+    return torch.sqrt((pred - target) ** 2 + 1e-3)
+
+
+def quantile(pred: Tensor, target: Tensor) -> Tensor:
+    return torch.maximum(0.9 * (target - pred), -0.1 * (target - pred))
+
+
+def tukey(pred: Tensor, target: Tensor) -> Tensor:
+    e = (pred - target) / 3
+    return torch.where(e.abs() < 1, 1 - (1 - e**2) ** 3, torch.ones_like(e))
+
+
+def log_cosh(pred: Tensor, target: Tensor) -> Tensor:
+    return torch.log(torch.cosh(pred - target))
+
+
+def welsch(pred: Tensor, target: Tensor) -> Tensor:
+    return 1 - torch.exp(-0.5 * (pred - target) ** 2)
+
+
+def cauchy(pred: Tensor, target: Tensor) -> Tensor:
+    return torch.log1p(((pred - target) / 2) ** 2)
+
+
+ARITHMETIC = (quantile, charbonnier, tukey)
+LOGS = (log_cosh, welsch, cauchy)  # with exp or log
+
+
+def losses_of_users(rounds: int) -> list[Row]:
+    """A compiled loss against MSE, and against the same loss left to torch, network 8-32-1."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(N, 8, generator=g)
+    data = Problem(X, X @ torch.randn(8, 1, generator=g))
+
+    def seconds(objective: object, steps: int = 20_000) -> float:
+        model = seeded(lambda: RegressionNet(8), 0)
+        settings = {"budget": Steps(steps), "optimizer": ADAM, "evaluate_every": Steps(steps)}
+        return fit(model, data.X, data.y, objective, **settings).last("seconds") / steps
+
+    def seconds_by_torch(objective: object) -> float:
+        compiling, own.compile_loss = own.compile_loss, lambda *_: "measured so"
+        try:
+            return seconds(objective, 1000)
+        finally:
+            own.compile_loss = compiling
+
+    rows, compiling = [], []
+    seconds(Pointwise(lambda pred, target: (pred - target) ** 2, M))  # the first in the process
+    for functions, slower, faster in ((ARITHMETIC, 1.5, 25), (LOGS, 2.5, 15)):
+        for function in functions:
+            started = time.perf_counter()
+            own.compile_loss(function, 1, torch.float32)
+            compiling.append(time.perf_counter() - started)
+            objective, name = Pointwise(function, M), function.__name__
+            pairs = [(seconds(MSE(M)), seconds(objective)) for _ in range(max(5, rounds // 2))]
+            value, a, b = ratio(pairs)
+            title = f"compiled loss {name} / MSE, a step, 8-32-1, M = 100"
+            rows.append(at_most(title, value, slower, f"{timed(b)} / {timed(a)}"))
+            by_torch = statistics.median(seconds_by_torch(objective) for _ in range(3))
+            title = f"compiled loss {name}: times faster than left to torch"
+            rows.append(at_least(title, by_torch / b, faster, f"{timed(b)} / {timed(by_torch)}"))
+    longest = max(compiling)
+    title = "compiling a loss, the slowest of six: share of 0.3 s"
+    return [*rows, at_most(title, longest / 0.3, 1.0, timed(longest))]
+
+
 def against_scikit_learn(rounds: int) -> list[Row]:
     """The same network, batch and number of steps, one core each."""
     from sklearn.exceptions import ConvergenceWarning
@@ -299,6 +368,7 @@ def measure(quick: bool = False) -> list[Row]:
     """All claims about training."""
     rounds = 7 if quick else 15
     rows = one_network(rounds) + kinds_of_step(rounds) + against_scikit_learn(rounds)
+    rows += losses_of_users(rounds)
     rows += fleets(rounds=2 if quick else 3, epochs=10 if quick else 40)
     if not quick:
         rows.append(table_1_run())

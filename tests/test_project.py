@@ -58,6 +58,7 @@ FILES = {
         "tiles",
         "kernel_losses",
         "kernel",
+        "own",
         "kernel_engine",
         "checkpoint",
         "loop",

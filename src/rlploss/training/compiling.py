@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -77,6 +78,25 @@ def _folder() -> Path:
         Path(os.environ.get("RLPLOSS_CACHE") or usual / "rlploss")
         / f"kernel-{digest.hexdigest()[:16]}"
     )
+
+
+@_intrinsic
+def call_loss(typing, address, pred, target, values, back):
+    """Call the C function of a loss, which fills `values` and `back`, all of the same length.
+
+    The address is a value at run time, so what is compiled here serves every loss.
+    """
+
+    def build(context, builder, signature, arguments):
+        arrays = [make_array(pred)(context, builder, array) for array in arguments[1:]]
+        number = context.get_data_type(pred.dtype).as_pointer()
+        length = arrays[0].nitems
+        kind = ir.FunctionType(ir.VoidType(), [number] * 4 + [length.type])
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        builder.call(function, [*(array.data for array in arrays), length])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, pred, target, values, back), build
 
 
 @_intrinsic

@@ -45,6 +45,8 @@ class Engine(ABC):
     settings: Sequence[dict[str, Any]] = ()  # of the groups of torch's optimiser
     # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
     in_pool = False
+    note = ""  # what the reason for this engine adds about the loss
+    trusted = 0  # steps that a compiled loss takes before it is compared with torch's
 
     @abstractmethod
     def run(self, block: Block, spans: Spans, factors: Factors, deadline: float) -> Outcome:

@@ -19,6 +19,7 @@ from rlploss.training.kernel_losses import (
     copy,
     fill,
     log_sum_exp,
+    of_function,
     of_subsets,
     orthonormal,
     pointwise,
@@ -241,8 +242,8 @@ def advance(update, s, state, gradient):
         g = clip * gradient[j] + decay * theta[j]
         m = keep1 * first[j] + take1 * g
         v = keep2 * second[j] + take2 * (g * g)
-        m = m if abs(m) > tiny else real(0)
-        v = v if v > tiny else real(0)
+        m = real(0) if abs(m) <= tiny else m  # NaN stays, and ends the run
+        v = real(0) if v <= tiny else v
         first[j] = m
         second[j] = v
         theta[j] = shrink * theta[j] - rate * m / (math.sqrt(v) * root + eps)
@@ -272,6 +273,8 @@ def run(chain, data, loss, update, state, work, part, value):
         target = view(work.target, 0, (B, C))
         if loss.kind <= kt.CROSS_ENTROPY:
             value = pointwise(loss, data, s, pred, target, back)
+        elif loss.kind == kt.COMPILED:
+            value = of_function(loss, data, s, pred, target, back, work.residual)
         elif loss.kind != kt.OUTSIDE:
             value = of_subsets(loss, data, s, pred, target, back, work)
         if not math.isfinite(value):

@@ -22,10 +22,12 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.engine import Engine, Factors, Outcome, Spans, step_value
 from rlploss.training.feed import Block, FreshPlanes, KeptPlanes, OneForm, make_feed
 from rlploss.training.job import SGD, Adam, AdamW, Job
+from rlploss.training.objectives import Pointwise
 
 # Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py
 # measures both).
 MOST_PRODUCTS, MOST_PARAMETERS = 3e8, 1e5
+CHECK_STEPS = 1000  # of a compiled loss, between two comparisons with torch
 CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
 
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
@@ -173,7 +175,8 @@ class KernelEngine(Engine):
         self._block: Block | None = None  # that the two below are made for
         self._rows: Any = None
         self._loss: Any = None
-        self.in_pool = job.objective.loss in (*_LOSSES, "rlp")
+        self._own, self.note = self._compile_own()
+        self.in_pool = self._own is not None or job.objective.loss in (*_LOSSES, "rlp")
         self._pace = math.inf  # seconds of a step
         self._followed = False  # whether a loss from outside has been seen to use no weights
         self._compiling = 0.0  # seconds, since `run` began
@@ -197,11 +200,14 @@ class KernelEngine(Engine):
                 begun = time.perf_counter()
                 outside = self._loss.kind == kt.OUTSIDE
                 n = 1 if outside else int(min(len(spans), max(1, CALL_SECONDS / self._pace)))
+                if self._own is not None:
+                    n = min(n, self._steps_until_check(spans[taken : taken + 1]))
                 some = self._rows._replace(spans=spans[taken : taken + n])
                 update = self._update._replace(rates=rates[taken : taken + n])
                 step = partial(self._step_outside, block) if outside else self._call
                 done, status, value = step(some, update)
                 taken += done
+                self.trusted -= done
                 bad = value if status == kt.NOT_FINITE else None
                 now = time.perf_counter()
                 self._pace = max((now - begun) / max(done, 1), 1e-9)
@@ -220,19 +226,7 @@ class KernelEngine(Engine):
 
     def _step_outside(self, block: Block, rows: Any, update: Any) -> Any:
         """A step of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
-        self._call(rows, update, kt.FORWARD)
-        (span,), work, (N, C) = rows.spans.tolist(), self._work, self._y.shape
-        B = N if rows.every_row else span[1] - span[0]
-        last = work.acts.size - work.target.size  # where the outputs begin
-        outputs = slice(last, last + B * C)
-        features, pred, target = (
-            torch.from_numpy(part).view(B, -1)
-            for part in (
-                work.acts[: B * self._x.shape[1]],
-                work.acts[outputs],
-                work.target[: B * C],
-            )
-        )
+        span, outputs, (features, pred, target) = self._outputs(rows, update)
         with torch.enable_grad():
             value = step_value(
                 self.feed, block, span, features.clone(), pred.requires_grad_(), target
@@ -245,8 +239,50 @@ class KernelEngine(Engine):
                 ' weights too; pass engine="torch"'
             )
         self._followed = True
-        work.back[outputs] = back.reshape(-1).numpy()
+        self._work.back[outputs] = back.reshape(-1).numpy()
         return self._call(rows, update, kt.BACKWARD, value.item())
+
+    def _outputs(self, rows: Any, update: Any) -> tuple[Any, slice, list[Tensor]]:
+        """Run the network on the rows of one step: their span, where the outputs are, and features,
+        predictions and targets.
+        """
+        self._call(rows, update, kt.FORWARD)
+        (span,), work, (N, C) = rows.spans.tolist(), self._work, self._y.shape
+        B = N if rows.every_row else span[1] - span[0]
+        last = work.acts.size - work.target.size  # where the outputs begin
+        outputs = slice(last, last + B * C)
+        parts = work.acts[: B * self._x.shape[1]], work.acts[outputs], work.target[: B * C]
+        return span, outputs, [torch.from_numpy(part).view(B, -1) for part in parts]
+
+    # A loss of the user's own, compiled
+
+    def _compile_own(self) -> tuple[Any, str]:
+        """Compile a pointwise loss; return it, or None, and what the history says of it."""
+        if not isinstance(self.job.objective, Pointwise):
+            return None, ""
+        from rlploss.training.own import compile_loss
+
+        table, function = self.job.table, self.job.objective.function
+        own = compile_loss(function, table.n_outputs, table.x.dtype)
+        if isinstance(own, str):
+            return None, f"; its loss is left to torch: {own}"
+        return own, "; its loss is compiled"
+
+    def _steps_until_check(self, spans: Spans) -> int:
+        """Return how many steps may go before the compiled loss is compared with torch's again, on
+        the rows of a step; do so if it is time.
+        """
+        if self.trusted <= 0:
+            rows = self._rows._replace(spans=spans)
+            _, _, (_, pred, target) = self._outputs(rows, self._update)
+            difference = self._own.difference(pred, target)
+            if difference:  # the function may have changed, for example in a callback
+                self._own, _ = self._compile_own()
+                if self._own is None or self._own.difference(pred, target):
+                    raise RuntimeError(difference)
+                self._loss = self._loss._replace(address=self._own.address)
+            self.trusted = CHECK_STEPS
+        return self.trusted
 
     # From the job's values to the kernel's arguments
 
@@ -276,6 +312,9 @@ class KernelEngine(Engine):
     def _make_loss(self, block: Block) -> Any:
         objective, planes, M = self.job.objective, block.planes, self.feed.unit
         kind, delta = _LOSSES.get(objective.loss, kt.OUTSIDE), getattr(objective, "delta", 1.0)
+        address = 0
+        if self._own is not None:
+            kind, address = kt.COMPILED, self._own.address
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
         a, offset = 0.0, None
         if isinstance(planes, OneForm):
@@ -290,7 +329,8 @@ class KernelEngine(Engine):
                 projector = np.zeros((len(block.rows.index) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        return kt.Loss(kind, float(delta), projector, float(a), self._as_array(offset), form, M)
+        offsets = self._as_array(offset)
+        return kt.Loss(kind, float(delta), projector, float(a), offsets, form, M, address)
 
     def _fit_planes(self, block: Block, form: PlaneForm) -> Any:
         """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where

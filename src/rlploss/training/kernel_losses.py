@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from rlploss.training import kernel_types as kt
-from rlploss.training.compiling import compiled, view
+from rlploss.training.compiling import call_loss, compiled, view
 from rlploss.training.tiles import PLAIN, dots, product
 
 CONDITION = (
@@ -78,6 +78,26 @@ def pointwise(loss, data, s, pred, target, back):
                     g[j] = w * clipped
         value += w * here
     return value
+
+
+@compiled
+def of_function(loss, data, s, pred, target, back, values):
+    """The value of a user's loss, and its gradient: means over rows and outputs."""
+    B, C = pred.shape
+    n, each = B * C, pred.dtype.type(1) / (B * C)
+    g, v = view(back, 0, (n,)), view(values, 0, (n,))
+    call_loss(loss.address, view(pred, 0, (n,)), view(target, 0, (n,)), v, g)
+    if data.weight.size:
+        for i in range(B):
+            w = data.weight[data.rows[data.spans[s, 0] + i]]
+            for j in range(i * C, (i + 1) * C):
+                v[j] *= w
+                g[j] *= w
+    total = pred.dtype.type(0)
+    for j in range(n):
+        total += v[j]
+        g[j] *= each
+    return float(each * total)
 
 
 @compiled

@@ -3,7 +3,7 @@
 from collections import namedtuple
 
 IDENTITY, RELU, TANH, SIGMOID, SOFTMAX = range(5)
-MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, OUTSIDE = range(7)
+MSE, MAE, HUBER, CROSS_ENTROPY, PROJECTED, FORM, OUTSIDE, COMPILED = range(8)
 ADAM, ADAMW, SGD, NESTEROV = range(4)
 WHOLE, FORWARD, BACKWARD = range(3)  # parts of a step
 DONE, NOT_FINITE = range(2)  # how a call ends
@@ -50,6 +50,7 @@ Loss = namedtuple(
         "offset",  # [K] added to each subset's value
         "form",  # Q [N, N]
         "subset_size",
+        "address",  # of the C function of a user's loss
     ),
 )
 

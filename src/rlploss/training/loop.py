@@ -168,7 +168,8 @@ class Loop:
             chain = kernel_chain(job, any_size=wanted == "kernel")
             if not isinstance(chain, str):
                 why = "a dense chain on the CPU" if wanted == "auto" else reason
-                return KernelEngine(job, total, chain), why
+                engine = KernelEngine(job, total, chain)
+                return engine, why + engine.note
             if asked == "kernel":
                 raise ValueError(
                     f'engine="kernel" is not possible here: {chain}; use engine="auto" or "torch"'
@@ -260,6 +261,8 @@ class Loop:
                 history.stopped = "early stopping"
         with modes_kept(job.model) if self.watch.callbacks else nullcontext():
             answers = [callback(event) for callback in self.watch.callbacks]
+        if answers:
+            self.engine.trusted = 0  # a callback may have changed the loss
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if asked and not history.stopped:
             history.stopped = "callback"

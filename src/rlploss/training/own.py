@@ -1,0 +1,329 @@
+"""Compile losses of users: a torch function of single rows becomes machine code for its value and
+its gradient.
+
+The function is traced once, together with its gradient by the predictions as autograd takes it.
+Each operation of the trace becomes a line about single numbers, with torch's types and torch's
+kinks, and numba compiles the lines as a C function. The kernel calls it by its address, so the
+kernel on disk serves every loss. A loss that mixes rows, draws numbers, branches on values or uses
+an operation without a line here is left to torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache, reduce
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba.core import types
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.fx import Interpreter, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+MOST_OUTPUTS = 16  # of a loss that mixes the outputs of a row: each has lines of its own
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}  # relative, of a comparison with torch
+_CASTS = {torch.float64: "f8", torch.float32: "f4", torch.int64: "i8", torch.bool: "b1"}
+_SCOPE = {
+    "np": np,
+    "math": math,
+    "inf": math.inf,
+    "nan": math.nan,
+    "f8": np.float64,
+    "f4": np.float32,
+    "i8": np.int64,
+    "b1": np.bool_,
+}
+
+# What an operation makes of the numbers {0}, {1} and {2}; `real` is the type of the result.
+_LARGER = "{0} if ({0} > {1}) | ({0} != {0}) else {1}"  # NaN wins
+_SMALLER = "{0} if ({0} < {1}) | ({0} != {0}) else {1}"
+_POWERS = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10")
+_ANGLES = ("sin", "cos", "tan", "sinh", "tanh")
+_OTHERS = ("cosh", "floor", "ceil", "trunc")
+_TEMPLATES: dict[str, str] = {
+    **{
+        name: f"np.{name}({{0}})" for name in (*_POWERS, *_ANGLES, "cosh", "floor", "ceil", "trunc")
+    },
+    **{f"a{name}": f"np.arc{name}({{0}})" for name in _ANGLES},
+    **{name: f"math.{name}({{0}})" for name in ("erf", "erfc", "lgamma")},
+    **dict.fromkeys(("_to_copy", "clone", "lift_fresh_copy", "convert_element_type"), "{0}"),
+    **dict.fromkeys(("copy", "fill"), "{1}"),
+    **dict.fromkeys(("logical_and", "bitwise_and"), "{0} & {1}"),
+    **dict.fromkeys(("logical_or", "bitwise_or"), "{0} | {1}"),
+    **dict.fromkeys(("logical_not", "bitwise_not"), "not {0}"),
+    "neg": "-{0}",
+    "abs": "abs({0})",
+    "reciprocal": "{real}(1) / {0}",
+    "isnan": "{0} != {0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "gt": "{0} > {1}",
+    "lt": "{0} < {1}",
+    "ge": "{0} >= {1}",
+    "le": "{0} <= {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "where": "{1} if {0} else {2}",
+    "maximum": _LARGER,
+    "clamp_min": _LARGER,
+    "minimum": _SMALLER,
+    "clamp_max": _SMALLER,
+    "hypot": "np.hypot({0}, {1})",
+    "rsqrt": "{real}(1) / np.sqrt({0})",
+    "sign": "{real}({0} > {real}(0)) - {real}({0} < {real}(0))",
+}
+# Other operations, from the trace in work and their arguments. What moves numbers gives views, so
+# that an operation in place reaches all that share them.
+_ALONE: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("full", "full_like"), lambda lines, _, value: lines.filled(value)),
+    **dict.fromkeys(("zeros_like", "empty_like", "zero"), lambda lines, _: lines.filled(0)),
+    "ones_like": lambda lines, _: lines.filled(1),
+    "scalar_tensor": lambda lines, value: lines.filled(value),
+    "pow": lambda lines, a, exponent: lines.power(a, exponent),
+    **dict.fromkeys(("alias", "detach"), lambda _, a: a),
+}
+_MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
+    "sum": lambda lines, a, dims=(), keep=False: lines.folded("{0} + {1}", a, dims),
+    "amax": lambda lines, a, dims=(), keep=False: lines.folded(_LARGER, a, dims),
+    "amin": lambda lines, a, dims=(), keep=False: lines.folded(_SMALLER, a, dims),
+    **dict.fromkeys(("view", "_unsafe_view", "unsqueeze", "squeeze"), lambda _, a, *shape: a),
+    "expand": lambda lines, a, _: np.broadcast_to(a, lines.shape),
+    "broadcast_in_dim": lambda lines, a, shape, dims: np.broadcast_to(
+        np.expand_dims(a, [k for k in range(len(shape)) if k not in dims]), lines.shape
+    ),
+    "permute": lambda _, a, dims: np.transpose(a, dims),
+    "cat": lambda _, parts, dim=0: np.concatenate(parts, dim),
+    "select": lambda _, a, dim, place: np.moveaxis(a, dim, 0)[place],
+    "slice": lambda _, a, dim, low, high: np.moveaxis(np.moveaxis(a, dim, 0)[low:high], 0, dim),
+    "arange": lambda _, *ends: np.array(range(*ends), object),
+}
+_DECOMPOSED = ("_softmax", "_log_softmax", "clamp", "mean", "linalg_vector_norm", "relu", "sigmoid")
+_IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # the trace has the types
+_pointer: Any = types.CPointer  # it has no type
+
+
+def values_and_gradient(function: Function, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values of a loss, and the gradient of their sum by the predictions."""
+    with torch.enable_grad():
+        leaf = pred.detach().requires_grad_(True)
+        values = function(leaf, target)
+        if not isinstance(values, Tensor) or values.shape not in (pred.shape, pred.shape[:1]):
+            raise ValueError("it does not return one value per row or per output")
+        (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
+    return values.detach(), gradient
+
+
+class _Lines(Interpreter):
+    """Run a trace on names of numbers instead of numbers, and write a line for every result."""
+
+    def __init__(self, function: Function, n_rows: int, n_outputs: int, dtype: torch.dtype) -> None:
+        more: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED])
+        trace = make_fx(
+            lambda pred, target: values_and_gradient(function, pred, target),
+            {**core_aten_decompositions(), **more},
+            "fake",
+            _allow_non_fake_inputs=True,
+        )(*torch.zeros(2, n_rows, n_outputs, dtype=dtype))
+        trace.graph.eliminate_dead_code()
+        super().__init__(trace, garbage_collect_values=False)
+        self.extra_traceback, self.n_rows = False, n_rows
+        self.lines: list[str] = []
+        ops = {_op(node) for node in trace.graph.nodes if node.op == "call_function"}
+        held = [getattr(trace, node.target) for node in trace.graph.nodes if node.op == "get_attr"]
+        if any(tensor.requires_grad for tensor in held):
+            raise ValueError("it uses weights")
+        if unknown := ops - {*_TEMPLATES, *_ALONE, *_MIXING}:
+            raise ValueError(f"{', '.join(sorted(unknown))} cannot be compiled")
+        mixes = bool(ops & {*_MIXING}) or any(tensor.ndim for tensor in held)
+        width = n_outputs if mixes else 1  # outputs that need lines of their own
+        if width > MOST_OUTPUTS:
+            raise ValueError(f"it mixes {width} outputs, more than {MOST_OUTPUTS}")
+        self.single = {n_rows, n_outputs // width}  # sizes of dimensions that share their lines
+        names = [[f"{_CASTS[dtype]}_{x}{j}" for j in range(width)] for x in "pt"]
+        values, gradient = self.run(*np.array(names, object)[:, None])
+        if values.size < width:  # a value of the whole row counts for each of its outputs
+            gradient = self.each(f"{{0}} * {{real}}({width})", gradient)
+        values = np.broadcast_to(values, gradient.shape)
+        body = [f"{a} = pred[i * {width} + {j}]" for j, a in enumerate(names[0])]
+        body += [f"{a} = target[i * {width} + {j}]" for j, a in enumerate(names[1])]
+        body += self.lines
+        body += [f"values[i * {width} + {j}] = {a}" for j, a in enumerate(values.flat)]
+        body += [f"back[i * {width} + {j}] = {a}" for j, a in enumerate(gradient.flat)]
+        head = f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):\n"
+        self.source = head + "".join(f"        {line}\n" for line in body)
+
+    def run_node(self, n: Any) -> Any:
+        """Write the lines of one operation; one in place changes the names that it is given."""
+        if n.op != "call_function":
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        op, value, self.node = _op(n), n.meta["val"], n
+        shapes = [m.meta["val"].shape for m in (n, *n.all_input_nodes)]
+        has_rows = [self.n_rows in shape for shape in shapes]
+        if any(has_rows) > has_rows[0] or any(self.n_rows in shape[1:] for shape in shapes):
+            raise ValueError(f"{op} mixes rows")
+        if value.dtype not in _CASTS or {*kwargs} - _IGNORED:
+            raise ValueError(f"{op} with {', '.join(kwargs) or value.dtype} cannot be compiled")
+        self.shape = tuple(1 if size in self.single else size for size in value.shape)
+        if op in _TEMPLATES:
+            result = self.each(_TEMPLATES[op], *args)
+        else:
+            result = (_ALONE | _MIXING)[op](self, *args)
+        if n.target._schema.is_mutable:
+            args[0][...] = result
+            return args[0]
+        return result.reshape(self.shape)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return the numbers of a constant."""
+        return np.array(getattr(self.module, target).tolist(), object)
+
+    def each(self, template: str, *operands: Any) -> Any:
+        """Write a line for each number of the result; operands are names or Python numbers."""
+        values: Any = [a.meta["val"] if isinstance(a, Node) else a for a in self.node.args]
+        dtype = self.node.meta["val"].dtype
+        # a comparison is in the type of its two sides
+        kind = torch.result_type(values[0], values[-1]) if dtype == torch.bool else dtype
+
+        def line(*names: Any) -> str:
+            real, cast = _CASTS[dtype], _CASTS[kind]
+            own = [a if str(a).startswith(f"{cast}_") else f"{cast}({a!s})" for a in names]
+            self.lines.append(
+                f"{real}_{len(self.lines)} = {real}({template.format(*own, real=real)})"
+            )
+            return f"{real}_{len(self.lines) - 1}"
+
+        return np.asarray(np.frompyfunc(line, len(operands), 1)(*operands), object)
+
+    def filled(self, value: float) -> Any:
+        """Return the numbers of a constant tensor."""
+        return np.full(self.shape, value, object)
+
+    def power(self, a: Any, exponent: Any) -> Any:
+        """Write a power as torch takes it: by a root or products where that is possible."""
+        if exponent in (0.5, -0.5):
+            return self.each("np.sqrt({0})" if exponent > 0 else _TEMPLATES["rsqrt"], a)
+        if exponent in range(-32, 33):
+            return self.each(f"{{0}} ** {int(exponent)}", a)
+        return self.each("{0} ** {1}", a, exponent)
+
+    def folded(self, template: str, a: Any, dims: Any) -> Any:
+        """Write the lines of a reduction over some dimensions, all if none is named."""
+        dims = dims or range(a.ndim)
+        last = np.moveaxis(a, dims, range(-len(dims), 0))
+        parts = last.reshape(-1, math.prod(last.shape[-len(dims) :])).T
+        return reduce(lambda total, part: self.each(template, total, part), parts)
+
+
+def _op(node: Node) -> str:
+    """Return the name of an operation of torch, without the mark of those in place."""
+    packet: Any = getattr(node.target, "overloadpacket", node.target)
+    return str(packet.__name__).rstrip("_")
+
+
+@cache
+def _machine_code(source: str, dtype: torch.dtype) -> Any:
+    """Compile the source: without fast-math, so that every operation rounds as torch's does."""
+    scope = dict(_SCOPE)
+    exec(source, scope)
+    real: Any = types.float64 if dtype == torch.float64 else types.float32
+    kind = types.void(*[_pointer(real)] * 4, types.intp)
+    return numba.cfunc(kind, error_model="numpy")(scope["loss"])
+
+
+class CompiledLoss:
+    """A loss in machine code, for so many outputs of a floating type."""
+
+    def __init__(self, function: Function, n_outputs: int, dtype: torch.dtype) -> None:
+        self.function, self.dtype = function, dtype
+        self._lines, other = (_Lines(function, n, n_outputs, dtype) for n in (1009, 1013))
+        if self._lines.source != other.source:
+            raise ValueError("it uses the number of rows, or differs from call to call")
+        self._code = _machine_code(self._lines.source, dtype)  # kept: it holds the memory
+        self.address: int = self._code.address
+        self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_ssize_t)(self.address)
+        self.seen = torch.full((2, 1, n_outputs), 0.5, dtype=dtype)  # rows of the last comparison
+
+    def __call__(self, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a value for each output [B, C], and the gradient of their sum; the value of a
+        whole row comes once for each of its outputs.
+        """
+        values, back = torch.empty_like(pred), torch.empty_like(pred)
+        self._call(*(part.data_ptr() for part in (pred, target, values, back)), pred.numel())
+        return values, back
+
+    def difference(self, pred: Tensor, target: Tensor) -> str:
+        """Say where the compiled loss is not torch's for some rows [B, C], and by which operation;
+        nothing if it is.
+        """
+        self.seen = torch.stack([pred[:256], target[:256]]).detach()
+        values, gradient = values_and_gradient(self.function, pred, target)
+        values = values.reshape(len(pred), -1)
+        theirs = values.expand_as(pred), gradient * (pred.shape[1] // values.shape[1])
+        rtol = _TOLERANCE[self.dtype]
+        atol = 1e-3 * rtol * (1 + float(max(pred.abs().max(), target.abs().max())))
+        for a, b in zip(self(pred, target), theirs, strict=True):
+            near = torch.isclose(a, b, rtol, atol, equal_nan=True)
+            for row, column in (~near).nonzero()[:1].tolist():
+                if self.dtype == torch.float32:  # is it rounding?
+                    finer = compile_loss(self.function, pred.shape[1], torch.float64)
+                    if isinstance(finer, CompiledLoss):
+                        return finer.difference(pred.double(), target.double())
+                return (
+                    f"the compiled loss must be torch's, got {a[row, column]:.9g} instead of"
+                    f" {b[row, column]:.9g} for the prediction {pred[row, column]:.9g} and the"
+                    f" target {target[row, column]:.9g} ({self._culprit(pred[row], target[row])});"
+                    ' pass engine="torch"'
+                )
+        return ""
+
+    def _culprit(self, *row: Tensor) -> str:
+        """Say which operation of the trace gives other numbers than its lines for a row [C]."""
+        lines, torchs = self._lines, Interpreter(self._lines.module, garbage_collect_values=False)
+        torchs.run(*(part.repeat(lines.n_rows, 1) for part in row))
+        numbers = [[*enumerate(part.numpy())] for part in row]
+        inputs = {f"{x}{j}": a for x, part in zip("pt", numbers, strict=True) for j, a in part}
+        scope = _SCOPE | {f"{_CASTS[self.dtype]}_{name}": a for name, a in inputs.items()}
+        with np.errstate(all="ignore"):
+            exec("\n".join(lines.lines), scope)
+            for node in (n for n in lines.env if n.op == "call_function"):
+                sizes = (slice(1 if n in lines.single else n) for n in node.meta["val"].shape)
+                ours = [eval(str(name), scope) for name in lines.env[node].flat]
+                theirs = torchs.env[node][tuple(sizes)].flatten()
+                if not np.allclose(ours, theirs, 1e-4, 0, equal_nan=True):
+                    return f"by {node.target}"
+        return "the function has changed"
+
+
+_LOCK = threading.RLock()
+
+
+@lru_cache(64)
+def _compiled(function: Function, n_outputs: int, dtype: torch.dtype) -> CompiledLoss | str:
+    try:
+        return CompiledLoss(function, n_outputs, dtype)
+    except Exception as error:  # whatever a function of anyone's own does when traced
+        return str(error).partition("\n")[0]
+
+
+def compile_loss(function: Function, n_outputs: int, dtype: torch.dtype) -> CompiledLoss | str:
+    """Compile a loss, or say why it is left to torch.
+
+    It is compiled once, and again when the function gives other numbers than before.
+    """
+    with _LOCK:
+        loss = _compiled(function, n_outputs, dtype)
+        if isinstance(loss, CompiledLoss) and loss.difference(*loss.seen):
+            _compiled.cache_clear()
+            loss = _compiled(function, n_outputs, dtype)
+    return loss
