@@ -45,13 +45,10 @@ _SCOPE = {
 # What an operation makes of the numbers {0}, {1} and {2}; `real` is the type of the result.
 _LARGER = "{0} if ({0} > {1}) | ({0} != {0}) else {1}"  # NaN wins
 _SMALLER = "{0} if ({0} < {1}) | ({0} != {0}) else {1}"
-_POWERS = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10")
 _ANGLES = ("sin", "cos", "tan", "sinh", "tanh")
-_OTHERS = ("cosh", "floor", "ceil", "trunc")
+_LOGS = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cosh")
 _TEMPLATES: dict[str, str] = {
-    **{
-        name: f"np.{name}({{0}})" for name in (*_POWERS, *_ANGLES, "cosh", "floor", "ceil", "trunc")
-    },
+    **{name: f"np.{name}({{0}})" for name in (*_LOGS, *_ANGLES, "floor", "ceil", "trunc")},
     **{f"a{name}": f"np.arc{name}({{0}})" for name in _ANGLES},
     **{name: f"math.{name}({{0}})" for name in ("erf", "erfc", "lgamma")},
     **dict.fromkeys(("_to_copy", "clone", "lift_fresh_copy", "convert_element_type"), "{0}"),
@@ -82,6 +79,12 @@ _TEMPLATES: dict[str, str] = {
     "rsqrt": "{real}(1) / np.sqrt({0})",
     "sign": "{real}({0} > {real}(0)) - {real}({0} < {real}(0))",
 }
+# Powers by a number, as torch takes them: by roots and products where that is possible.
+_POWERS: dict[str, str] = {
+    "0.5": "np.sqrt({0})",
+    "-0.5": _TEMPLATES["rsqrt"],
+    **{str(kind(n)): f"{{0}} ** {n}" for n in range(-32, 33) for kind in (int, float)},
+}
 # Other operations, from the trace in work and their arguments. What moves numbers gives views, so
 # that an operation in place reaches all that share them.
 _ALONE: dict[str, Callable[..., Any]] = {
@@ -89,7 +92,7 @@ _ALONE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("zeros_like", "empty_like", "zero"), lambda lines, _: lines.filled(0)),
     "ones_like": lambda lines, _: lines.filled(1),
     "scalar_tensor": lambda lines, value: lines.filled(value),
-    "pow": lambda lines, a, exponent: lines.power(a, exponent),
+    "pow": lambda lines, a, b: lines.each(_POWERS.get(str(b), "{0} ** {1}"), a, b),
     **dict.fromkeys(("alias", "detach"), lambda _, a: a),
 }
 _MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
@@ -109,17 +112,16 @@ _MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
 }
 _DECOMPOSED = ("_softmax", "_log_softmax", "clamp", "mean", "linalg_vector_norm", "relu", "sigmoid")
 _IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # the trace has the types
-_pointer: Any = types.CPointer  # it has no type
 
 
+@torch.enable_grad()
 def values_and_gradient(function: Function, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the values of a loss, and the gradient of their sum by the predictions."""
-    with torch.enable_grad():
-        leaf = pred.detach().requires_grad_(True)
-        values = function(leaf, target)
-        if not isinstance(values, Tensor) or values.shape not in (pred.shape, pred.shape[:1]):
-            raise ValueError("it does not return one value per row or per output")
-        (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
+    leaf = pred.detach().requires_grad_(True)
+    values = function(leaf, target)
+    if not isinstance(values, Tensor) or values.shape not in (pred.shape, pred.shape[:1]):
+        raise ValueError("it does not return one value per row or per output")
+    (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
     return values.detach(), gradient
 
 
@@ -144,23 +146,22 @@ class _Lines(Interpreter):
             raise ValueError("it uses weights")
         if unknown := ops - {*_TEMPLATES, *_ALONE, *_MIXING}:
             raise ValueError(f"{', '.join(sorted(unknown))} cannot be compiled")
-        mixes = bool(ops & {*_MIXING}) or any(tensor.ndim for tensor in held)
-        width = n_outputs if mixes else 1  # outputs that need lines of their own
+        alone = not ops & {*_MIXING} and not any(tensor.ndim for tensor in held)
+        width = 1 if alone else n_outputs  # outputs that need lines of their own
         if width > MOST_OUTPUTS:
             raise ValueError(f"it mixes {width} outputs, more than {MOST_OUTPUTS}")
         self.single = {n_rows, n_outputs // width}  # sizes of dimensions that share their lines
-        names = [[f"{_CASTS[dtype]}_{x}{j}" for j in range(width)] for x in "pt"]
-        values, gradient = self.run(*np.array(names, object)[:, None])
+        self.inputs = [[f"{_CASTS[dtype]}_{x}{j}" for j in range(width)] for x in "pt"]
+        values, gradient = self.run(*np.array(self.inputs, object)[:, None])
         if values.size < width:  # a value of the whole row counts for each of its outputs
             gradient = self.each(f"{{0}} * {{real}}({width})", gradient)
-        values = np.broadcast_to(values, gradient.shape)
-        body = [f"{a} = pred[i * {width} + {j}]" for j, a in enumerate(names[0])]
-        body += [f"{a} = target[i * {width} + {j}]" for j, a in enumerate(names[1])]
-        body += self.lines
-        body += [f"values[i * {width} + {j}] = {a}" for j, a in enumerate(values.flat)]
-        body += [f"back[i * {width} + {j}] = {a}" for j, a in enumerate(gradient.flat)]
+        results = [np.broadcast_to(values, gradient.shape).flat, gradient.flat]
+        arrays = zip(("pred", "target", "values", "back"), [*self.inputs, *results], strict=True)
+        pairs = [(f"{x}[i * {width} + {j}]", a) for x, row in arrays for j, a in enumerate(row)]
+        reads = [f"{a} = {place}" for place, a in pairs[: 2 * width]]
+        writes = [f"{place} = {a}" for place, a in pairs[2 * width :]]
         head = f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):\n"
-        self.source = head + "".join(f"        {line}\n" for line in body)
+        self.source = head + "".join(f"        {x}\n" for x in [*reads, *self.lines, *writes])
 
     def run_node(self, n: Any) -> Any:
         """Write the lines of one operation; one in place changes the names that it is given."""
@@ -175,10 +176,8 @@ class _Lines(Interpreter):
         if value.dtype not in _CASTS or {*kwargs} - _IGNORED:
             raise ValueError(f"{op} with {', '.join(kwargs) or value.dtype} cannot be compiled")
         self.shape = tuple(1 if size in self.single else size for size in value.shape)
-        if op in _TEMPLATES:
-            result = self.each(_TEMPLATES[op], *args)
-        else:
-            result = (_ALONE | _MIXING)[op](self, *args)
+        write = (_ALONE | _MIXING).get(op)
+        result = write(self, *args) if write else self.each(_TEMPLATES[op], *args)
         if n.target._schema.is_mutable:
             args[0][...] = result
             return args[0]
@@ -209,14 +208,6 @@ class _Lines(Interpreter):
         """Return the numbers of a constant tensor."""
         return np.full(self.shape, value, object)
 
-    def power(self, a: Any, exponent: Any) -> Any:
-        """Write a power as torch takes it: by a root or products where that is possible."""
-        if exponent in (0.5, -0.5):
-            return self.each("np.sqrt({0})" if exponent > 0 else _TEMPLATES["rsqrt"], a)
-        if exponent in range(-32, 33):
-            return self.each(f"{{0}} ** {int(exponent)}", a)
-        return self.each("{0} ** {1}", a, exponent)
-
     def folded(self, template: str, a: Any, dims: Any) -> Any:
         """Write the lines of a reduction over some dimensions, all if none is named."""
         dims = dims or range(a.ndim)
@@ -225,10 +216,9 @@ class _Lines(Interpreter):
         return reduce(lambda total, part: self.each(template, total, part), parts)
 
 
-def _op(node: Node) -> str:
+def _op(node: Any) -> str:
     """Return the name of an operation of torch, without the mark of those in place."""
-    packet: Any = getattr(node.target, "overloadpacket", node.target)
-    return str(packet.__name__).rstrip("_")
+    return str(getattr(node.target, "overloadpacket", node.target).__name__).rstrip("_")
 
 
 @cache
@@ -236,8 +226,8 @@ def _machine_code(source: str, dtype: torch.dtype) -> Any:
     """Compile the source: without fast-math, so that every operation rounds as torch's does."""
     scope = dict(_SCOPE)
     exec(source, scope)
-    real: Any = types.float64 if dtype == torch.float64 else types.float32
-    kind = types.void(*[_pointer(real)] * 4, types.intp)
+    real = types.float64 if dtype == torch.float64 else types.float32
+    kind = types.void(*[types.CPointer(real)] * 4, types.intp)  # type: ignore[no-untyped-call]
     return numba.cfunc(kind, error_model="numpy")(scope["loss"])
 
 
@@ -275,25 +265,26 @@ class CompiledLoss:
         for a, b in zip(self(pred, target), theirs, strict=True):
             near = torch.isclose(a, b, rtol, atol, equal_nan=True)
             for row, column in (~near).nonzero()[:1].tolist():
-                if self.dtype == torch.float32:  # is it rounding?
-                    finer = compile_loss(self.function, pred.shape[1], torch.float64)
-                    if isinstance(finer, CompiledLoss):
-                        return finer.difference(pred.double(), target.double())
+                double = self.dtype == torch.float64  # else it may be rounding
+                finer = double or compile_loss(self.function, pred.shape[1], torch.float64)
+                if isinstance(finer, CompiledLoss):
+                    return finer.difference(pred.double(), target.double())
                 return (
                     f"the compiled loss must be torch's, got {a[row, column]:.9g} instead of"
                     f" {b[row, column]:.9g} for the prediction {pred[row, column]:.9g} and the"
-                    f" target {target[row, column]:.9g} ({self._culprit(pred[row], target[row])});"
-                    ' pass engine="torch"'
+                    f" target {target[row, column]:.9g}"
+                    f' ({self._culprit(pred[row], target[row], column)}); pass engine="torch"'
                 )
         return ""
 
-    def _culprit(self, *row: Tensor) -> str:
+    def _culprit(self, pred: Tensor, target: Tensor, column: int) -> str:
         """Say which operation of the trace gives other numbers than its lines for a row [C]."""
         lines, torchs = self._lines, Interpreter(self._lines.module, garbage_collect_values=False)
-        torchs.run(*(part.repeat(lines.n_rows, 1) for part in row))
-        numbers = [[*enumerate(part.numpy())] for part in row]
-        inputs = {f"{x}{j}": a for x, part in zip("pt", numbers, strict=True) for j, a in part}
-        scope = _SCOPE | {f"{_CASTS[self.dtype]}_{name}": a for name, a in inputs.items()}
+        width = len(lines.inputs[0])
+        row = [x if width > 1 else x[column].expand_as(x) for x in (pred, target)]
+        torchs.run(*(x.repeat(lines.n_rows, 1) for x in row))
+        numbers = [number for x in row for number in x.numpy()[:width]]
+        scope = _SCOPE | dict(zip([*lines.inputs[0], *lines.inputs[1]], numbers, strict=True))
         with np.errstate(all="ignore"):
             exec("\n".join(lines.lines), scope)
             for node in (n for n in lines.env if n.op == "call_function"):
