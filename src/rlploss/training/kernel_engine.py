@@ -269,9 +269,7 @@ class KernelEngine(Engine):
         return own, "; its loss is compiled"
 
     def _steps_until_check(self, spans: Spans) -> int:
-        """Return how many steps may go before the compiled loss is compared with torch's again, on
-        the rows of a step; do so if it is time.
-        """
+        """Compare the compiled loss with torch's if it is due; return the steps to the next time."""
         if self.trusted <= 0:
             rows = self._rows._replace(spans=spans)
             _, _, (_, pred, target) = self._outputs(rows, self._update)
