@@ -269,7 +269,7 @@ class KernelEngine(Engine):
         return own, "; its loss is compiled"
 
     def _steps_until_check(self, spans: Spans) -> int:
-        """Compare the compiled loss with torch's if it is due; return the steps to the next time."""
+        """Compare the compiled loss with torch's if it is due; return the steps to the next."""
         if self.trusted <= 0:
             rows = self._rows._replace(spans=spans)
             _, _, (_, pred, target) = self._outputs(rows, self._update)
