@@ -66,7 +66,7 @@ INSTALL_PYTHONS ?= $(BIN)/python
 test-installs: $(STAMP)
 	$(BIN)/python -m tests.installs $(INSTALL_PYTHONS)
 
-# PART=store, checkpoints, fuzz, guided or long; TORTURE_ARGS="--kills 20 --cases 1000 --runs 200" changes the sizes.
+# PART=store, checkpoints, files, fuzz, guided or long; TORTURE_ARGS="--kills 20 --cases 1000 --runs 200" changes the sizes.
 .PHONY: torture
 torture: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(PART) $(TORTURE_ARGS)

@@ -23,7 +23,7 @@ import pandas as pd
 import pytest
 import torch
 from tests import browser
-from tests.torture import fuzz
+from tests.torture import files, fuzz
 from tests.torture.targets import check_csv
 
 from rlploss import MSE, RegressionNet, Steps, cli, fit
@@ -363,6 +363,14 @@ def test_a_fixed_sample_of_fuzzing(target):
         line = fuzz.fuzz(target, round(target.share * SAMPLE), seed=0)
     assert not line.broken, "\n".join(line.broken)
     assert line.cases >= target.share * SAMPLE
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(sys.platform != "linux", reason="forks and limits of Linux")
+def test_a_fixed_sample_of_changed_files():
+    for line in files.run(60, seed=0):
+        assert not line.broken, line.broken
 
 
 def test_the_fuzzer_finds_what_is_planted(monkeypatch):

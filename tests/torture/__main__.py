@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tests.torture.summary import Broken, Line, table
 
-PARTS = ("store", "checkpoints", "fuzz", "guided", "long")
+PARTS = ("store", "checkpoints", "files", "fuzz", "guided", "long")
 
 
 def main() -> int:
@@ -24,6 +24,7 @@ def main() -> int:
     )
     parser.add_argument("--cases", type=int, default=12_000, help="of fuzzing, over all targets")
     parser.add_argument("--only", default="", help="of fuzzing: targets whose name contains this")
+    parser.add_argument("--files", type=int, default=600, help="of files that are changed")
     parser.add_argument("--runs", type=int, default=2000, help="of the long study")
     parser.add_argument("--seed", type=int, default=0, help="of every random choice")
     options = parser.parse_args()
@@ -49,6 +50,10 @@ def _steps(part: str, options: argparse.Namespace) -> list[Callable[[], list[Lin
     """The steps of a part; imports wait until the part is wanted."""
     if part in ("store", "checkpoints"):
         return [lambda: _kills(part, options)]
+    if part == "files":
+        from tests.torture import files
+
+        return [lambda: files.run(options.files, options.seed)]
     if part == "fuzz":
         from tests.torture import fuzz
 

@@ -309,7 +309,7 @@ def load(directory: str | Path) -> Pipeline:
         last = Kept(model, TargetScale(**kept["target"]), tuple(kept["classes"]), kept["logits"])
         made = _pipeline(columns, numbers, last)
         made.predict(
-            pd.DataFrame({column.name: [None] for column in columns.columns})
+            pd.DataFrame({column.name: [None, "1", "a"] for column in columns.columns})
         )  # whether its parts fit
     except UntrustedError as error:
         raise TableError(
