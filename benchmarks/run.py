@@ -20,7 +20,7 @@ import torch
 from benchmarks.common import Row
 from rlploss.training.tiles import BITS
 
-SUITES = ("core", "subsets", "training", "engines", "estimators", "compare", "elapsed")
+SUITES = ("core", "subsets", "training", "engines", "estimators", "compare", "elapsed", "reading")
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
 
