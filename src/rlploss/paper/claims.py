@@ -49,8 +49,8 @@ class Lost(NamedTuple):
 
 
 def judge(held: State | None, at_steps: State | None, *, judged: bool = True) -> str:
-    """One of the words, from what was shown in the released loop (None: not run) and at equal steps
-    (None: no such).
+    """Return one of the words, from what was shown in the released loop (None: not run) and at
+    equal steps (None: no such).
     """
     if held is None:
         return NOT_TESTED
@@ -61,14 +61,17 @@ def judge(held: State | None, at_steps: State | None, *, judged: bool = True) ->
     return words.get(held) or steps.get(at_steps or "", REPRODUCED)
 
 
-def findings(found: Sequence[Placed]) -> list[tuple[str, Comparison]]:
+def findings(comparisons: Sequence[Placed]) -> list[tuple[str, Comparison]]:
     """For each comparison of one claim its word (see `Comparison.word`), and it with the interval
     that decided.
 
     Significance in favour comes first; what is against the claim is corrected for the number of
     comparisons.
     """
-    return [_finding(c, len(found)) for c in stats.holm([placed.comparison for placed in found])]
+    return [
+        _finding(c, len(comparisons))
+        for c in stats.holm([placed.comparison for placed in comparisons])
+    ]
 
 
 def _finding(c: Comparison, n: int) -> tuple[str, Comparison]:
@@ -81,29 +84,29 @@ def _finding(c: Comparison, n: int) -> tuple[str, Comparison]:
     return "level" if c.is_none(low, high) else "undecided", replace(c, low=low, high=high)
 
 
-def state(found: Sequence[Placed]) -> State | None:
-    """Whether a claim holds in every one of its comparisons, fails in one, or is open; None if
-    there are none.
+def state(comparisons: Sequence[Placed]) -> State | None:
+    """Return whether a claim holds in every one of its comparisons, fails in one, or is open; None
+    if there are none.
     """
-    words = {word for word, _ in findings(found)}
+    words = {word for word, _ in findings(comparisons)}
     if not words:
         return None
     return "holds" if words == {"better"} else "fails" if words & {"worse", "level"} else "open"
 
 
-def tally(found: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
-    """`in favour in 7 of 8, median ratio 0.12, the least by 2 %; undecided: Wine`; a few are told
-    one by one.
+def tally(comparisons: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
+    """Return `in favour in 7 of 8, median ratio 0.12, the least by 2 %; undecided: Wine`; a few are
+    told one by one.
     """
-    if not found:
+    if not comparisons:
         return "not run"
-    told = findings(found)
-    if len(found) <= 3:
-        each = zip(found, told, strict=True)
+    words = findings(comparisons)
+    if len(comparisons) <= 3:
+        each = zip(comparisons, words, strict=True)
         parts = [f"{_named(placed)} {effect(c)}, {_said(word, [c])}" for placed, (word, c) in each]
-        return "; ".join([*parts, *_untested(lost, found)])
-    better = [c for word, c in told if word == "better"]
-    text = f"in favour in {len(better)} of {len(found)}"
+        return "; ".join([*parts, *_untested(lost, comparisons)])
+    better = [c for word, c in words if word == "better"]
+    text = f"in favour in {len(better)} of {len(comparisons)}"
     for scale, unit in (("ratio", "%"), ("difference", "points")):
         effects = [c.effect for c in better if c.scale == scale]
         if effects:
@@ -113,60 +116,65 @@ def tally(found: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
             )
     parts = [text]
     for wanted in ("worse", "level", "undecided"):
-        mine = [placed for placed, (word, _) in zip(found, told, strict=True) if word == wanted]
+        mine = [
+            placed for placed, (word, _) in zip(comparisons, words, strict=True) if word == wanted
+        ]
         if mine:
             said = _said(wanted, [placed.comparison for placed in mine])
-            parts.append(f"{said}: {_listed(mine, found)}")
-    return "; ".join([*parts, *_untested(lost, found)])
+            parts.append(f"{said}: {_listed(mine, comparisons)}")
+    return "; ".join([*parts, *_untested(lost, comparisons)])
 
 
 def _said(word: str, comparisons: Iterable[Comparison]) -> str:
-    """`in favour`; what is no difference is told with its margin."""
+    """Return the words for a finding; “no difference” comes with its margin."""
     margins = dict.fromkeys(MARGINS[c.scale] for c in comparisons) if word == "level" else {}
     return SAID.get(word, word) + (f" ({' or '.join(margins)})" if margins else "")
 
 
-def _untested(lost: Sequence[Lost], found: Sequence[Placed]) -> list[str]:
-    """`not tested (not run yet): Wine`, for every reason."""
+def _untested(lost: Sequence[Lost], comparisons: Sequence[Placed]) -> list[str]:
+    """Return `not tested (not run yet): Wine`, for every reason."""
     reasons = {
-        why: [one for one in lost if one.why == why]
-        for why in dict.fromkeys(one.why for one in lost)
+        why: [loss for loss in lost if loss.why == why]
+        for why in dict.fromkeys(loss.why for loss in lost)
     }
     return [
-        f"not tested ({why}): {_listed(mine, [*found, *lost])}" for why, mine in reasons.items()
+        f"not tested ({why}): {_listed(mine, [*comparisons, *lost])}"
+        for why, mine in reasons.items()
     ]
 
 
-def _named(one: Placed | Lost) -> str:
-    return f"{one.where} {one.arms}".rstrip()
+def _named(comparison: Placed | Lost) -> str:
+    return f"{comparison.where} {comparison.arms}".rstrip()
 
 
 def _listed(some: Sequence[Placed | Lost], everything: Sequence[Placed | Lost]) -> str:
-    """`Wine; California against MSE (3 of 9)`: places by their name if all that is compared there
-    is among them.
+    """Return `Wine; California against MSE (3 of 9)`: places by their name if all that is compared
+    there is among them.
     """
-    by_place = Counter(one.where for one in everything)
+    by_place = Counter(comparison.where for comparison in everything)
     by_arms = Counter(map(_named, everything))
     parts = []
-    for where, count in Counter(one.where for one in some).items():
+    for where, count in Counter(comparison.where for comparison in some).items():
         if count == by_place[where]:
             parts.append(where)
             continue
-        for name, k in Counter(_named(one) for one in some if one.where == where).items():
+        for name, k in Counter(
+            _named(comparison) for comparison in some if comparison.where == where
+        ).items():
             parts.append(f"{name} ({k} of {by_arms[name]})" if k < by_arms[name] else name)
     return "; ".join(parts)
 
 
 def all_claims(results: Results) -> list[Claim]:
-    """Every claim of `published.toml` with its verdict; judged claims first, within a verdict in
-    the paper's order.
+    """Return every claim of `published.toml` with its verdict; judged claims first, within a
+    verdict in the paper's order.
     """
-    made = [verdict(claim, results) for claim in published.CLAIMS]
-    return sorted(made, key=lambda claim: list(VERDICTS).index(claim.verdict))
+    verdicts = [verdict(claim, results) for claim in published.CLAIMS]
+    return sorted(verdicts, key=lambda claim: list(VERDICTS).index(claim.verdict))
 
 
 def verdict(claim: PublishedClaim, results: Results) -> Claim:
-    """The claim with a word, the evidence in a sentence or two, and how far it reaches."""
+    """Return the claim with a word, the evidence in a sentence or two, and how far it reaches."""
     grids = [results[name] for name in claim.studies if name in results]
     if not grids:
         word, evidence, scope = (
@@ -212,15 +220,15 @@ def _compared(
         f"Equal steps: {tally(steps, lost_at_steps)}.",
     ]
     if claim.beside:
-        there = replace(
+        beside = replace(
             claim,
             pairs=claim.beside.get("pairs", claim.pairs),
             rule=claim.beside.get("rule", claim.rule),
         )
-        also = comparisons(there, claim.beside["protocol"])
-        better = [word for word, _ in findings(also)].count("better")
+        others = comparisons(beside, claim.beside["protocol"])
+        better = [word for word, _ in findings(others)].count("better")
         evidence.append(
-            str(claim.beside["words"]).format(better=better, n=len(also)) if also else ""
+            str(claim.beside["words"]).format(better=better, n=len(others)) if others else ""
         )
     stated = [grid for grid in grids if grid.name not in claim.unstated]
     held = state(comparisons(claim, "released", stated)) or "open"
@@ -233,17 +241,17 @@ def _compared(
     return word, " ".join(filter(None, evidence)), ", ".join(filter(None, scope))
 
 
-def _scope(found: Sequence[Placed], lost: Sequence[Lost], where: str) -> str:
-    """`72 of 126 comparisons`, empty if nothing is missing, or everything, which the evidence
-    says.
+def _scope(comparisons: Sequence[Placed], lost: Sequence[Lost], where: str) -> str:
+    """Return `72 of 126 comparisons`, empty if nothing is missing, or everything, which the
+    evidence says.
     """
-    n = len(found) + sum(one.n for one in lost)
-    return f"{len(found)} of {n} comparisons{where}" if found and lost else ""
+    n = len(comparisons) + sum(loss.n for loss in lost)
+    return f"{len(comparisons)} of {n} comparisons{where}" if comparisons and lost else ""
 
 
 def missing(claim: PublishedClaim, results: Results, protocol: str) -> list[Lost]:
-    """The comparisons that a claim makes under a protocol, and that were not run or not asked
-    for.
+    """Return the comparisons that a claim makes under a protocol, and that were not run or not
+    asked for.
     """
     lost = []
     for study in claim.studies:
@@ -298,8 +306,8 @@ def _measured(claim: PublishedClaim, grid: Grid) -> tuple[str, str, str]:
 
 
 def valley(task: Measurement, stored: StoredCell) -> Judged:
-    """Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs something;
-    an atom is free.
+    """Judge Proposition 1: RLP along E[Y|X] + tδ is lowest at t = 0, and every step away costs
+    something; an atom is free.
     """
     lowest, *means = (stored.mean(name) for name in ("lowest", *(f"mean {t:g}" for t in TS)))
     error, *of_means = (
@@ -321,8 +329,8 @@ def valley(task: Measurement, stored: StoredCell) -> Judged:
 
 
 def condition(task: Measurement, stored: StoredCell) -> Judged:
-    """Proposition 2: where (iii) holds, a small RLP step ends nearer; and how many convergent steps
-    are too large for that.
+    """Judge Proposition 2: where (iii) holds, a small RLP step ends nearer; and how many
+    convergent steps are too large for that.
     """
     n = len(task.variants)
     where = [index for index in range(n) if stored.mean("holds", index) > 0.5]
@@ -333,12 +341,12 @@ def condition(task: Measurement, stored: StoredCell) -> Judged:
 
 
 def coverage(task: Measurement, stored: StoredCell) -> Judged:
-    """Algorithm 1: no row is in no subset where M divides N, and no two subsets are equal."""
+    """Judge Algorithm 1: no row is in no subset where M divides N, and no two subsets are equal."""
     printed = {k: at for k, at in enumerate(task.variants) if at.method == "paper"}
     dividing = [k for k, at in printed.items() if at.N % at.M == 0]
     missing, equal = (
-        max(float(stored.final(key, k).max()) for k in there)
-        for key, there in (("missing", dividing), ("equal", printed))
+        max(float(stored.final(key, k).max()) for k in settings)
+        for key, settings in (("missing", dividing), ("equal", printed))
     )
     words = [
         f"N = {at.N}, M = {at.M}, K = {at.K}: {number(stored.mean('missing', k))} rows in no subset"
@@ -349,7 +357,7 @@ def coverage(task: Measurement, stored: StoredCell) -> Judged:
 
 
 def empirical(task: Measurement, stored: StoredCell) -> Judged:
-    """The error falls with N, to less than half."""
+    """Judge whether the error falls with N, to less than half."""
     errors = [stored.mean("error", k) for k in range(len(task.variants))]
     falling = bool((np.diff(errors) < 0).all()) and errors[-1] < 0.5 * errors[0]
     words = [
@@ -359,7 +367,7 @@ def empirical(task: Measurement, stored: StoredCell) -> Judged:
 
 
 def planes(task: Measurement, stored: StoredCell) -> Judged:
-    """No residual on generic points changes no plane."""
+    """Judge whether every residual on generic points changes a plane."""
     free = {
         where: f"{stored.mean('nullity', k):g}"
         for k, where in enumerate(("generic", "origin", "single"))

@@ -40,7 +40,9 @@ Images = NDArray[np.float32]
 
 
 def figures(grid: Grid, *, draw: str = "", title: str, **row: Any) -> list[Figure]:
-    """The figures of a row of `report.toml`: what a function draws, if anything, or curves."""
+    """Return the figures of a row of `report.toml`: what a function draws, or
+    curves.
+    """
     if not draw:
         return curves(grid, title, **row)
     panels = tuple(DRAWINGS[draw](grid))
@@ -110,12 +112,12 @@ def panel(
     words: str = "",
     marked: str = "",
 ) -> Panel:
-    """One panel with a line for each arm, by default those of the section; where nothing was run,
-    with the reason.
+    """Return one panel with a line for each arm, by default those of the section; where nothing was
+    run, with the reason.
     """
     arms = arms or grid.arms
-    found = grid.found(task, protocol, arms)
-    lines = [_line(arm, stored, metric, axis) for arm, stored in found.items()]
+    cells = grid.stored_arms(task, protocol, arms)
+    lines = [_line(arm, stored, metric, axis) for arm, stored in cells.items()]
     values = {
         ARMS[arm]: published.value(marked, task, arm, metric)
         for arm in ("mse", "rlp")
@@ -139,8 +141,8 @@ def panel(
 
 
 def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
-    """Mean over seeds and confidence band: final values of a sweep, else the curve after its
-    start.
+    """Return the mean over seeds and its confidence band: final values of a sweep, else the curve
+    after its start.
     """
     if axis in ("shift", "noise"):
         x, values = (
@@ -158,7 +160,7 @@ def _line(arm: str, stored: StoredCell, metric: str, axis: str) -> Line:
 
 
 def planes(grid: Grid) -> Iterable[Drawing]:
-    """The paper's two explanatory figures: a function and its planes, for regression and for
+    """Draw the paper's two explanatory figures: a function and its planes, for regression and for
     classification.
     """
 
@@ -177,7 +179,7 @@ def planes(grid: Grid) -> Iterable[Drawing]:
 
 
 def _lines(title: str, true: Function, predicted: Function) -> Drawing:
-    """Both functions and their lines through every pair of four points."""
+    """Draw both functions and their lines through every pair of four points."""
     points = np.array([-1.4, -0.5, 0.5, 1.3])
     left, right = np.array([*itertools.combinations(points, 2)]).T
     fine = np.linspace(-1.7, 1.7, 300)
@@ -216,7 +218,7 @@ def _lines(title: str, true: Function, predicted: Function) -> Drawing:
 
 
 def networks(grid: Grid) -> Iterable[Drawing]:
-    """The four architectures, drawn from the modules themselves."""
+    """Draw the four architectures from the modules themselves."""
     yield _network("Regression network", models.RegressionNet(8))
     yield _network("Autoencoder", models.Autoencoder(784))
     yield _network("LeNet-5", models.LeNet5(output="sigmoid"))
@@ -224,7 +226,7 @@ def networks(grid: Grid) -> Iterable[Drawing]:
 
 
 def _layer_words(name: str, layer: nn.Module) -> str:
-    """`fc1: linear 8 → 32`."""
+    """Return `fc1: linear 8 → 32`."""
     if isinstance(layer, nn.Linear):
         return f"{name}: linear {layer.in_features} → {layer.out_features}"
     if isinstance(layer, nn.Conv2d):
@@ -272,19 +274,21 @@ def _network(title: str, net: nn.Sequential) -> Drawing:
 
 
 def digits(grid: Grid) -> Iterable[Drawing]:
-    """Digits of one seed after 5, 10 and 50 epochs, where they were kept: the originals, then a row
-    for each arm.
+    """Draw digits of one seed after 5, 10 and 50 epochs, where they were kept: the originals,
+    then a row for each arm.
     """
     for protocol in BESIDE:
-        stored = grid.found("mnist", protocol, ("mse", "rlp"))
-        kept = {ARMS[arm].label: cell.of_variant()[0].artifacts for arm, cell in stored.items()}
+        stored = grid.stored_arms("mnist", protocol, ("mse", "rlp"))
+        pictures = {ARMS[arm].label: cell.of_variant()[0].artifacts for arm, cell in stored.items()}
         for epoch in ("epoch 5", "epoch 10", "epoch 50"):
             images = {
-                label: artifacts[epoch] for label, artifacts in kept.items() if epoch in artifacts
+                label: artifacts[epoch]
+                for label, artifacts in pictures.items()
+                if epoch in artifacts
             }
             if len(images) == 2:
                 title = f"After {epoch.split()[1]} epochs ({PROTOCOLS[protocol]})"
-                yield _reconstructions(title, next(iter(kept.values()))["original"], images)
+                yield _reconstructions(title, next(iter(pictures.values()))["original"], images)
 
 
 def _reconstructions(title: str, original: Images, images: Mapping[str, Images]) -> Drawing:
@@ -312,9 +316,9 @@ def _reconstructions(title: str, original: Images, images: Mapping[str, Images])
 
 
 def ratios(grid: Grid) -> Iterable[Panel]:
-    """RLP's test error over each baseline's, at equal epochs: geometric means over seeds."""
+    """Draw RLP's test error over each baseline's, at equal epochs: geometric means over seeds."""
     for task in grid.tasks("released"):
-        curves = grid.found(task, "released", grid.arms)
+        curves = grid.stored_arms(task, "released", grid.arms)
         if "rlp" not in curves:
             continue
         ours = np.log(curves.pop("rlp").matrix("mse"))
@@ -332,10 +336,10 @@ def ratios(grid: Grid) -> Iterable[Panel]:
 
 
 def boundaries(grid: Grid) -> Iterable[Drawing]:
-    """Test points of one seed and its decision boundaries, without and with mixup."""
+    """Draw the test points of one seed and its decision boundaries, without and with mixup."""
     for task in grid.tasks():
         for words, arms in (("", ("ce", "rlp")), (", mixup", ("ce_mixup", "rlp_mixup"))):
-            stored = grid.found(task, "released", arms)
+            stored = grid.stored_arms(task, "released", arms)
             if stored:
                 cell = grid.cells[task, "released", next(iter(stored))]
                 split = train.split(cell.task, Variant(), cell.seeds[0])
@@ -343,7 +347,7 @@ def boundaries(grid: Grid) -> Iterable[Drawing]:
 
 
 def _boundary(title: str, stored: Mapping[str, StoredCell], X: Array, y: Array) -> Drawing:
-    """Points, and the line on which each arm's two classes have the same score."""
+    """Draw points, and the line on which each arm's two classes have the same score."""
     scores = {arm: cell.of_variant()[0].artifacts.get("boundary") for arm, cell in stored.items()}
 
     def draw(axes: Axes) -> None:

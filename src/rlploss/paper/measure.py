@@ -48,7 +48,7 @@ class Setting(Part):
     samples: int = 0
 
     def __str__(self) -> str:
-        """`d = 5, M = 6`."""
+        """Return `d = 5, M = 6`."""
         return ", ".join(f"{f.name} = {v}" for f in fields(self) if (v := getattr(self, f.name)))
 
 
@@ -67,14 +67,18 @@ class Measurement(Part):
 
 
 def floor(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """RLP at E[Y|X] with noisy labels, and the formula for it."""
-    found = theory.measure_noise_floor(at.d, at.M, n_subsets=draws, generator=generator)
-    return {"value": found.mean, "error": found.error, "exact": theory.noise_floor(at.d, at.M)}
+    """Measure RLP at E[Y|X] with noisy labels, and the formula for it."""
+    measured = theory.measure_noise_floor(at.d, at.M, n_subsets=draws, generator=generator)
+    return {
+        "value": measured.mean,
+        "error": measured.error,
+        "exact": theory.noise_floor(at.d, at.M),
+    }
 
 
 def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose variance
-    depends on x.
+    """Measure RLP along h* + tδ above its value at t = 0, and where it is lowest, with noise whose
+    variance depends on x.
 
     δ is a bent function, or, where rows lie at the origin, a bump there.
     """
@@ -82,7 +86,7 @@ def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
     def deviation(x: Tensor) -> Tensor:
         return (x == 0).all(dim=1).to(x.dtype) if at.atom else 0.6 * x[:, 0] * (x[:, 0] + x[:, 1])
 
-    found = theory.measure_valley(
+    measured = theory.measure_valley(
         deviation,
         at.d,
         at.M,
@@ -93,23 +97,25 @@ def valley(at: Setting, draws: int, generator: torch.Generator) -> dict[str, flo
         generator=generator,
     )
     rises = {
-        f"{key} {t:g}": getattr(e, key) for t, e in found.rises.items() for key in ("mean", "error")
+        f"{key} {t:g}": getattr(e, key)
+        for t, e in measured.rises.items()
+        for key in ("mean", "error")
     }
-    return rises | {"lowest": found.lowest.mean, "lowest_error": found.lowest.error}
+    return rises | {"lowest": measured.lowest.mean, "lowest_error": measured.lowest.error}
 
 
 def condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """Both sides of condition (iii) of Proposition 2, the curvatures, and which steps end
+    """Measure both sides of condition (iii) of Proposition 2, the curvatures, and which steps end
     nearer.
     """
-    found = theory.measure_condition_three(
+    measured = theory.measure_condition_three(
         at.distribution, at.d, at.M, n_subsets=draws, generator=generator
     )
     steps = theory.compare_steps(at.distribution, at.d, at.M, n_subsets=draws, generator=generator)
     return {
-        "different": found.different.mean,
-        "threshold": found.threshold,
-        "holds": found.holds,
+        "different": measured.different.mean,
+        "threshold": measured.threshold,
+        "holds": measured.holds,
         "curvature_rlp": steps.curvature.mean,
         "curvature_mse": 1.0,
         "nearer": steps.nearer_for_small_steps,
@@ -119,20 +125,20 @@ def condition(at: Setting, draws: int, generator: torch.Generator) -> dict[str, 
 
 
 def empirical(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """How far the empirical loss of N rows is from Definition 2.2, relative to it."""
+    """Measure how far the empirical loss of N rows is from Definition 2.2, relative to it."""
     return {
         "error": theory.empirical_error(at.N, at.d, at.M, n_samples=at.samples, generator=generator)
     }
 
 
 def coverage(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """Rows in no subset, equal subsets, and the least and most appearances of a row."""
+    """Count rows in no subset, equal subsets, and the least and most appearances of a row."""
     plan = balanced_subsets(at.N, at.M, at.K, method=at.method, generator=generator)
     return dict(theory.coverage(plan, at.N))
 
 
 def planes(at: Setting, draws: int, generator: torch.Generator) -> dict[str, float]:
-    """In how many directions functions on N points may differ and share all planes."""
+    """Count in how many directions functions on N points may differ and share all planes."""
     x = theory.draw_features("gaussian", at.N, at.d, generator=generator)
     x[: at.zeros] = 0.0
     return {"nullity": theory.plane_nullity(x, at.M)}
@@ -153,12 +159,14 @@ def train(cell: Cell[Any, Any], tell: Tell) -> CellResult:
     if not isinstance(cell.task, Measurement):
         return lab_train.train(cell, tell)
     started = time.perf_counter()
-    found: list[TrainedNetwork] = []
+    networks: list[TrainedNetwork] = []
     for index, seed in cell.keys:
         began = time.perf_counter()
         generator = torch.Generator().manual_seed(1_000_003 * seed + index)
         numbers = MEASURES[cell.task.measure](cell.task.variants[index], cell.task.draws, generator)
         values = {key: float(value) for key, value in numbers.items()}
-        found.append(TrainedNetwork(seed, index, {}, time.perf_counter() - began, values))
-        tell(len(found) / len(cell.keys))
-    return CellResult(tuple(found), "none", torch.get_num_threads(), time.perf_counter() - started)
+        networks.append(TrainedNetwork(seed, index, {}, time.perf_counter() - began, values))
+        tell(len(networks) / len(cell.keys))
+    return CellResult(
+        tuple(networks), "none", torch.get_num_threads(), time.perf_counter() - started
+    )

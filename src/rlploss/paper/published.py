@@ -60,7 +60,7 @@ class PublishedClaim:
 
 
 def _frozen(value: Any) -> Any:
-    """The same data with tuples instead of lists."""
+    """Return the same data with tuples instead of lists."""
     if isinstance(value, dict):
         return {key: _frozen(item) for key, item in value.items()}
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
@@ -98,5 +98,5 @@ def value(table: str, dataset: str, trained: str, measured: str) -> Value | None
 
 
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The texts, with those of `report.toml` instead of their keys."""
+    """Return the texts, with those of `report.toml` instead of their keys."""
     return tuple(WORDS.get(text, text) for text in texts)

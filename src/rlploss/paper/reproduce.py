@@ -76,7 +76,9 @@ def reproduce(
 
 
 def list_names(request: Request, workers: Workers, console: Console) -> None:
-    """Every name, what it is, and what it costs at each scale on these workers, in 80 columns."""
+    """Show every name, what it is, and what it costs at each scale on these workers, in 80
+    columns.
+    """
 
     def cost(name: str, scale: str) -> str:
         seconds = [
@@ -99,18 +101,18 @@ def missing_data(cells: Sequence[AnyCell], console: Console) -> dict[str, str]:
     """Datasets that cannot be had, with the reason; the others are in the cache when this
     returns.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name in filter(None, dict.fromkeys(cell.task.dataset for cell in cells)):
         try:
             datasets.load(name)
         except (datasets.DatasetUnavailable, datasets.CacheError) as error:
-            found[name] = f"dataset {name} cannot be had: {' '.join(str(error).split())}"
-            say(console, f"{name}: not tested, {found[name]}")
-    return found
+            reasons[name] = f"dataset {name} cannot be had: {' '.join(str(error).split())}"
+            say(console, f"{name}: not tested, {reasons[name]}")
+    return reasons
 
 
 def stored_results(store: Store) -> dict[str, Grid]:
-    """What the store holds of everything that was asked for."""
+    """Return what the store holds of everything that was asked for."""
     asked, read = store.requests(), cache(store.read)
 
     def missing(cell: AnyCell) -> str:
@@ -124,7 +126,7 @@ def stored_results(store: Store) -> dict[str, Grid]:
 
 
 def stored_study(store: Store) -> Study:
-    """What was asked for in this directory, to be trained again."""
+    """Return what was asked for in this directory, to be trained again."""
 
     def cells() -> list[AnyCell]:
         parts = [part for grid in stored_results(store).values() for part in grid.parts.values()]
@@ -134,7 +136,7 @@ def stored_study(store: Store) -> Study:
 
 
 def build(store: Store, out: Path, results: Results) -> Report:
-    """The report of everything that was asked for in this directory."""
+    """Return the report of everything that was asked for in this directory."""
     judged = tuple(claims.all_claims(results))
     shown = []
     for name, grid in results.items():
@@ -186,18 +188,18 @@ def render(store: Store, out: Path, console: Console, *, show: Sequence[str] | N
         raise StoreError(f"{wrong}: what is stored is not trained again")
     results = stored_results(store)
     with store.understood("what a table or figure needs"):
-        made = build(store, out, results)
-        written = report.write(made, out)
-    for section in made.sections:
+        built = build(store, out, results)
+        written = report.write(built, out)
+    for section in built.sections:
         if section.name in (store.requests() if show is None else show):
             for table in section.tables:
                 _show_table(table, console)
-    tested = [c for c in made.claims if c.verdict != claims.NOT_TESTED]
+    tested = [c for c in built.claims if c.verdict != claims.NOT_TESTED]
     rows = tuple(
         (c.name, c.verdict + (f" ({c.scope})" if c.scope else ""), c.evidence) for c in tested
     )
     _show_table(Table("verdicts", "Verdicts", ("claim", "verdict", "evidence"), rows), console)
-    for paragraph in made.summary:
+    for paragraph in built.summary:
         say(console, f"\n{paragraph}\n")
     say(console, f"Report: {written[0]}")
     say(

@@ -27,7 +27,7 @@ class Scale:
     )
 
     def epochs(self, experiment: str, full: int) -> int:
-        """The number of epochs at this scale, from that of the paper."""
+        """Return the number of epochs at this scale, from that of the paper."""
         return min(full, self.most_epochs.get(experiment, full))
 
 
@@ -56,12 +56,12 @@ class Request:
         return SCALES[self.scale]
 
     def seeds_for(self, experiment: str) -> tuple[int, ...]:
-        """The seeds of an experiment."""
+        """Return the seeds of an experiment."""
         return tuple(range(self.seeds if self.seeds is not None else self.at.seeds[experiment]))
 
     def threshold_seeds(self) -> tuple[int, ...]:
-        """The seeds beyond a study's own that a claim with a threshold uses; none if their number
-        was asked for.
+        """Return the seeds beyond a study's own that a claim with a threshold uses; none if their
+        number was asked for.
         """
         return (
             tuple(range(self.at.seeds["full"], self.at.threshold_seeds))
@@ -76,7 +76,7 @@ class Request:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
-        """The request whose fields, as plain data, the store has kept."""
+        """Return the request whose fields, as plain data, the store has kept."""
         try:
             lists = {
                 k: None if options[k] is None else tuple(map(str, options[k]))
@@ -90,7 +90,7 @@ class Request:
             ) from error
 
     def arguments(self) -> str:
-        """The options as they are typed, without those left at their defaults."""
+        """Return the options as they are typed, without those left at their defaults."""
         datasets, arms = (
             None if names is None else ",".join(names) for names in (self.datasets, self.arms)
         )

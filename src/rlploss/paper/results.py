@@ -34,7 +34,7 @@ TITLES: dict[str, str] = published.REPORT["titles"]
 
 
 def title_of(task: str) -> str:
-    """A task as people read it.
+    """Return a task as people read it.
 
     >>> title_of("wine"), title_of("wine-50"), title_of("wine (half-and-half)")
     ('Wine', 'Wine (50 examples)', 'Wine (half-and-half)')
@@ -63,10 +63,10 @@ class Grid:
     @cached_property
     def parts(self) -> dict[Key, list[AnyCell]]:
         """The cells of each key; several are the same with other seeds."""
-        found: dict[Key, list[AnyCell]] = {}
+        cells: dict[Key, list[AnyCell]] = {}
         for cell in STUDIES[self.name](self.request):
-            found.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).append(cell)
-        return found
+            cells.setdefault((cell.task.name, cell.arm.protocol, cell.arm.name), []).append(cell)
+        return cells
 
     @cached_property
     def cells(self) -> dict[Key, AnyCell]:
@@ -80,29 +80,29 @@ class Grid:
     @cached_property
     def stored(self) -> dict[Key, StoredCell]:
         """What is stored of each key with all its seeds; a key that misses some is not in it."""
-        found = {}
+        cells = {}
         for key, parts in self.parts.items():
             read = [stored for part in parts if (stored := self.read(part)) is not None]
             if len(read) == len(parts):
                 networks = tuple(network for stored in read for network in stored.networks)
-                found[key] = replace(
+                cells[key] = replace(
                     read[0], networks=networks, seconds=sum(stored.seconds for stored in read)
                 )
-        return found
+        return cells
 
     def tasks(self, protocol: str | None = None) -> list[str]:
-        """Task names, of all protocols or of one, in order."""
+        """Return task names, of all protocols or of one, in order."""
         return list(dict.fromkeys(task for task, mine, _ in self.parts if protocol in (None, mine)))
 
     def protocols(self) -> list[str]:
-        """The protocols that were run, or if none was those that were asked for, in the order of
-        PROTOCOLS.
+        """Return the protocols that were run, or if none was those that were asked for, in the
+        order of PROTOCOLS.
         """
-        there = {protocol for _, protocol, _ in self.stored or self.parts}
-        return [name for name in PROTOCOLS if name in there]
+        run = {protocol for _, protocol, _ in self.stored or self.parts}
+        return [name for name in PROTOCOLS if name in run]
 
-    def found(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
-        """The stored networks of those of some arms that were run."""
+    def stored_arms(self, task: str, protocol: str, arms: Iterable[str]) -> dict[str, StoredCell]:
+        """Return the stored networks of those of some arms that were run."""
         return {
             arm: self.stored[key] for arm in arms if (key := (task, protocol, arm)) in self.stored
         }
@@ -115,14 +115,16 @@ class Grid:
     def compare(
         self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse"
     ) -> stats.Comparison | None:
-        """Paired comparison of two arms; None if either is missing."""
+        """Compare two arms, paired over seeds; None if either is missing."""
         ends = [
-            stored.final(metric) for stored in self.found(task, protocol, (ours, theirs)).values()
+            stored.final(metric)
+            for stored in self.stored_arms(task, protocol, (ours, theirs)).values()
         ]
         return compare(metric, *ends) if len(ends) == 2 else None
 
     def why(self, task: str, protocols: Iterable[str], arms: Iterable[str] = ()) -> str:
-        """Why networks of a task are not there, from the first that is missing; empty if all are.
+        """Return why networks of a task are not there, from the first that is missing; empty if all
+        are.
 
         `arms`: those that it takes; by default all that were asked for.
         """
@@ -135,7 +137,9 @@ class Grid:
         return self.missing(self.parts[lost[0]][-1]) if lost[0] in self.parts else "not asked for"
 
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """How the numbers were obtained: budgets, seeds, versions, machine, seconds, remarks."""
+        """Return how the numbers were obtained: budgets, seeds, versions, machine, seconds,
+        remarks.
+        """
         if not self.stored:
             return (("Runs", "none"),)
         cells = [self.cells[key] for key in self.stored]
@@ -187,7 +191,9 @@ Results = Mapping[str, Grid]  # of everything that was asked for, by name
 
 @cache
 def whole(study: str) -> dict[Key, AnyCell]:
-    """The cells that the paper asks for, whatever a request does; those with other seeds once."""
+    """Return the cells that the paper asks for, whatever a request does; those with other seeds
+    once.
+    """
     return {
         (cell.task.name, cell.arm.protocol, cell.arm.name): cell
         for cell in STUDIES[study](Request("paper"))
@@ -195,13 +201,13 @@ def whole(study: str) -> dict[Key, AnyCell]:
 
 
 def mean_error(stored: StoredCell, name: str, variant: int = 0) -> float:
-    """The standard error of a mean over seeds, from that of each seed."""
+    """Return the standard error of a mean over seeds, from that of each seed."""
     errors = stored.final(name, variant)
     return float(np.sqrt(np.sum(errors**2)) / len(errors))
 
 
 def compare(metric: str, ours: Array, theirs: Array) -> stats.Comparison:
-    """Paired over seeds, by what the metric says is better."""
+    """Compare two arms, paired over seeds, by what the metric says is better."""
     return stats.compare(ours, theirs, lower_is_better=metric not in SCORES)
 
 
@@ -210,12 +216,12 @@ def _joined(texts: Iterable[str], between: str = "; ") -> str:
 
 
 def budget_words(budget: Epochs | Steps) -> str:
-    """`200 epochs`."""
+    """Return `200 epochs`."""
     return f"{budget.n:,} {type(budget).__name__.lower()}"
 
 
 def effect(c: stats.Comparison) -> str:
-    """`0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
+    """Return `0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
 
     It has as many digits, at least three, as tell the ends of the interval from each other and from
     no difference.

@@ -31,22 +31,22 @@ class Placed(NamedTuple):
 
 
 def tasks_of(claim: PublishedClaim, study: str) -> Iterable[str]:
-    """The tasks that a claim speaks of, whatever was asked for: those that it names, or all of the
-    study's.
+    """Return the tasks that a claim speaks of, whatever was asked for: those that it names, or all
+    of the study's.
     """
     return claim.tasks or dict.fromkeys(task for task, _, _ in whole(study))
 
 
 def name_of(claim: PublishedClaim, study: str, task: str) -> str:
-    """`Wine`, or where a claim is about several studies `Mixup, shift: Wine`."""
+    """Return `Wine`, or where a claim is about several studies `Mixup, shift: Wine`."""
     return (
         f"{CATALOG[study]['short']}: {title_of(task)}" if len(claim.studies) > 1 else title_of(task)
     )
 
 
 def names_of(claim: PublishedClaim, pair: tuple[str, str]) -> str:
-    """What tells a pair from the others: `against MSE+L2`, `with RLP+mixup`, or both; empty if
-    there is one pair.
+    """Return what tells a pair from the others: `against MSE+L2`, `with RLP+mixup`, or both; empty
+    if there is one pair.
     """
     if len(claim.pairs) == 1:
         return ""
@@ -74,34 +74,36 @@ class Place(NamedTuple):
         return name_of(self.claim, self.grid.name, self.task)
 
     def both(self) -> Iterator[tuple[tuple[str, str], list[StoredCell]]]:
-        """Each pair of arms with the networks of both; those that were not run are left out."""
+        """Yield each pair of arms with the networks of both; those that were not run are left
+        out.
+        """
         for pair in self.claim.pairs:
-            found = [*self.grid.found(self.task, self.protocol, pair).values()]
-            if len(found) == 2:
-                yield pair, found
+            cells = [*self.grid.stored_arms(self.task, self.protocol, pair).values()]
+            if len(cells) == 2:
+                yield pair, cells
 
     def single(self) -> dict[str, StoredCell]:
-        """RLP and its baselines, each once; empty if one was not run."""
+        """Return RLP and its baselines, each once; empty if one was not run."""
         arms = dict.fromkeys(arm for pair in self.claim.pairs for arm in pair)
-        found = self.grid.found(self.task, self.protocol, arms)
-        return found if len(found) == len(arms) else {}
+        cells = self.grid.stored_arms(self.task, self.protocol, arms)
+        return cells if len(cells) == len(arms) else {}
 
 
 def better(at: Place) -> Iterator[Placed]:
-    """The last values, in every variant of the task.
+    """Compare the last values, in every variant of the task.
 
     Where a claim says that RLP converges faster: in how many seeds it reaches the baseline's final
     value first.
     """
-    for pair, found in at.both():
-        for variant in sorted({network.variant for network in found[0].networks}):
-            ends = (arm.final(at.metric, variant) for arm in found)
+    for pair, cells in at.both():
+        for variant in sorted({network.variant for network in cells[0].networks}):
+            ends = (arm.final(at.metric, variant) for arm in cells)
             yield Placed(at.name, compare(at.metric, *ends), names_of(at.claim, pair))
     if at.metric == at.claim.metrics[0] and at.protocol in ("released", "steps"):
         faster = replace(at.claim, pairs=at.claim.faster)
-        for pair, found in at._replace(claim=faster).both():
+        for pair, cells in at._replace(claim=faster).both():
             ours, theirs = (
-                arrival(arm, at.axis, found[1].final(at.metric), at.metric) for arm in found
+                arrival(arm, at.axis, cells[1].final(at.metric), at.metric) for arm in cells
             )
             yield Placed(f"faster on {at.name}", sooner(ours, theirs), names_of(faster, pair))
 
@@ -113,26 +115,26 @@ def trend(at: Place) -> Iterator[Placed]:
     if at.task in at.claim.strict:
         yield from better(at)
         return
-    for pair, found in at.both():
+    for pair, cells in at.both():
         levels = range(len(at.grid.cells[at.task, at.protocol, pair[0]].task.variants))
-        ends = (np.log([arm.final(at.metric, level) for level in levels]) for arm in found)
+        ends = (np.log([arm.final(at.metric, level) for level in levels]) for arm in cells)
         pooled = (np.exp(logs.mean(axis=0)) for logs in ends)
         yield Placed(at.name, compare(at.metric, *pooled), names_of(at.claim, pair))
 
 
 def sharper(at: Place) -> Iterator[Placed]:
     """Compare RLP's ratio to a baseline measured with RLP to the same ratio measured with MSE."""
-    for pair, found in at.both():
+    for pair, cells in at.both():
         by_rlp, by_mse = (
-            found[0].final(metric) / found[1].final(metric) for metric in ("rlp", "mse")
+            cells[0].final(metric) / cells[1].final(metric) for metric in ("rlp", "mse")
         )
         yield Placed(at.name, compare("mse", by_rlp, by_mse), names_of(at.claim, pair))
 
 
 def cost(at: Place) -> Iterator[Placed]:
     """Compare the seconds of an RLP step to those of a baseline's step: at least `above` times?"""
-    for _, found in at._replace(protocol="released").both():
-        ours, theirs = (arm.final("seconds") / arm.final("step") for arm in found)
+    for _, cells in at._replace(protocol="released").both():
+        ours, theirs = (arm.final("seconds") / arm.final("step") for arm in cells)
         yield _bounded(f"{at.name}: RLP step / MSE step", ours / theirs, above=at.claim.above)
 
 
@@ -146,7 +148,7 @@ class Arrival(NamedTuple):
 
 
 def arrival(stored: StoredCell, axis: str, target: Array | float, metric: str) -> Arrival:
-    """Between which epochs or steps each curve first is at its target."""
+    """Return between which epochs or steps each curve first is at its target."""
     curves, targets = stored.matrix(metric), np.reshape(target, (-1, 1))
     hit = curves >= targets if metric in SCORES else curves <= targets
     points = np.array([-np.inf, *stored.axis(axis), np.inf])
@@ -155,7 +157,8 @@ def arrival(stored: StoredCell, axis: str, target: Array | float, metric: str) -
 
 
 def sooner(ours: Arrival, theirs: Arrival) -> Comparison:
-    """In how many seeds are we there first? Arms may be looked at after other numbers of steps.
+    """Compare in how many seeds RLP is there first. Arms may be looked at after other numbers of
+    steps.
 
     So one is first only if it is there at a point where the other is known not to be; else nobody
     is.
@@ -165,34 +168,36 @@ def sooner(ours: Arrival, theirs: Arrival) -> Comparison:
 
 
 def flatter(at: Place) -> Iterator[Placed]:
-    """How the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is flatter."""
-    for pair, found in at.both():
-        ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in found]
+    """Compare how the error grows from β = 0.5 to 0.9, over its growth from 0.1 to 0.5; less is
+    flatter.
+    """
+    for pair, cells in at.both():
+        ends = [[arm.final(at.metric, variant) for variant in (0, 4, 8)] for arm in cells]
         growth = (last * first / middle**2 for first, middle, last in ends)
         yield Placed(at.name, stats.compare(*growth), names_of(at.claim, pair))
 
 
 def ahead_in_time(at: Place) -> Iterator[Placed]:
-    """The values at the last second that both arms have reached; for equal steps, at the last
-    step.
+    """Compare the values at the last second that both arms have reached; for equal steps, at the
+    last step.
     """
     axis = "step" if at.protocol == "steps" else "seconds"
-    for _, found in at._replace(protocol="released").both():
-        common = min(float(arm.axis(axis)[-1]) for arm in found)
+    for _, cells in at._replace(protocol="released").both():
+        common = min(float(arm.axis(axis)[-1]) for arm in cells)
         yield Placed(
-            at.name, compare(at.metric, *(arm.at(at.metric, axis, common) for arm in found))
+            at.name, compare(at.metric, *(arm.at(at.metric, axis, common) for arm in cells))
         )
 
 
 def early(at: Place) -> Iterator[Placed]:
-    """The values after some epochs (at equal steps, after as many as ours has taken then), and
-    those published.
+    """Compare the values after some epochs (at equal steps, after as many as ours has taken then),
+    and those published.
     """
-    for pair, found in at.both():
+    for pair, cells in at.both():
         ours, theirs = (ARMS[arm].label for arm in pair)
         for epoch in at.claim.epochs:
-            taken = found[0].axis(at.axis)[found[0].axis("epoch") <= epoch][-1]
-            our_values, their_values = (arm.at(at.metric, at.axis, float(taken)) for arm in found)
+            taken = cells[0].axis(at.axis)[cells[0].axis("epoch") <= epoch][-1]
+            our_values, their_values = (arm.at(at.metric, at.axis, float(taken)) for arm in cells)
             yield Placed(f"epoch {epoch}", compare(at.metric, our_values, their_values))
             if at.claim.above and at.protocol == "released":
                 yield _bounded(ours, our_values, above=at.claim.above)
@@ -200,7 +205,7 @@ def early(at: Place) -> Iterator[Placed]:
 
 
 def _bounded(label: str, values: Array, *, below: float = 0.0, above: float = 0.0) -> Placed:
-    """The mean over seeds is below one number, or above another."""
+    """Compare the mean over seeds with a number that it should be below, or above."""
     bound, word = (below, "below") if below else (above, "above")
     return Placed(
         f"{label} {word} {number(bound)}:", stats.threshold(values, bound, below=bool(below))
@@ -208,23 +213,25 @@ def _bounded(label: str, values: Array, *, below: float = 0.0, above: float = 0.
 
 
 def spread(at: Place) -> Iterator[Placed]:
-    """RLP's seeds vary less."""
-    for (_, base), found in at.both():
-        ends = [arm.final(at.metric) for arm in found]
+    """Compare how much the seeds of RLP and of the baselines vary."""
+    for (_, base), cells in at.both():
+        ends = [arm.final(at.metric) for arm in cells]
         sds = [number(stats.summary(end).sd, 2) for end in ends]
         where = f"sd {sds[0]} against {sds[1]} of {ARMS[base].label}, ratio of typical deviations"
         yield Placed(where, stats.spread(*ends))
 
 
 def bounds(at: Place) -> Iterator[Placed]:
-    """RLP's final error is below one number while the baselines stay above another."""
+    """Compare RLP's final error with a number, and that of the baselines with another."""
     for arm, cell in at.single().items():
         bound = {"below": at.claim.below} if arm == "rlp" else {"above": at.claim.above}
         yield _bounded(ARMS[arm].label, cell.final(at.metric), **bound)
 
 
 def overfit(at: Place) -> Iterator[Placed]:
-    """The baselines' test error rises from a share of the training to its end, RLP's falls."""
+    """Compare test errors at the end with those at a share of the training; those of the baselines
+    should rise, that of RLP fall.
+    """
     for arm, cell in at.single().items():
         then = at.claim.level * float(cell.axis(at.axis)[-1])
         change = stats.compare(cell.final(at.metric), cell.at(at.metric, at.axis, then))
@@ -237,25 +244,25 @@ def overfit(at: Place) -> Iterator[Placed]:
 
 
 def reach(at: Place) -> Iterator[Placed]:
-    """In most seeds RLP reaches a level soon, the baselines late; at equal steps, RLP before the
-    baselines.
+    """Compare when a level is reached: by RLP soon, by the baselines late; at equal steps, RLP
+    before the baselines.
     """
     arrivals = {
         arm: arrival(cell, at.axis, at.claim.level, at.metric) for arm, cell in at.single().items()
     }
-    for arm, found in arrivals.items():
+    for arm, reached in arrivals.items():
         label = ARMS[arm].label
         if at.protocol != "released":
             if arm != "rlp":
-                yield Placed(f"RLP before {label}", sooner(arrivals["rlp"], found))
+                yield Placed(f"RLP before {label}", sooner(arrivals["rlp"], reached))
         elif arm == "rlp":
             yield Placed(
                 f"RLP within {at.claim.below:g} epochs",
-                stats.first(found.by, at.claim.below + 1e-9),
+                stats.first(reached.by, at.claim.below + 1e-9),
             )
         else:
             where = f"{label} after more than {at.claim.above:g} epochs"
-            yield Placed(where, stats.first(-found.by, -at.claim.above))
+            yield Placed(where, stats.first(-reached.by, -at.claim.above))
 
 
 RULES: dict[str, Callable[[Place], Iterator[Placed]]] = {  # by the name that a claim gives

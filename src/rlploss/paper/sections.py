@@ -60,7 +60,7 @@ Texts = Sequence[str]
 
 
 def section(grid: Grid) -> Section:
-    """The section of a name, with what is missing and how the numbers were obtained."""
+    """Return the section of a name, with what is missing and how the numbers were obtained."""
     row = CATALOG[grid.name]
     tables = []
     for table in row.get("tables", ()):
@@ -78,13 +78,13 @@ def section(grid: Grid) -> Section:
 
 
 def missing(grid: Grid) -> Iterator[str]:
-    """What is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not
+    """Return what is shown of a task and was not run, with the reason: `CIFAR-10 (as printed): not
     complete (not run yet).`
     """
     protocols = (*grid.protocols(), "measured")
     for task in grid.tasks():
         lost = {protocol: why for protocol in protocols if (why := grid.why(task, (protocol,)))}
-        if not any(task == there for there, _, _ in grid.stored):
+        if not any(task == name for name, _, _ in grid.stored):
             yield f"{title_of(task)}: not tested ({grid.why(task, protocols)})."
             continue
         for why in dict.fromkeys(lost.values()):
@@ -95,8 +95,8 @@ def missing(grid: Grid) -> Iterator[str]:
 def error_table(
     grid: Grid, name: str, title: str, *, metric: str = "mse", values: str = "", notes: Texts = ()
 ) -> Table:
-    """Test error of every arm under every protocol, with the published number (of the table
-    `values`) beside it.
+    """Return the test error of every arm under every protocol, with the published number (of
+    the table `values`) beside it.
     """
     protocols = grid.protocols()
     titles = [PROTOCOLS[p] for p in protocols]
@@ -108,12 +108,12 @@ def error_table(
             verdict = against_published(grid, task, arm, metric, value)
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
-            there = [key for p in protocols if (key := (task, p, arm)) in grid.stored]
-            n = max((len(grid.cells[key].seeds) for key in there), default=0)
+            keys = [key for p in protocols if (key := (task, p, arm)) in grid.stored]
+            n = max((len(grid.cells[key].seeds) for key in keys), default=0)
             rows.append(
                 (title_of(task), ARMS[arm].label, shown, *ours[:1], verdict, *ours[1:], str(n))
             )
-            for key in there:
+            for key in keys:
                 s = stats.summary(grid.stored[key].final(metric))
                 budget = budget_words(grid.cells[key].budget).replace(",", "")
                 mine = (task, arm, metric, key[1], budget, s.n, s.mean, s.sd, s.low, s.high)
@@ -151,7 +151,7 @@ def error_table(
 
 
 def mean_sd(values: Array | None) -> str:
-    """`0.197 ± 0.110`, or a dash."""
+    """Return `0.197 ± 0.110`, or a dash."""
     if values is None:
         return "–"
     s = stats.summary(values)
@@ -159,15 +159,15 @@ def mean_sd(values: Array | None) -> str:
 
 
 def plus_minus(mean: float, sd: float) -> str:
-    """`0.197 ± 0.110`; the mean alone where no deviation is known."""
+    """Return `0.197 ± 0.110`; the mean alone where no deviation is known."""
     return number(mean) if math.isnan(sd) else f"{number(mean)} ±\u00a0{number(sd)}"
 
 
 def against_published(
     grid: Grid, task: str, arm: str, metric: str, value: published.Value | None
 ) -> Text:
-    """`same, −0.3 sd`: agreement with the published number, and the difference in its standard
-    deviations.
+    """Return `same, −0.3 sd`: agreement with the published number, and the difference in its
+    standard deviations.
     """
     ours = grid.final(task, "released", arm, metric)
     if value is None or math.isnan(value.sd) or ours is None or not grid.request.at.judged:
@@ -189,14 +189,14 @@ def ratio_table(
     ours: str = "rlp",
     metric: str = "mse",
 ) -> Table:
-    """One arm against each other: ratio of errors (difference of scores) with its interval, and the
-    word for it.
+    """Compare one arm with each other: ratio of errors (difference of scores) with its interval,
+    and the word for it.
     """
     mine = "RLP" if is_rlp(ours) else ARMS[ours].label
     judged = grid.request.at.judged
     others = [a for a in arms or grid.arms if a != ours and not (is_rlp(ours) and is_rlp(a))]
     pairs = [(task, base) for task in grid.tasks() for base in others]
-    found = {
+    comparisons = {
         (protocol, *pair): c
         for protocol in grid.protocols()
         for pair in pairs
@@ -204,11 +204,11 @@ def ratio_table(
     }
     rows: list[tuple[str, ...]] = []
     for task, base in pairs:
-        told = [found.get((protocol, task, base)) for protocol in grid.protocols()]
-        if any(told):
-            n = max(c.n for c in told if c is not None)
+        shown = [comparisons.get((protocol, task, base)) for protocol in grid.protocols()]
+        if any(shown):
+            n = max(c.n for c in shown if c is not None)
             rows.append(
-                (title_of(task), ARMS[base].label, *(_effect(c, judged) for c in told), str(n))
+                (title_of(task), ARMS[base].label, *(_effect(c, judged) for c in shown), str(n))
             )
     words = (
         f"{mine} − baseline" if metric in SCORES else f"{mine} / baseline; below 1 {mine} is ahead"
@@ -234,7 +234,7 @@ def ratio_table(
                 c.n,
                 c.word if judged else "",
             )
-            for (protocol, task, base), c in found.items()
+            for (protocol, task, base), c in comparisons.items()
         ),
         notes=(note,),
         text_columns=frozenset({1}),
@@ -248,8 +248,8 @@ def _effect(c: stats.Comparison | None, judged: bool) -> Text:
 
 
 def rate_table(grid: Grid, name: str, title: str, *, notes: Texts = ()) -> Table:
-    """RLP against MSE, each trained on all rows at the rate that suits it best on a fifth of them;
-    both had the same number of steps.
+    """Compare RLP with MSE, each trained on all rows at the rate that suits it best on a fifth of
+    them; both had the same number of steps.
     """
     rows, data = [], []
     for dataset in dict.fromkeys(cell.task.dataset for cell in grid.cells.values()):
@@ -294,7 +294,7 @@ def best_rates(grid: Grid, dataset: str, arm: str) -> tuple[Array, ...]:
 
 
 def _most_common(rates: Array) -> str:
-    """`0.001 (28 of 30)`."""
+    """Return `0.001 (28 of 30)`."""
     ((rate, count),) = Counter(rates.tolist()).most_common(1)
     return f"{rate:g} ({count} of {len(rates)})"
 
@@ -309,8 +309,8 @@ def measured_table(
     errors: Texts = (),
     notes: Texts = (),
 ) -> Table:
-    """What a statement comes to when it is measured: a row for each setting, means over seeds and
-    standard `errors`.
+    """Return what a statement comes to when it is measured: a row for each setting, means over
+    seeds and standard `errors`.
     """
     key = (task, "measured", "measured")
     stored = grid.stored.get(key)
@@ -339,7 +339,7 @@ def _measured(column: str, value: float) -> Text:
 
 
 def region_table(grid: Grid, name: str, title: str) -> Table:
-    """How many rows the regions of interest hold."""
+    """Return how many rows the regions of interest hold."""
     from rlploss.datasets import load
     from rlploss.datasets.splits import mahalanobis_region, paper_region
 
@@ -376,7 +376,9 @@ USED: dict[str, Callable[[Cell], object]] = {  # what a cell tells about a colum
 def hyperparameter_table(
     grid: Grid, name: str, title: str, *, on: Sequence[str], notes: Texts = ()
 ) -> Table:
-    """A hyperparameter table of the paper, read off the released cells that the studies train."""
+    """Return a hyperparameter table of the paper, read off the released cells that the studies
+    train.
+    """
     rows = []
     for (dataset, experiment), hyper in published.HYPER.items():
         if dataset in on:
@@ -399,13 +401,13 @@ def hyperparameter_table(
 
 
 def _of_task(name: str, cells: Iterable[Cell]) -> list[Cell]:
-    """Those on a task of this name, whatever its number of examples or region."""
+    """Return the cells on a task of this name, whatever its number of examples or region."""
     return [cell for cell in cells if re.fullmatch(rf"{name}(-\d+| .*)?", cell.task.name)]
 
 
-def _distinct(found: Iterable[object]) -> str:
-    kept = [v for v in dict.fromkeys(found) if v is not None]
-    return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in kept) or "–"
+def _distinct(values: Iterable[object]) -> str:
+    distinct = [v for v in dict.fromkeys(values) if v is not None]
+    return ", ".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in distinct) or "–"
 
 
 def _optimizer_name(optimizer: OptimizerValue) -> str:
@@ -428,7 +430,7 @@ TABLES: dict[str, Callable[..., Table]] = {
 
 
 def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
-    """One paragraph for a newcomer."""
+    """Return one paragraph for a newcomer."""
     words = [WORDS["what"]]
     grid = results.get("table1")
     if grid is not None and not grid.request.at.judged:
@@ -444,30 +446,31 @@ def summary(results: Results, judged: Sequence[Claim], scale: str) -> str:
             ends = {"ahead": _listed(steps, "better"), "behind": _listed(steps, "worse")}
             words.append(WORDS["equal-steps"].format(**ends))
     counts = Counter(claim.verdict for claim in judged)
-    told = ", ".join(f"{counts[word]} {word}" for word in claims.VERDICTS if word in counts)
+    listed = ", ".join(f"{counts[word]} {word}" for word in claims.VERDICTS if word in counts)
     some = counts.keys() - {claims.NOT_JUDGED, claims.NOT_TESTED}
     ending = WORDS["judged" if some else "none-judged"].format(
-        n=len(judged), scale=scale, counts=told
+        n=len(judged), scale=scale, counts=listed
     )
     return " ".join([*words, ending])
 
 
 def _found(grid: Grid, protocol: str) -> dict[str, str]:
-    """The word for RLP against MSE on each dataset that was run."""
-    found = {title_of(t): grid.compare(t, protocol, "rlp", "mse") for t in published.DATASETS}
-    return {title: c.word for title, c in found.items() if c is not None}
+    """Return the word for RLP against MSE on each dataset that was run."""
+    comparisons = {title_of(t): grid.compare(t, protocol, "rlp", "mse") for t in published.DATASETS}
+    return {title: c.word for title, c in comparisons.items() if c is not None}
 
 
 def _listed(words: dict[str, str], wanted: str, what: str = "") -> str:
-    """`2 of 6 datasets (Wine, Linear)`."""
+    """Return `2 of 6 datasets (Wine, Linear)`."""
     names = [title for title, word in words.items() if word == wanted]
     return f"{len(names)} of {len(words)}{what}" + (f" ({', '.join(names)})" if names else "")
 
 
 def _steps_ratio(grid: Grid) -> str:
-    """How many times as many steps an epoch gives to RLP."""
+    """Return how many times as many steps an epoch gives to RLP."""
     pairs = [
-        [*grid.found(task, "released", ("rlp", "mse")).values()] for task in published.DATASETS
+        [*grid.stored_arms(task, "released", ("rlp", "mse")).values()]
+        for task in published.DATASETS
     ]
     ratios = [
         float(pair[0].axis("step")[-1] / pair[1].axis("step")[-1])

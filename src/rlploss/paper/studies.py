@@ -63,7 +63,7 @@ ARMS = {
 
 
 def is_rlp(arm: str) -> bool:
-    """Whether an arm trains with RLP."""
+    """Return whether an arm trains with RLP."""
     return arm in ARMS and ARMS[arm].objective is RLP
 
 
@@ -110,7 +110,9 @@ class CellFactory:
         ) = None,  # rows per step of the others (of released ones at equal epochs only)
         weight_decay: float | None = None,  # AdamW's, if not the paper's
     ) -> list[Cell]:
-        """The cells of a task at equal epochs and, where the protocol has them, at equal steps."""
+        """Return the cells of a task at equal epochs and, where the protocol has them, at equal
+        steps.
+        """
         made: list[tuple[Arm, Epochs | Steps]] = []
         n_subsets = min(self.n_subsets, self.request.at.most_subsets)
         usual = self.batch_size or self.subset_size
@@ -148,8 +150,8 @@ class CellFactory:
     def optimizer(
         self, kind: ArmKind, momentum: float | None, weight_decay: float | None
     ) -> OptimizerValue:
-        """The published optimiser; AdamW has a weight decay of its own wherever +L2 does not set
-        it.
+        """Return the published optimiser; AdamW has a weight decay of its own wherever +L2 does not
+        set it.
         """
         lr = self.hyper.lr
         penalty = (self.hyper.weight_decay if kind.penalised else None) or 0.0
@@ -175,7 +177,7 @@ def regression_cells(
     rates: Sequence[float] = (),  # learning rates, each with the training rows whole and held out
     **rows: Any,  # of the task
 ) -> list[Cell]:
-    """All cells of one dataset in one experiment."""
+    """Return all cells of one dataset in one experiment."""
     given = PROTOCOL[experiment]
     sweep = experiment in ("shift", "noise")
     published = given.get("epochs", EPOCHS)
@@ -214,8 +216,8 @@ def regression_cells(
 
 
 def _rate_cells(factory: CellFactory, task: Task, rate: float) -> list[Cell]:
-    """The cells of a task at equal steps and one learning rate: on all training rows, and with a
-    fifth of them held out to choose the rate by.
+    """Return the cells of a task at equal steps and one learning rate: on all training rows, and
+    with a fifth of them held out to choose the rate by.
     """
     at_rate = replace(factory, hyper=factory.hyper._replace(lr=rate), points=1)
     tasks = [
@@ -234,7 +236,7 @@ def autoencoder_cells(
     n_train: int | None = None,
     change: str = "",  # the one thing that differs from the released loop
 ) -> list[Cell]:
-    """All cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small
+    """Return all cells of one image set: |J| = 5000, or 50 or 100 with the sizes of the small
     experiments; or those in which one thing differs from the released loop.
     """
     scale = request.at
@@ -354,13 +356,13 @@ CATALOG = {row["name"]: row for row in REPORT["section"]}
 
 
 def _study(name: str, request: Request) -> list[AnyCell]:
-    """The cells of a section, from its rows in `report.toml`; a name instead of rows stands for
-    that section's.
+    """Return the cells of a section, from its rows in `report.toml`; a name instead of rows stands
+    for that section's.
     """
     rows = CATALOG[name].get("cells", ())
     if isinstance(rows, str):
         return _study(rows, request)
-    found: list[AnyCell] = []
+    cells: list[AnyCell] = []
     for row in rows:
         options = {
             "arms": CATALOG[name].get("arms", ()),
@@ -372,13 +374,13 @@ def _study(name: str, request: Request) -> list[AnyCell]:
         protocols = options.pop("protocols")
         seeds = request.threshold_seeds() if options.pop("thresholds") else ()
         for dataset in datasets:
-            made = [c for c in make(request, dataset, **options) if c.arm.protocol in protocols]
-            found += made + [replace(cell, seeds=seeds) for cell in made if seeds]
-    return found
+            asked = [c for c in make(request, dataset, **options) if c.arm.protocol in protocols]
+            cells += asked + [replace(cell, seeds=seeds) for cell in asked if seeds]
+    return cells
 
 
 def propositions(request: Request) -> list[AnyCell]:
-    """The statements that are measured, not trained; `smoke` draws less."""
+    """Return the statements that are measured, not trained; `smoke` draws less."""
     draws, samples = (1_000, 4) if request.scale == "smoke" else (20_000, 30)
     settings = {name: [Setting(**row) for row in rows] for name, rows in REPORT["settings"].items()}
     settings["empirical"] = [replace(setting, samples=samples) for setting in settings["empirical"]]
@@ -393,12 +395,12 @@ STUDIES["propositions"] = propositions
 
 
 def cells_of(names: Iterable[str], request: Request) -> list[AnyCell]:
-    """The cells of some tables and figures, with repetitions."""
+    """Return the cells of some tables and figures, with repetitions."""
     return [cell for name in names for cell in STUDIES[name](request)]
 
 
 def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
-    """The objective with its sizes filled in, and the number of training rows, for every
+    """Return the objective with its sizes filled in, and the number of training rows, for every
     variant.
     """
     rows = [train.train_rows(cell.task, variant) for variant in cell.task.variants]
@@ -406,13 +408,13 @@ def _resolved(cell: Cell) -> list[tuple[Objective, int]]:
 
 
 def steps_of(cell: Cell) -> float:
-    """Optimiser steps of a cell, averaged over its variants."""
+    """Return the optimiser steps of a cell, averaged over its variants."""
     totals = [cell.budget.steps(objective.steps_per_epoch(n)) for objective, n in _resolved(cell)]
     return sum(totals) / len(totals)
 
 
 def expected_seconds(cell: AnyCell) -> float:
-    """Seconds of one core."""
+    """Return the seconds that a cell is expected to take on one core."""
     if isinstance(cell.task, Measurement):
         return cost.expected_seconds("measured", cell.n_replicas)
     objective, n_rows = _resolved(cell)[0]
@@ -426,7 +428,7 @@ def expected_seconds(cell: AnyCell) -> float:
 
 
 def _family(cell: Cell, objective: Objective, n_rows: int) -> str:
-    """What decides the price of a step, in the words of `lab/prices.toml`."""
+    """Return what decides the price of a step, in the words of `lab/prices.toml`."""
     images = cell.task.model == "autoencoder"
     rlp = objective if isinstance(objective, RLP) else None
     mixed = rlp is not None and rlp.mixup is not None
