@@ -26,7 +26,7 @@ def arm(last, curve, *, per_second=1.0):
 
 def judged(ours, theirs, protocol):
     place = rules.Place(
-        SimpleNamespace(name="fig-time", found=lambda *_: {"rlp": ours, "mse": theirs}),
+        SimpleNamespace(name="fig-time", stored_arms=lambda *_: {"rlp": ours, "mse": theirs}),
         SimpleNamespace(studies=("fig-time",), pairs=(("rlp", "mse"),)),
         task="wine",
         protocol=protocol,
