@@ -107,7 +107,7 @@ def test_distinct_keeps_the_first():
             lambda: Arm("a", "mse", "adam"),
             r"optimizer of an arm must be Adam\(...\), .*, got 'adam'",
         ),
-        (lambda: Arm("a", MSE, Adam()), r"got the class MSE; write MSE\(\)"),
+        (lambda: Arm("a", MSE, Adam()), r"got the class MSE; write MSE\(...\)"),
         (lambda: Arm("a", MSE(), Adam(), output="tanh"), "output must be one of .*, got .tanh."),
         (lambda: Task("t", "linear", "transformer"), "model must be one of"),
         (lambda: Task("t", "linear", "moons", keep="boundaries"), 'did you mean "boundary"'),

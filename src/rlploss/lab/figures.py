@@ -22,7 +22,6 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 
 from rlploss._scaling import Array
@@ -202,10 +201,8 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     """
     with _style():
         figure = MplFigure(figsize=panel.size)
-        axes = _draw(figure, panel)
-        for patch in (figure.patch, axes.patch):
-            patch.set_alpha(0.0)
-        text = _svg(figure)
+        _draw(figure, panel)
+        text = _svg(figure, transparent=True)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text[text.index("<svg") :])
     for css, colour in [
         ("ink", INK),
@@ -223,12 +220,9 @@ def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
     )
 
 
-def _svg(figure: MplFigure) -> str:
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure)
-    figure.savefig(
-        buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
+def _svg(figure: MplFigure, *, transparent: bool = False) -> str:
+    buffer, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing, transparent=transparent)
     return re.sub(r'(?<= d=")[^"]*(?=")', _shorter, buffer.getvalue())
 
 
@@ -253,8 +247,7 @@ def svg(figure: Figure) -> str:
             row, column = divmod(index, columns)
             axes = _draw(drawn, panel, column * width, sum(heights[row:]) + foot - panel.size[1])
             handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-        shown = [label for label, _, _ in figure.legend() if label in handles]
-        if shown:
+        if shown := [label for label, _, _ in figure.legend() if label in handles]:
             lines = [handles[label] for label in shown]
             drawn.legend(lines, shown, loc="lower center", ncols=len(shown))
         return _svg(drawn)

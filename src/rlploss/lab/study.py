@@ -11,8 +11,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
-from typing import Any, Generic
+from functools import cached_property, partial
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,6 @@ from rlploss.training.job import Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import BatchLoss, Objective, Pointwise, as_objective
 
 Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
-CHOICES = {  # of a task
-    "model": ("regression", "autoencoder", "lenet5", "moons"),
-    "region": ("paper", "mahalanobis"),
-    "scaling": ("standard",),
-    "keep": ("reconstructions", "boundary"),
-}
 
 
 def canonical_json(value: Any) -> str:
@@ -147,13 +141,13 @@ class Variant(Part):
     neither.
     """
 
+    checks: ClassVar = {
+        "shift": partial(_checks.number, minimum=0.0, maximum=1.0),
+        "noise": partial(_checks.number, minimum=0.0, maximum=1e6),
+    }
+
     shift: float | None = None
     noise: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, most in (("shift", 1.0), ("noise", 1e6)):
-            if getattr(self, name) is not None:
-                put(self, name, _checks.number(name, getattr(self, name), 0.0, most))
 
 
 @dataclass(frozen=True)
@@ -161,6 +155,16 @@ class Task(Part):
     """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with
     every seed.
     """
+
+    checks: ClassVar = {
+        "model": partial(_checks.one_of, options=("regression", "autoencoder", "lenet5", "moons")),
+        "region": partial(_checks.one_of, options=("paper", "mahalanobis")),
+        "scaling": partial(_checks.one_of, options=("standard",)),
+        "keep": partial(_checks.one_of, options=("reconstructions", "boundary")),
+        "n_train": _checks.count,
+        "n_test": _checks.count,
+        "held_out": partial(_checks.number, minimum=0.0, maximum=1.0),
+    }
 
     name: str  # for tables and messages
     dataset: str  # a name of `rlploss.datasets`
@@ -178,13 +182,7 @@ class Task(Part):
     variants: tuple[Variant, ...] = (Variant(),)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and name in CHOICES:
-                _checks.one_of(name, value, CHOICES[name])
-            elif value is not None and name in ("n_train", "n_test"):
-                _checks.count(name, value)
-            elif value is not None and name == "held_out":
-                _checks.number(name, value, 0.0, 1.0)
+        super().__post_init__()
         if not self.variants:
             raise ValueError(
                 f"task {self.name!r} needs at least one variant, got none; leave it out for a plain"
