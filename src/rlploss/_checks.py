@@ -6,7 +6,7 @@ import difflib
 import math
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from numbers import Integral, Real
 
 import torch
@@ -47,7 +47,7 @@ def number(
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
     result = float(value)
-    if not math.isfinite(result) or not minimum <= result <= maximum:
+    if not (-math.inf < result < math.inf and minimum <= result <= maximum):
         rule = "finite"
         if maximum < math.inf:
             rule = f"in [{minimum:g}, {maximum:g}]"
@@ -92,16 +92,21 @@ def pair(pred: Tensor, target: Tensor) -> None:
     for name, value in (("pred", pred), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if not torch.compiler.is_compiling() and torch._C._is_tracing():
+        wrong = "torch.jit.trace would keep the number of rows of its example"
+        raise RuntimeError(f"{wrong}; trace the network without the loss, or use torch.export")
     if pred.shape != target.shape:
         hint = ""
-        if pred.numel() == target.numel():
+        if pred.ndim == 2 and target.shape == pred.shape[:1] and not target.is_floating_point():
+            hint = "; give class numbers as one_hot(target, pred.shape[1]), and pred as soft-max"
+        elif pred.numel() == target.numel():
             hint = "; reshape one of them, broadcasting would compare every row with every other"
         got = f"{tuple(pred.shape)} and {tuple(target.shape)}"
         raise ValueError(f"pred and target must have the same shape, got {got}{hint}")
     if pred.ndim not in (1, 2):
         raise ValueError(
-            f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten it"
-            " first"
+            f"pred must have shape (N,), (N, 1) or (N, C), got {tuple(pred.shape)}; flatten"
+            " the others into rows, as pred.flatten(0, -2) does"
         )
     if pred.ndim == 2 and pred.shape[1] == 0:
         raise ValueError(
@@ -116,7 +121,10 @@ def pair(pred: Tensor, target: Tensor) -> None:
 def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
     """Features as a matrix (N, d): (N,) is one column, images are flattened."""
     if not isinstance(features, Tensor):
-        raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
+        raise TypeError(
+            f"features must be a torch.Tensor, got {type(features).__name__}; put all columns into"
+            " one, as torch.cat does"
+        )
     if features.is_complex():
         raise TypeError(f"features must be real, got {features.dtype}")
     if features.ndim == 0:
@@ -162,6 +170,9 @@ def n_different(n_rows: int, subset_size: int) -> int:
 
 def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[int, int, int]:
     """Return N, M, K of a plan of different subsets, if there are that many."""
+    if isinstance(n_rows, Sized):
+        wrong = f"n_rows must be a whole number, got a {type(n_rows).__name__}"
+        raise TypeError(f"{wrong}; pass its length, {len(n_rows)}")
     n, m, k = (
         count("n_rows", n_rows),
         count("subset_size", subset_size),
@@ -194,6 +205,18 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
         wrong = f"{name} must be on the CPU, where plans are made, got one on {value.device}"
         raise ValueError(f"{wrong}; pass torch.Generator() and move the plan")
     return value
+
+
+def replayable(generator: torch.Generator | None) -> None:
+    """Refuse draws from a generator where they would be others when the code runs again."""
+    if generator is None:
+        return
+    remedy = "leave generator=None (torch.manual_seed), or draw outside and pass subsets"
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"a generator cannot be part of compiled or exported code; {remedy}")
+    if torch._C._current_graph_task_id() != -1:  # inside a backward pass
+        wrong = "activation checkpointing would draw other subsets from generator the second time"
+        raise RuntimeError(f"{wrong}; {remedy}")
 
 
 def subset_plan(
@@ -297,4 +320,5 @@ def finite(**tensors: Tensor | None) -> None:
                 f"{name} must be finite, got {number} at index {list(where)} ({int(bad.sum())} such"
                 " values in all)"
             )
-            raise ValueError(f"{wrong}; clean the data or lower the learning rate")
+            diverged = " or lower the learning rate" if name == "pred" else ""
+            raise ValueError(f"{wrong}; clean the data{diverged}")

@@ -89,6 +89,17 @@ def test_some_subsets(probe, max_bytes, d):
     assert_close(mean.loss(pred[plan[3]], target[plan[3]], 3), every[3], 1e-9)
 
 
+@pytest.mark.parametrize("d", [4, 8, 15])  # kinds rows, complement and mse
+@pytest.mark.parametrize("which", [2, slice(1, 3), torch.tensor([0, 3, 3])])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_sum_over_some_subsets_counts_those(d, which, seed):
+    X, pred, target, plan = data(d=d, seed=seed)
+    each, total = (ProjectionBank(X, plan, reduction=kind) for kind in ("none", "sum"))
+    rows = plan[which].flatten()
+    given = (pred[rows], target[rows], which)
+    assert_close(total.loss(*given), each.loss(*given).sum(), 1e-9)
+
+
 @pytest.mark.parametrize("probe", ["subset", "expected", "sum"])
 @pytest.mark.parametrize("max_bytes", [0, 2**30])
 @pytest.mark.parametrize("d", [3, 8, 16])
@@ -206,10 +217,9 @@ def test_copies_and_state(probe):
     loss = bank.loss(pred, target)
     for twin in (copy.deepcopy(bank), pickle.loads(pickle.dumps(bank)), bank.to("cpu")):
         assert torch.equal(twin.loss(pred, target), loss)
-    other = ProjectionBank(
-        X + torch.randn(30, 4, generator=seeded(9)), plan, probe=probe, generator=seeded(8)
-    )
-    assert other.loss(pred, target) != loss or probe == "sum"
+    other_plan = balanced_subsets(30, 12, 9, generator=seeded(9))
+    other = ProjectionBank(X, other_plan, probe=probe, generator=seeded(8))
+    assert other.loss(pred, target) != loss
     other.load_state_dict(bank.state_dict())
     assert torch.equal(other.loss(pred, target), loss)
 
@@ -217,7 +227,8 @@ def test_copies_and_state(probe):
 def test_a_loaded_state_replaces_the_form_too():
     X, pred, target, _ = data()
     plan = balanced_subsets(30, 12, 400, generator=seeded())
-    bank, other = ProjectionBank(X, plan), ProjectionBank(X**3, plan)
+    bank = ProjectionBank(X, plan)
+    other = ProjectionBank(X, balanced_subsets(30, 12, 400, generator=seeded(1)))
     other.form()
     other.load_state_dict(bank.state_dict())
     assert_close(other.loss(pred, target), bank.loss(pred, target))

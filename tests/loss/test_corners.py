@@ -4,12 +4,10 @@ types."""
 import math
 import time
 import warnings
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from tests import oracle
 from tests.close import assert_close
 
 from rlploss import (
@@ -50,7 +48,7 @@ def test_features_that_are_not_finite_are_named(probe, intercept, shape, number,
     with pytest.raises(
         ValueError, match=rf"features must be finite, got {number} at index \[1, 2\]"
     ):
-        RLPLoss(**options)(r, 0 * r, x, points)
+        RLPLoss(**options)(r, 0 * r, x, probe_points=points)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 3), (9, 3)])
@@ -58,108 +56,6 @@ def test_without_the_check_features_that_are_not_finite_give_nan(shape):
     x = torch.full(shape, math.nan)
     r = torch.ones(shape[0])
     assert torch.isnan(rlp_loss(r, 0 * r, x, check_finite=False))
-
-
-# Columns of very different size
-
-
-def exact_wide_inverse(x, intercept):
-    """xᵀ(xxᵀ)⁻¹ of an M×d matrix of full row rank, as fractions [p][M], and its first-order change
-    by `change`."""
-    rows = [[Fraction(float(v)) for v in row] + [Fraction(1)] * intercept for row in x]
-    gram = oracle._solve(oracle._times(rows, oracle._transpose(rows)), rows)  # (xxᵀ)⁻¹x
-    return rows, oracle._transpose(gram)
-
-
-def exact_wide_gradient(x, r, Z, intercept):
-    """Value Σ_z ‖zᵀx⁺r‖²/n and its gradient in x and in r, by the derivative of x⁺ in exact
-    arithmetic.
-
-    dP = −P·dx·P + (I − P·x)·dxᵀ·PᵀP for a matrix x of full row rank with P = x⁺.
-    """
-    t, times = oracle._transpose, oracle._times
-    rows, P = exact_wide_inverse(x, intercept)
-    points = [[Fraction(float(v)) for v in z] + [Fraction(1)] * intercept for z in Z]
-    right = [[Fraction(float(v)) for v in row] for row in r]
-    delta = times(P, right)  # p × C
-    gaps = times(points, delta)  # n × C
-    n, C = len(points), len(right[0])
-    scale = Fraction(1, n * C)
-    value = scale * sum(v * v for row in gaps for v in row)
-    back = [
-        [2 * scale * v for v in row] for row in times(t(points), gaps)
-    ]  # d value / d delta: p × C
-    grad_r = times(t(P), back)
-    # <back, dP r> = −<Pᵀ back (P r)ᵀ, dx> + <(PᵀP r backᵀ (I − P x)), dx>
-    first = times(grad_r, t(delta))  # M × p
-    gram_r = times(t(P), delta)  # M × C
-    sight = times(t(back), P)  # C × M
-    second = [
-        [a - b for a, b in zip(row, other, strict=True)]
-        for row, other in zip(t(back), times(sight, rows), strict=True)
-    ]  # C × p
-    grad_x = [
-        [b - a for a, b in zip(row, other, strict=True)]
-        for row, other in zip(first, times(gram_r, second), strict=True)
-    ]
-    return float(value), oracle._to_float(grad_x)[:, : len(x[0])], oracle._to_float(grad_r)
-
-
-SCALED = np.array([[1e9, 1e-9, 0], [2e9, 3e-9, 1e-9]])
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("probe", PROBES)
-def test_features_grad_with_fewer_rows_than_badly_scaled_columns(probe, intercept):
-    x = torch.tensor(SCALED, requires_grad=True)
-    pred = torch.tensor([[1.0], [-2.0]], dtype=torch.float64, requires_grad=True)
-    z = torch.tensor([[2e9, 5e-9, -1e-9]], dtype=torch.float64)
-    points = z if probe in ("draw", "expected") else None
-    loss = rlp_loss(
-        pred,
-        torch.zeros_like(pred),
-        x,
-        probe=probe,
-        intercept=intercept,
-        probe_points=points,
-        features_grad=True,
-    )
-    loss.backward()
-    if probe in ("subset", "sum"):  # the planes pass through every point, wherever the rows lie
-        assert_close(loss, 2.5 if probe == "subset" else 1.0, 1e-12)
-        assert_close(pred.grad, [[1.0], [-2.0]] if probe == "subset" else [[-2.0], [-2.0]], 1e-12)
-        assert x.grad.abs().mul(x.detach().abs().clamp_min(1e-9)).max() < 1e-9
-        return
-    value, grad_x, grad_r = exact_wide_gradient(SCALED, pred.detach().numpy(), z.numpy(), intercept)
-    assert_close(loss, value, 1e-9)
-    assert_close(pred.grad, grad_r, 1e-9)
-    scale = np.abs(SCALED).max(0)  # a change of a column counts in units of that column
-    assert_close(x.grad.numpy() * scale, grad_x * scale, 1e-9)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("shape", [(1, 4), (2, 3), (3, 6), (5, 8)])
-@pytest.mark.parametrize("spread", [0, 4, 9])
-def test_features_grad_with_fewer_rows_than_columns_against_exact_arithmetic(
-    shape, spread, intercept
-):
-    rng = np.random.default_rng(spread)
-    scale = 10.0 ** np.linspace(-spread, spread, shape[1])
-    x = rng.normal(size=shape) * scale
-    Z = rng.normal(size=(3, shape[1])) * scale
-    r = rng.normal(size=(shape[0], 2))
-    value, grad_x, grad_r = exact_wide_gradient(x, r, Z, intercept)
-    features, pred = torch.tensor(x, requires_grad=True), torch.tensor(r, requires_grad=True)
-    options = {"probe": "expected", "probe_points": torch.tensor(Z), "intercept": intercept}
-    loss = rlp_loss(pred, torch.zeros_like(pred), features, features_grad=True, **options)
-    loss.backward()
-    assert_close(loss, value, 1e-9)
-    assert_close(loss, rlp_loss(pred, torch.zeros_like(pred), features, **options), 1e-9)
-    assert_close(pred.grad, grad_r, 1e-9)
-    assert_close(features.grad.numpy() * scale, grad_x * scale, 1e-9)
-
-
-# What the complement does not see
 
 
 def nearly_unseen(size, dtype, C=2, M=20, d=15, K=3):
@@ -240,20 +136,20 @@ def test_new_points_after_a_loaded_state_are_of_the_loaded_plan():
     assert_close(other.loss(pred, target), saved.loss(pred, target), 1e-12)
 
 
-def test_a_state_brings_its_kind():
-    """Rows that span what the planes see and rows that span the rest may have one shape."""
-    g = seeded()
-    plan = balanced_subsets(40, 10, 4, generator=g)
-    X = torch.randn(40, 7, generator=g)
-    narrow = X.clone()
-    narrow[:, 3:] = narrow[:, :1]  # rank 3
-    complement, rows = (ProjectionBank(x, plan, intercept=False, dense_rows=0) for x in (X, narrow))
-    assert (complement.kind, rows.kind) == ("complement", "rows")
-    assert complement.rows.shape == rows.rows.shape
-    pred, target = torch.randn(2, 40, generator=g)
-    rows.load_state_dict(complement.state_dict())
-    assert rows.kind == "complement"
-    assert torch.equal(rows.loss(pred, target), complement.loss(pred, target))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("form", {"ridge": 0.1}), ("form", {"intercept": False}), ("features", {})],
+)
+def test_the_state_of_another_bank_is_refused(name, options):
+    X = torch.randn(40, 7, generator=seeded())
+    plan = balanced_subsets(40, 10, 4, generator=seeded())
+    pred, target = torch.randn(2, 40, generator=seeded(1))
+    bank = ProjectionBank(X, plan, ridge=5.0)
+    before = bank.loss(pred, target)
+    other = ProjectionBank(X if options else X + 1, plan + 0, **({"ridge": 5.0} | options))
+    with pytest.raises(ValueError, match=f"state must come from a bank with the same {name}, got"):
+        bank.load_state_dict(other.state_dict())
+    assert torch.equal(bank.loss(pred, target), before)
 
 
 # Odd shapes and types

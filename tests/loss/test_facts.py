@@ -208,6 +208,8 @@ def test_gradcheck(probe, intercept, ridge, shape):
 @pytest.mark.parametrize("ridge", [0.0, 0.2])
 @pytest.mark.parametrize("shape", [(9, 3), (3, 5)])
 def test_gradcheck_through_the_features(probe, intercept, ridge, shape):
+    if shape == (3, 5) and ridge == 0:
+        pytest.skip("planes are not unique")
     X, pred, target = table(*shape)
     points = probe_points(probe, X)
     X.requires_grad_()
@@ -258,8 +260,8 @@ def test_features_grad_refuses_rank_deficient_features():
     X, pred, target = table()
     X[:, 0] = X[:, 1]
     message = (
-        "features_grad=True needs subsets of full rank 3, got rank 2 in subset 0; the"
-        " pseudo-inverse has no"
+        "features_grad=True needs subsets of rank 3, got rank 2 in subset 0 of 12 rows; planes are"
+        " not unique there"
     )
     with pytest.raises(ValueError, match=message):
         rlp_loss(pred, target, X, features_grad=True, intercept=False)

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rlploss import (
+    BalancedBatchSampler,
     HeavyTailWarning,
     MeanOnlyWarning,
     MSEEquivalentWarning,
@@ -287,12 +288,6 @@ def test_what_is_traced_looks_at_its_features():
         torch.randn(N, 2, generator=torch.Generator().manual_seed(2)),
     )
     expected = rlp_loss(pred, target, other)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracing is deprecated, and warns of sizes
-        traced = torch.jit.trace(
-            lambda p, t, x: rlp_loss(p, t, x, check_finite=False), (pred, target, X)
-        )
-    assert_close(traced(pred, target, other), expected, dtype=torch.float32)
     graph = make_fx(lambda p, t, x: rlp_loss(p, t, x, check_finite=False))(pred, target, X)
     assert_close(graph(pred, target, other), expected, dtype=torch.float32)
 
@@ -301,3 +296,39 @@ def test_fake_tensors_leave_nothing_behind():
     with FakeTensorMode():
         assert rlp_loss(torch.zeros(N + 1), torch.zeros(N + 1), torch.zeros(N + 1, 2)).shape == ()
     assert torch.isfinite(rlp_loss(vector(N + 1), torch.zeros(N + 1), vector(N + 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, r"give class numbers as one_hot\(target, pred.shape\[1\]\)",
+         lambda: rlp_loss(vector(N, 3), torch.zeros(N, dtype=torch.int64), X)),
+        (ValueError, r"flatten the others into rows, as pred.flatten\(0, -2\) does",
+         lambda: rlp_loss(vector(2, 4, 3), vector(2, 4, 3), vector(2, 4, 3))),
+        (TypeError, "features must be a torch.Tensor, got dict; put all columns into one",
+         lambda: rlp_loss(vector(N), vector(N), {"a": X})),
+        (TypeError, "n_rows must be a whole number, got a TensorDataset; pass its length, 9",
+         lambda: BalancedBatchSampler(torch.utils.data.TensorDataset(torch.zeros(9)), 3, 2)),
+    ],
+)  # fmt: skip
+def test_messages_name_the_remedy(error, message, call):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_what_is_not_finite_blames_the_rate_for_predictions_only():
+    bad, zero = torch.full((N,), float("nan")), torch.zeros(N)
+    for given, ends in (
+        ((bad, zero, X), "or lower the learning rate"),
+        ((zero, zero, X / 0), "data"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"clean the data.*{ends}$|clean the {ends}$"
+        ) as caught:
+            rlp_loss(*given)
+        assert ("learning rate" in str(caught.value)) == (given[0] is bad)
+
+
+def test_warnings_count_the_columns_in_words():
+    with pytest.warns(MSEEquivalentWarning, match=r"and 5 columns \(4 features \+ intercept\) of"):
+        rlp_loss(vector(5), torch.zeros(5), vector(5, 4))

@@ -84,9 +84,12 @@ def test_errors():
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         mixup_lambdas(0, 1.0)
     plan = torch.zeros(2, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"plan_b must have shape \(K, M\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"both have shape \(K, M\), got \(2, 3\) and \(2,\)"):
         mixup_subsets(a, a, plan, plan[:, 0], torch.ones(2))
-    with pytest.raises(ValueError, match=r"must pair subset by subset, got \(2, 3\) and \(1, 3\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"must pair subset by subset and both have shape .K, M., got \(2, 3\) and \(1, 3\)",
+    ):
         mixup_subsets(a, a, plan, plan[:1], torch.ones(2))
     with pytest.raises(ValueError, match="X and y must have the same number of rows, got 4 and 3"):
         mixup_subsets(a, a[:3], plan, plan, torch.ones(2))

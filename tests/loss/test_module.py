@@ -42,9 +42,9 @@ def test_defaults():
     x, pred, target = batch()
     assert torch.equal(RLPLoss()(pred, target, x), rlp_loss(pred, target, x))
     values = RLPLoss(7, reduction="none", generator=seeded())(pred, target, x)
-    assert values.shape == (3,)  # as many disjoint subsets as 24 rows hold
-    plan = balanced_subsets(24, 7, 3, generator=seeded())
-    assert plan.flatten().unique().numel() == 21
+    assert values.shape == (4,)  # as many as it takes to deal out 24 rows
+    plan = balanced_subsets(24, 7, 4, generator=seeded())
+    assert plan.flatten().unique().numel() == 24
     assert torch.equal(values, rlp_loss(pred, target, x, subsets=plan, reduction="none"))
     assert RLPLoss(7, 10, reduction="none")(pred, target, x).shape == (10,)
 
@@ -92,7 +92,7 @@ def test_errors_and_print():
         RLPLoss(n_subsets=3)
     with pytest.raises(ValueError, match="subset_size must be at least 1, got 0"):
         RLPLoss(0)
-    with pytest.raises(TypeError, match=r"subset_size must be a whole number, got 2\.5"):
+    with pytest.raises(ValueError, match=r"a fraction of the batch, must be in \[0, 1\], got 2\.5"):
         RLPLoss(2.5)
     x, pred, target = batch()
     with pytest.raises(
@@ -100,8 +100,8 @@ def test_errors_and_print():
         match="subset_size must be at most the batch's 24 rows, got 25; use larger batches",
     ):
         RLPLoss(25)(pred, target, x)
-    text = repr(RLPLoss(8))
-    assert "subset_size=8, n_subsets=as many as fit" in text
+    assert "(subset_size=None, n_subsets=None, probe='subset'" in repr(RLPLoss())
+    assert "(subset_size=8, n_subsets=3, probe='subset'" in repr(RLPLoss(8, 3))
 
 
 def test_told_once_per_module():
@@ -174,14 +174,15 @@ def test_compile_fullgraph(probe):
 @needs_compiler
 def test_compile_the_module_with_subsets_of_its_own():
     x, pred, target = batch()
-    module = RLPLoss(8, 5, generator=seeded())
-    first = compiled(module, pred, target, x, runs=1)
-    plain = RLPLoss(8, 5, generator=seeded())
-    assert_close(first, plain(pred, target, x), dtype=torch.float32)
-    fast = torch.compile(module, fullgraph=True)
-    values = [fast(pred, target, x) for _ in range(2)]
-    assert values[0] != values[1]  # new subsets in every call, compiled or not
-    assert_close(values[0], plain(pred, target, x), dtype=torch.float32)
+    module = RLPLoss(8, 5)
+    fast = torch.compile(module, fullgraph=True, backend="aot_eager")
+    values = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        values += [fast(pred, target, x), fast(pred, target, x)]
+    assert values[0] != values[1]  # new subsets in every call
+    assert values[:2] == values[2:]  # which the seed decides
+    compiled(module, pred, target, x)
 
 
 @pytest.mark.slow

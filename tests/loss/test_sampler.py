@@ -198,6 +198,20 @@ def test_a_state_after_set_epoch_is_at_its_beginning():
     assert (batches.state_dict()["epoch"], batches.state_dict()["step"]) == (1, 0)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_another_epoch_than_that_of_a_loaded_state_begins_at_its_beginning(seed):
+    batches = BalancedBatchSampler(N, M, K, plan="each-epoch", seed=seed)
+    state = BalancedBatchSampler(N, M, K, plan="each-epoch", seed=seed).state_dict(step=2)
+    batches.load_state_dict(state)
+    batches.set_epoch(3)
+    assert batches.start == 0
+    plan = batches.subsets.tolist()
+    assert list(batches) == plan
+    batches.load_state_dict(state)
+    batches.set_epoch(0)  # its own epoch goes on
+    assert len(list(batches)) == K - 2
+
+
 def test_the_number_of_processes_may_change_between_epochs_only():
     state = BalancedBatchSampler(N, M, K, world_size=2).state_dict()
     BalancedBatchSampler(N, M, K, world_size=3).load_state_dict(state)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
 from rlploss import _checks
@@ -24,7 +24,7 @@ from rlploss.loss.quadratic import (
     reduce,
     without_autocast,
 )
-from rlploss.loss.subsets import draw_rows, rows_outside
+from rlploss.loss.subsets import draw_rows
 
 Which = int | slice | Tensor | Sequence[int]
 
@@ -45,6 +45,8 @@ class ProjectionBank(nn.Module):
         draw_from: rows that "draw" and "expected" compare at, "train" (all) or "outside" (those not
             in the subset).
         probe_points: rows (n, d) to compare at instead of `features`.
+        weight: of the rows (N,), at least 0; only ratios count. Planes are fitted by weighted
+            least squares, and a row of weight 0 counts nothing. Not with probe="draw".
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
         max_bytes: what may be kept. Past it nothing is kept and every call factors anew, a chunk of
             subsets at a time, with the same results. `bytes_for` tells the need beforehand,
@@ -72,14 +74,12 @@ class ProjectionBank(nn.Module):
 
     features: Tensor
     subsets: Tensor
-    counts: Tensor
+    weight: Tensor | None
     rows: Tensor | None
     points: Tensor | None
     _pool: Tensor | None
     _inverse: Tensor | None
     _centre: Tensor | None
-    _moment_rows: Tensor | None
-    _moment_centre: Tensor | None
     _form: Tensor | None
 
     def __init__(
@@ -92,6 +92,7 @@ class ProjectionBank(nn.Module):
         ridge: float = 0.0,
         draw_from: str = "train",
         probe_points: Tensor | None = None,
+        weight: Tensor | None = None,
         reduction: str = "mean",
         max_bytes: int = 2**30,
         dense_rows: int = 4096,
@@ -111,7 +112,12 @@ class ProjectionBank(nn.Module):
                 raise ValueError(
                     f"probe_points must have {d} columns like the features, got {tuple(pool.shape)}"
                 )
-        self.plane_form = form
+        self.plane_form = self._planes = form
+        if is_tracing(features, subsets):
+            raise RuntimeError(
+                "a ProjectionBank factors the numbers of its features, got a tensor without"
+                " them; build it outside of compiled code and of meta devices"
+            )
         _checks.subset_plan(subsets, N, form.draw_from)
         self.n_subsets, self.subset_size = K, M = subsets.shape
         if check_finite:
@@ -122,32 +128,37 @@ class ProjectionBank(nn.Module):
         self.n_columns = form.n_columns(d)
         self.dtype = features.dtype if features.dtype == torch.float64 else torch.float32
         form.warn_of_shape(M, self.n_columns, _checks.warn)
+        if weight is not None:
+            if probe == "draw":
+                raise ValueError(
+                    'weight has no meaning for a bank with probe="draw"; use its mean,'
+                    ' probe="expected", or rlp_loss'
+                )
+            weight = planes.mean_one(weight, N, values=True)
+            columns = planes.columns_about(features, weight, form)
+            pool = None if pool is None else columns(pool, torch.ones_like(weight[:1]))
+            features, form = columns(features, weight), replace(form, intercept=False)
+            self._planes = form
 
-        moment = None
-        if probe == "expected" and form.draw_from == "train":
-            moment = planes.second_moment(
-                features if pool is None else pool, intercept=form.intercept
-            )
-        kept: dict[str, Tensor | None] = dict.fromkeys(
-            ("rows", "points", "_inverse", "_centre", "_form")
-        )
-        kept |= {
-            "features": features,
-            "subsets": subsets.clone(),
-            "counts": _appearances(subsets, N),
-            "_pool": pool,
-            "_moment_rows": None if moment is None else moment.rows,
-            "_moment_centre": None if moment is None else moment.centre,
-        }
-        for name, value in kept.items():
-            self.register_buffer(name, value, persistent=name in ("subsets", "points", "rows"))
-        kind, self._n_kept = self._choose()
-        self.set_extra_state(kind)
-        if probe == "draw":
+        kept = {"features": features, "weight": weight, "subsets": subsets.clone(), "_pool": pool}
+        later = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
+        for name, value in (kept | later).items():
+            self.register_buffer(name, value, persistent=name in ("subsets", "points"))
+        self._made_from = {"form": repr(self.plane_form), "features": _digest(features, pool)}
+        self._build()
+
+    def _build(self) -> None:
+        """Make what is kept, for the plan and the points at hand."""
+        self.kind, self._n_kept = self._choose()
+        self.residual_weight = 1 / self.subset_size if self.kind in ("complement", "mse") else 0.0
+        self.projector_sign = {"complement": -1, "mse": 0}.get(self.kind, 1)
+        self._form = self.rows = None
+        if self.plane_form.probe == "draw":
             self._keep_inverse()
-            self.redraw()
+            self.redraw(self.points)
         elif self.kind in ("rows", "complement"):
-            self.rows = torch.zeros(K, self._n_kept, M, dtype=self.dtype, device=features.device)
+            shape = self.n_subsets, self._n_kept, self.subset_size
+            self.rows = torch.zeros(shape, dtype=self.dtype, device=self.features.device)
             for part in self._parts(self.n_subsets):
                 made = self._make_rows(part)
                 self.rows[part, : made.shape[1]] = made
@@ -167,11 +178,7 @@ class ProjectionBank(nn.Module):
         if value is None:
             _checks.pair(pred, target)
             with without_autocast(pred):
-                value = (
-                    self._of_all(pred, target)
-                    if which is None
-                    else self._of_some(pred, target, which)
-                )
+                value = self._of_some(pred, target, which)
         if self.check_finite and torch.compiler.is_compiling():
             torch._assert_async(
                 torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf"
@@ -189,10 +196,12 @@ class ProjectionBank(nn.Module):
         that simple.
         """
         rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
-        if rows is None or self.reduction == "none" or torch.is_autocast_enabled(pred.device.type):
-            return None
         if (
-            pred.ndim != 2
+            rows is None
+            or self._buffers["weight"] is not None
+            or self.reduction == "none"
+            or torch.is_autocast_enabled(pred.device.type)
+            or pred.ndim != 2
             or pred.shape != target.shape
             or not pred.dtype is target.dtype is rows.dtype
         ):
@@ -204,7 +213,9 @@ class ProjectionBank(nn.Module):
         value = projected_value(pred - target, rows[which], self.residual_weight)
         return value if C == 1 else value / C
 
-    def _of_some(self, pred: Tensor, target: Tensor, which: Which) -> Tensor:
+    def _of_some(self, pred: Tensor, target: Tensor, which: Which | None) -> Tensor:
+        if which is None:
+            return self._of_all(pred, target)
         K, M = self.n_subsets, self.subset_size
         if not isinstance(which, slice):
             which = _checks.subset_numbers(which, K, values=not is_tracing()).to(
@@ -212,38 +223,26 @@ class ProjectionBank(nn.Module):
             )
         k = len(range(K)[which]) if isinstance(which, slice) else which.numel()
         if pred.shape[0] != k * M or k == 0:
-            wrong = (
-                f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order, got"
-                f" {pred.shape[0]}"
+            raise ValueError(
+                f"pred must hold the {k * M} rows of the {k} subsets asked for, in plan order,"
+                f" got {pred.shape[0]}; leave `which` out to pass all rows"
             )
-            raise ValueError(f"{wrong}; leave `which` out to pass all rows")
-        if (
-            self.kind == "mse"
-            and self.reduction != "none"
-            and pred.dtype is target.dtype
-            and pred.dtype.itemsize > 2
-        ):
-            value = mse_loss(pred, target)  # in one operation, as subsets are of one size
-            return value if self.reduction == "mean" else value * k
-        return reduce(
-            self._values(as_residual(pred, target).reshape(k, M, -1), which), self.reduction
-        )
+        weight = None if self.weight is None else self.weight[self.subsets[which].flatten()]
+        residual = as_residual(pred, target, weight)
+        return reduce(self._values(residual.reshape(k, M, -1), which), self.reduction)
 
     def _of_all(self, pred: Tensor, target: Tensor) -> Tensor:
-        N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
+        N, K = self.features.shape[0], self.n_subsets
         if pred.shape[0] != N:
             raise ValueError(
                 f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets"
             )
-        residual = as_residual(pred, target)
+        residual = as_residual(pred, target, self.weight)
         C = residual.shape[1]
-        if self.reduction != "none" and self.kind == "mse":
-            mean = (residual.square() * self.counts.to(residual.dtype)).sum() / (M * C * K)
-        elif self.reduction != "none" and self.prefers_form():
-            mean = quadratic_value(residual, self.form().to(residual.dtype))
-            mean = mean if C == 1 else mean / C
-        else:
+        if self.reduction == "none" or not self.prefers_form():
             return reduce(self._values(residual[self.subsets], slice(None)), self.reduction)
+        mean = quadratic_value(residual, self.form().to(residual.dtype))
+        mean = mean if C == 1 else mean / C
         return mean if self.reduction == "mean" else mean * K
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:
@@ -274,13 +273,13 @@ class ProjectionBank(nn.Module):
     def prefers_form(self) -> bool:
         """Whether the N×N form is cheaper than going through the subsets."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
+        # a form that is not there has to be made, and to be kept beside the rest
+        bytes_then = self.nbytes + N * N * self.dtype.itemsize
         if (
             self.plane_form.probe == "draw"
             or N > self.dense_rows
-            or (self._form is None and is_tracing())
+            or (self._form is None and (is_tracing() or bytes_then > self.max_bytes))
         ):
-            return False
-        if self._form is None and self.nbytes + N * N * self.dtype.itemsize > self.max_bytes:
             return False
         return N * N <= K * M * (
             self._n_kept + 4
@@ -288,8 +287,8 @@ class ProjectionBank(nn.Module):
 
     @torch.no_grad()
     def form(self) -> Tensor:
-        """The N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic form. Kept
-        once made.
+        """Return the N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic
+        form, of R times √w where there are weights. Kept once made.
         """
         N, K = self.features.shape[0], self.n_subsets
         if self.plane_form.probe == "draw":
@@ -297,11 +296,10 @@ class ProjectionBank(nn.Module):
                 'form is refused for probe="draw", whose points change; use probe="expected"'
             )
         if N > self.dense_rows:
-            wrong = (
+            raise ValueError(
                 f"form makes an N×N matrix and is meant for at most dense_rows={self.dense_rows}"
-                f" rows, got N = {N}"
+                f" rows, got N = {N}; raise dense_rows if memory allows"
             )
-            raise ValueError(f"{wrong}; raise dense_rows if memory allows")
         if self._form is None:
             form = torch.zeros(N, N, dtype=torch.float64, device=self.features.device)
             if self.projector_sign:
@@ -310,10 +308,8 @@ class ProjectionBank(nn.Module):
                     part = slice(start, min(start + size, K))
                     rows = self._make_rows(part) if self.rows is None else self.rows[part]
                     add_form(form, rows, self.subsets[part])
-            form = (
-                torch.diag(self.counts.squeeze(1).double() * self.residual_weight)
-                + self.projector_sign * form
-            )
+            counts = torch.bincount(self.subsets.flatten(), minlength=N).double()
+            form = torch.diag(counts * self.residual_weight) + self.projector_sign * form
             self._form = (form / K).to(self.dtype)
         return self._form
 
@@ -372,32 +368,28 @@ class ProjectionBank(nn.Module):
 
     def _parts(self, n_subsets: int) -> list[slice]:
         return chunks(
-            n_subsets, self.subset_size, self.features.shape[1], intercept=self.plane_form.intercept
+            n_subsets, self.subset_size, self.features.shape[1], intercept=self._planes.intercept
         )
 
     def _factors(self, part: slice | Tensor) -> Factors:
-        form = self.plane_form
+        form = self._planes
         x = self.features[self.subsets[part]]
         return factor(x, intercept=form.intercept, ridge=form.ridge)
 
     def _make_rows(self, part: slice | Tensor) -> Tensor:
         """W of these subsets in the kept type, at most `_n_kept` rows each."""
-        factors, form = self._factors(part), self.plane_form
+        form, subsets = self._planes, self.subsets[part]
         if self.kind == "complement":
-            return planes.complement_of(factors, self._n_kept).to(self.dtype)
-        at: Tensor | planes.Moment | None = None if self.points is None else self.points[part]
-        if self._moment_rows is not None:
-            centre = self._moment_centre
-            at = planes.Moment(
-                self._moment_rows.double(), None if centre is None else centre.double()
-            )
-        elif form.probe == "expected":
-            outside = self.features[rows_outside(self.subsets[part], self.features.shape[0])]
-            at = planes.second_moment(outside, intercept=form.intercept)
-        rows = planes.rows_of(factors, form, at)
-        return planes.largest_rows(rows, self._n_kept).to(
-            self.dtype
-        )  # drops directions that no subset has
+            return planes.complement_of(self._factors(part), self._n_kept).to(self.dtype)
+        points = self.features if self._pool is None else self._pool
+        if form.probe == "draw" and self.points is not None:
+            points = self.points[part]
+        elif form.draw_from == "outside":
+            points = planes.points_outside(self.features, subsets, self.weight)
+        roots = None if self.weight is None else self.weight[subsets].sqrt()
+        rows = planes.probe_rows(self.features[subsets], form, points, roots)
+        # drops directions that no subset has
+        return planes.largest_rows(rows, self._n_kept).to(self.dtype)
 
     # The points of probe="draw"
 
@@ -438,27 +430,40 @@ class ProjectionBank(nn.Module):
             self.rows = rows if self.rows is None else self.rows.copy_(rows)
         return points
 
-    # The state: plan, points and rows
+    # The state: plan and points; features and form are those of the bank that loads it
 
-    def get_extra_state(self) -> str:
-        """What the rows of the state are, see `kind`."""
-        return self.kind
+    def get_extra_state(self) -> dict[str, str]:
+        """Return what the bank was made from."""
+        return self._made_from
 
-    def set_extra_state(self, state: str) -> None:
-        """Take the rows to be of this kind."""
-        self.kind = state
-        self.residual_weight = 1 / self.subset_size if state in ("complement", "mse") else 0.0
-        self.projector_sign = {"complement": -1, "mse": 0}.get(state, 1)
+    def set_extra_state(self, state: dict[str, str]) -> None:
+        """Do nothing: `_load_from_state_dict` has compared it."""
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        # what was made of the rows and the plan that have just been replaced
-        self._form = None
-        self.counts = _appearances(self.subsets, self.features.shape[0])
-        if self.plane_form.probe == "draw":
-            self._keep_inverse()
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state = state_dict.get(f"{prefix}_extra_state", self._made_from)
+        for name, own in self._made_from.items():
+            if state[name] != own:
+                raise ValueError(
+                    f"state must come from a bank with the same {name}, got {state[name]} instead"
+                    f" of {own}; build this bank as the other one was built"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._build()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move the buffers as the model moves, but keep them in float32 or better."""
+
+        def move(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            coarse = moved.is_floating_point() and moved.dtype.itemsize < buffer.dtype.itemsize
+            return buffer.to(moved.device) if coarse and moved.dtype.itemsize < 4 else moved
+
+        return super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch's own has no types
 
 
-def _appearances(subsets: Tensor, n_rows: int) -> Tensor:
-    """In how many subsets each row is [N, 1]."""
-    return torch.bincount(subsets.flatten(), minlength=n_rows).unsqueeze(1)
+def _digest(*tensors: Tensor | None) -> str:
+    """Return a hash of the numbers of these tensors."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in [t for t in tensors if t is not None]:
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -9,7 +9,6 @@ formed: it would square the condition.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,9 +35,9 @@ class Factors:
     rank: Tensor
 
 
-def is_tracing() -> bool:
+def is_tracing(*tensors: Tensor) -> bool:
     """Whether code must neither branch on values nor leave torch: it is compiled, traced,
-    transformed or watched.
+    transformed or watched, or these tensors hold no numbers.
     """
     return bool(
         torch.compiler.is_compiling()
@@ -46,14 +45,23 @@ def is_tracing() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         # a mode that sees every call, as make_fx and FakeTensorMode do
         or torch._C._len_torch_dispatch_stack()
+        or any(t.is_meta or hasattr(t, "fake_mode") for t in tensors)
     )
+
+
+def root(count: int) -> float:
+    """Return √count; compiled code keeps a count of rows as a symbol, which `math.sqrt` would
+    not.
+    """
+    length: float = count**0.5
+    return length
 
 
 def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors:
     """Factor a stack of subsets x [K, M, d] (any floating type; computed in float64)."""
     x = x.detach().to(torch.float64)
     K, M, d = x.shape
-    p, tracing = d + int(intercept), is_tracing()
+    p, tracing = d + int(intercept), is_tracing(x)
     tolerance = max(M, p) * _EPS
     if (
         ridge == 0
@@ -139,11 +147,6 @@ def _proves_full_rank(
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
 
 
-_kept = (
-    threading.local()
-)  # memory of the last small batch: its column of ones, and its features beside it
-
-
 def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
     """An orthonormal basis [M, p] of the columns of one small batch x [M, d], and of ones; None: it
     takes more care.
@@ -155,25 +158,11 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
     p = d + int(intercept)
     if M <= p or M * p > _SMALL or d == 0 or not x.is_cpu:
         return None
+    columns = x.detach().double()
     if intercept:
-        if getattr(_kept, "shape", None) != (M, d):
-            with torch.inference_mode(False):  # the next caller may need gradients
-                _kept.columns = torch.ones(M, p, dtype=torch.float64, device="cpu")
-                _kept.shape, _kept.features = (M, d), _kept.columns[:, 1:]
-        _kept.features.copy_(x.detach())
-        basis, r = torch.linalg.qr(
-            _kept.columns
-        )  # numpy's code would push that of the step out of the cache
-    else:
-        basis, r = torch.linalg.qr(x.detach().double())
-    share = 1.0  # as in `_proves_full_rank`, column by column
-    for j, column in enumerate(zip(*r.tolist(), strict=True)):
-        if j >= intercept:
-            norm = math.hypot(*column[intercept:])
-            if not norm > 1e-140 or (intercept and not abs(column[0]) < 1e3 * norm):
-                return None
-            share *= column[j] / norm
-    return basis if abs(share) > 4 * M * _EPS else None  # None for nan too
+        columns = torch.nn.functional.pad(columns, (1, 0), value=1.0)
+    basis, r = torch.linalg.qr(columns)  # numpy's code would push that of the step out of the cache
+    return basis if _proves_full_rank(r.numpy()[None], intercept, M * _EPS) else None
 
 
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free,
@@ -183,7 +172,8 @@ _SMALL = 4096
 
 
 def _small(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL and not is_tracing()
+    # compiled code must not depend on how small: so the size is looked at last
+    return not is_tracing(x) and x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL
 
 
 def _qr(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,8 +231,8 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
     if ridge > 0:
         # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled
         # once more.
-        root = torch.diag_embed(math.sqrt(ridge) / norm)
-        stacked, again = _unit_columns(torch.cat([y, root], dim=1))
+        penalty = torch.diag_embed(math.sqrt(ridge) / norm)
+        stacked, again = _unit_columns(torch.cat([y, penalty], dim=1))
         q, r = _qr(stacked)
         q, norm = q[:, :m], norm * again
     else:
@@ -279,9 +269,7 @@ def _by_svd(problem: _Problem) -> Factors:
         if centre is not None:
             # The row of ones comes first: rows past the rank must be last for the triangle of
             # `_minimum_norm`.
-            mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * math.sqrt(
-                problem.x.shape[1]
-            )
+            mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * root(problem.x.shape[1])
             rows = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
             real = torch.nn.functional.pad(keep, (1, 0), value=True)
         # the basis has its column of ones last
@@ -364,10 +352,10 @@ def _drop_ones(x: Tensor) -> Tensor:
     """Reflect the direction of ones to the first row and drop that row: [K, M, d] -> [K, M − 1,
     d].
     """
-    root = math.sqrt(x.shape[1])
+    length = root(x.shape[1])
     # v = 1/√M + e₁ has ‖v‖² = 2 + 2/√M; the reflection is I − 2vvᵀ/‖v‖².
-    along = x.sum(1, keepdim=True) / root + x[:, :1]
-    return x[:, 1:] - along / (root + 1)
+    along = x.sum(1, keepdim=True) / length + x[:, :1]
+    return x[:, 1:] - along / (length + 1)
 
 
 def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
@@ -376,10 +364,11 @@ def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
     """
     if not problem.intercept:
         return q
-    root = math.sqrt(q.shape[1] + 1)
-    along = q.sum(1, keepdim=True) / root
-    body = torch.cat([-along, q - along / (root + 1)], dim=1)
-    return torch.nn.functional.pad(body, (0, 1), value=1 / root)
+    length = root(q.shape[1] + 1)
+    along = q.sum(1, keepdim=True) / length
+    ones = torch.ones_like(problem.x[:, :, :1]) / length
+    body = torch.cat([-along, q - along / (length + 1)], dim=1)
+    return torch.cat([body, ones], dim=2)
 
 
 def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
@@ -388,16 +377,19 @@ def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
     """
     if not problem.intercept:
         return slope
-    padded = torch.nn.functional.pad(slope, (0, 1, 0, 1))
-    corner = torch.zeros_like(padded)
-    corner[:, -1, -1] = 1 / math.sqrt(problem.x.shape[1])
-    return padded + corner
+    mean = torch.ones_like(problem.x[:, :1, :1]) / root(problem.x.shape[1])
+    corner = torch.nn.functional.pad(mean, (slope.shape[2], 0, slope.shape[1], 0))
+    return torch.nn.functional.pad(slope, (0, 1, 0, 1)) + corner
 
 
 def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
     """rank(x) of each subset [K], by the rule above."""
-    parts = chunks(*x.shape, intercept=intercept)
-    return torch.cat([factor(x[part], intercept=intercept).rank for part in parts])
+    return torch.cat(
+        [
+            factor(x[part], intercept=intercept).rank
+            for part in chunks(*x.shape, intercept=intercept)
+        ]
+    )
 
 
 def chunks(

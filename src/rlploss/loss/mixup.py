@@ -66,13 +66,10 @@ def mixup_subsets(
     >>> mixup_subsets(torch.eye(4), torch.arange(4.0), *plans, lam=torch.tensor([0.25]))[1]
     tensor([[1.5000, 2.5000]])
     """
-    for name, plan in (("plan_a", plan_a), ("plan_b", plan_b)):
-        if plan.ndim != 2:
-            raise ValueError(f"{name} must have shape (K, M), got {tuple(plan.shape)}")
-    if plan_a.shape != plan_b.shape:
+    if plan_a.ndim != 2 or plan_a.shape != plan_b.shape:
         raise ValueError(
-            f"two plans must pair subset by subset, got {tuple(plan_a.shape)} and"
-            f" {tuple(plan_b.shape)}"
+            "two plans must pair subset by subset and both have shape (K, M), got"
+            f" {tuple(plan_a.shape)} and {tuple(plan_b.shape)}"
         )
     if X.shape[0] != y.shape[0]:
         raise ValueError(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from rlploss import _checks
-from rlploss.loss.functional import quick_value, subset_values
+from rlploss.loss.factors import is_tracing
+from rlploss.loss.functional import loss_value
 from rlploss.loss.planes import PlaneForm
-from rlploss.loss.quadratic import reduce
 from rlploss.loss.subsets import balanced_subsets
 
 
@@ -23,9 +20,10 @@ class RLPLoss(nn.Module):
     the factors and is faster.
 
     Args:
-        subset_size: M, rows per subset; None makes the whole batch one subset.
-        n_subsets: K, subsets drawn from each batch; None takes as many disjoint ones as the batch
-            holds.
+        subset_size: M, rows per subset, or a fraction of the batch; "auto" is the default of `RLP`:
+            min(100, N // 2), but at least p + 2. None makes the whole batch one subset.
+        n_subsets: K, subsets drawn from each batch; None takes as many as it needs to deal all rows
+            out: disjoint ones, where M divides N.
         probe: where the two planes are compared. "subset": on the subset's own rows; "draw": at one
             random row z per subset; "expected": the mean over those draws, taken exactly; "sum":
             summed over the rows, then squared.
@@ -34,9 +32,11 @@ class RLPLoss(nn.Module):
         ridge: λ ≥ 0, added to the diagonal of xᵀx; the offset is not penalised.
         draw_from: rows that z may come from, "train" (all of the batch) or "outside" (those not in
             the subset).
-        features_grad: let the gradient reach `features`; every subset must then have full rank.
+        features_grad: let the gradient reach `features`; every subset must then have full column
+            rank, or a ridge.
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
-        generator: source of subsets and draws; None is torch's default generator.
+        generator: source of subsets and draws; None is torch's default generator, which compiled
+            code and activation checkpointing need.
         check_finite: raise on NaN or inf, naming the place. Costs a synchronisation on a GPU.
 
     >>> loss = RLPLoss()
@@ -47,7 +47,7 @@ class RLPLoss(nn.Module):
 
     def __init__(
         self,
-        subset_size: int | None = None,
+        subset_size: int | float | str | None = None,
         n_subsets: int | None = None,
         *,
         probe: str = "subset",
@@ -60,9 +60,13 @@ class RLPLoss(nn.Module):
         check_finite: bool = True,
     ) -> None:
         super().__init__()
-        self.subset_size = (
-            None if subset_size is None else _checks.count("subset_size", subset_size)
-        )
+        if isinstance(subset_size, str):
+            _checks.one_of("subset_size", subset_size, ("auto",))
+        elif isinstance(subset_size, float):
+            _checks.number("subset_size, a fraction of the batch,", subset_size, 0.0, 1.0)
+        elif subset_size is not None:
+            subset_size = _checks.count("subset_size", subset_size)
+        self.subset_size = subset_size
         self.n_subsets = None if n_subsets is None else _checks.count("n_subsets", n_subsets)
         if n_subsets is not None and subset_size is None:
             raise ValueError(
@@ -76,50 +80,70 @@ class RLPLoss(nn.Module):
             check_finite,
         )
         self._warned: set[type[Warning]] = set()
-        self._register()
         self.plane_form.warn_of_form(self._warn)
 
     def forward(
-        self, pred: Tensor, target: Tensor, features: Tensor, probe_points: Tensor | None = None
+        self,
+        pred: Tensor,
+        target: Tensor,
+        features: Tensor,
+        *,
+        weight: Tensor | None = None,
+        probe_points: Tensor | None = None,
     ) -> Tensor:
-        """The loss of one batch: predictions and targets (N,), (N, 1) or (N, C), features (N, d) or
-        images.
+        """Return the loss of one batch: predictions and targets (N,), (N, 1) or (N, C), features
+        (N, d) or images, weights of the rows (N,).
 
         `probe_points` are for "draw" the points z themselves, (K, d), for "expected" the rows to
         average over, (n, d); by default both come from `features`.
         """
-        if self.subset_size is None and probe_points is None and not self.features_grad:
-            value = quick_value(pred, target, features, self.plane_form, self.check_finite)
-            if value is not None:
-                return reduce(value, self.reduction)
-        subsets = (
-            None if self.subset_size is None else self._subsets(pred, target, self.subset_size)
-        )
-        how = (self.plane_form, self.generator, self.features_grad, self.check_finite, self._warn)
-        return reduce(
-            subset_values(pred, target, features, subsets, probe_points, *how), self.reduction
+        return loss_value(
+            pred,
+            target,
+            features,
+            subsets=None if self.subset_size is None else self._subsets(pred, target, features),
+            weight=weight,
+            form=self.plane_form,
+            probe_points=probe_points,
+            generator=self.generator,
+            features_grad=self.features_grad,
+            reduction=self.reduction,
+            check_finite=self.check_finite,
+            warn=self._warn,
         )
 
-    def _subsets(self, pred: Tensor, target: Tensor, size: int) -> Tensor:
-        """New subsets [K, M] of the batch."""
+    def _subsets(self, pred: Tensor, target: Tensor, features: Tensor) -> Tensor:
+        """Draw new subsets [K, M] of the batch."""
         _checks.pair(pred, target)
-        n_rows = pred.shape[0]
-        if size > n_rows:
-            wrong = f"subset_size must be at most the batch's {n_rows} rows, got {size}"
-            raise ValueError(f"{wrong}; use larger batches (drop_last=True), or smaller subsets")
-        wanted = n_rows // size if self.n_subsets is None else self.n_subsets
-        if torch.compiler.is_compiling():
-            drawn: Tensor = torch.ops.rlploss.balanced_subsets(
-                pred.detach(), n_rows, size, wanted, self._handle
+        _checks.replayable(self.generator)
+        n_rows, size = pred.shape[0], self._size(_checks.feature_matrix(features, pred.shape[0]))
+        wanted = -(-n_rows // size) if self.n_subsets is None else self.n_subsets
+        if is_tracing(pred):
+            seed = torch.randint(2**62, (1,), generator=self.generator, device="cpu")
+            plan: Tensor = torch.ops.rlploss.balanced_subsets(seed, n_rows, size, wanted)
+        else:
+            plan = balanced_subsets(n_rows, size, wanted, generator=self.generator)
+        return plan.to(pred.device)
+
+    def _size(self, x: Tensor) -> int:
+        """Return M for a batch with these features [N, d]."""
+        N, size = x.shape[0], self.subset_size
+        if isinstance(size, float):
+            return max(1, int(size * N))
+        if not isinstance(size, int):
+            return min(N, max(min(100, N // 2), self.plane_form.n_columns(x.shape[1]) + 2))
+        if size > N:
+            raise ValueError(
+                f"subset_size must be at most the batch's {N} rows, got {size}; use larger"
+                " batches (drop_last=True), or smaller subsets"
             )
-            return drawn
-        return balanced_subsets(n_rows, size, wanted, generator=self.generator).to(pred.device)
+        return size
 
     def extra_repr(self) -> str:
-        size = "the batch" if self.subset_size is None else self.subset_size
-        many = "as many as fit" if self.n_subsets is None else self.n_subsets
-        sizes = f"subset_size={size}, n_subsets={1 if self.subset_size is None else many}"
-        return f"{sizes}, {self.plane_form}, reduction={self.reduction!r}"
+        return (
+            f"subset_size={self.subset_size!r}, n_subsets={self.n_subsets}, {self.plane_form},"
+            f" reduction={self.reduction!r}"
+        )
 
     def _warn(self, kind: type[Warning], text: str) -> None:
         """Once per module."""
@@ -127,29 +151,15 @@ class RLPLoss(nn.Module):
             self._warned.add(kind)
             _checks.warn(kind, text)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy gets a handle of its own."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's own has no types
-        self._register()
 
-    def _register(self) -> None:
-        self._handle = id(self)
-        _modules[self._handle] = self
-
-
-# Compiled code cannot trace the making of a plan, nor take a generator: it calls this operation,
-# which finds its module, and so the module's generator, by a number.
-_modules: weakref.WeakValueDictionary[int, RLPLoss] = weakref.WeakValueDictionary()
-
-
+# Compiled code cannot trace how a plan is made: it calls this operation. Its seed is drawn in the
+# compiled code, so that torch itself replays it where activations are computed again.
 @torch.library.custom_op("rlploss::balanced_subsets", mutates_args=())
-def _balanced_subsets(
-    like: Tensor, n_rows: int, subset_size: int, n_subsets: int, handle: int
-) -> Tensor:
-    generator = _modules[handle].generator
-    return balanced_subsets(n_rows, subset_size, n_subsets, generator=generator).to(like.device)
+def _balanced_subsets(seed: Tensor, n_rows: int, subset_size: int, n_subsets: int) -> Tensor:
+    generator = torch.Generator().manual_seed(int(seed))
+    return balanced_subsets(n_rows, subset_size, n_subsets, generator=generator)
 
 
 @_balanced_subsets.register_fake
-def _(like: Tensor, n_rows: int, subset_size: int, n_subsets: int, handle: int) -> Tensor:
-    return like.new_empty((n_subsets, subset_size), dtype=torch.int64)
+def _(seed: Tensor, n_rows: int, subset_size: int, n_subsets: int) -> Tensor:
+    return seed.new_empty((n_subsets, subset_size), dtype=torch.int64)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from rlploss import _checks
 from rlploss._checks import HeavyTailWarning, MeanOnlyWarning, MSEEquivalentWarning
-from rlploss.loss.factors import Factors, chunks, factor, is_tracing
+from rlploss.loss.factors import Factors, chunks, factor, is_tracing, root
+from rlploss.loss.subsets import rows_outside
 
 PROBES = ("subset", "draw", "expected", "sum")
 
@@ -69,39 +70,48 @@ class PlaneForm:
         """p: the features, and the column of ones if there is one."""
         return n_features + int(self.intercept)
 
+    def columns(self, p: int) -> str:
+        """Return how many columns there are, in words."""
+        return f"{p} columns ({p - 1} features + intercept)" if self.intercept else f"{p} columns"
+
     def warn_of_form(self, warn: Warn) -> None:
         """Tell of the degenerate case that the form alone shows."""
         if self.probe == "sum" and self.intercept:
-            what = 'probe="sum" with intercept=True sees only the mean residual of each subset'
-            warn(MeanOnlyWarning, f'{what}; use probe="subset", or intercept=False')
+            warn(
+                MeanOnlyWarning,
+                'probe="sum" with intercept=True sees only the mean residual of each subset; use'
+                ' probe="subset", or intercept=False',
+            )
 
     def warn_of_shape(self, M: int, p: int, warn: Warn) -> None:
         """Tell of the degenerate cases that the form and the shape of a subset show."""
         self.warn_of_form(warn)
         # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
         if self.has_points and self.ridge == 0 and p - 1 <= M <= p + 3:
-            what = f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {p} columns'
-            why = (
-                "the mean or the variance of the loss is infinite for Gaussian features up to M ="
-                " p + 3"
+            warn(
+                HeavyTailWarning,
+                f'probe="{self.probe}" is heavy-tailed at subset_size {M} with {self.columns(p)}:'
+                " the mean or the variance of the loss is infinite for Gaussian features up to M ="
+                " p + 3; use more rows per subset, or a ridge",
             )
-            warn(HeavyTailWarning, f"{what}: {why}; use more rows per subset, or a ridge")
 
     def warn_of_full_rank(self, M: int, p: int, warn: Warn) -> None:
         """Tell of the degenerate cases of rank(x) = M, where the planes pass through every
         point.
         """
+        case = f'probe="{self.probe}" with subset_size {M} and {self.columns(p)} of rank {M}'
         if self.probe == "subset":
-            what = f'probe="subset" with subset_size {M} and {p} columns of rank {M} is exactly MSE'
-            remedy = "use more rows per subset than columns, or a ridge"
-            warn(MSEEquivalentWarning, f"{what}, and is computed as MSE; {remedy}")
-        elif not self.intercept:
-            what = (
-                f'probe="sum" with subset_size {M} and {p} columns of rank {M} sees only the mean'
-                " residual"
+            warn(
+                MSEEquivalentWarning,
+                f"{case} is exactly MSE, and is computed as MSE; use more rows per subset than"
+                " columns, or a ridge",
             )
-            remedy = 'use more rows per subset than columns, or probe="subset"'
-            warn(MeanOnlyWarning, f"{what} of each subset; {remedy}")
+        elif not self.intercept:
+            warn(
+                MeanOnlyWarning,
+                f"{case} sees only the mean residual of each subset; use more rows per subset than"
+                ' columns, or probe="subset"',
+            )
 
 
 @dataclass(frozen=True)
@@ -123,11 +133,11 @@ class Moment:
 def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
     """Return Σ = mean of zzᵀ over rows z [..., n, d], factored by a QR of the rows."""
     rows = rows.to(torch.float64)
-    root, centre = math.sqrt(rows.shape[-2]), None
+    length, centre = root(rows.shape[-2]), None
     if intercept:
         centre = rows.mean(-2)
         rows = torch.nn.functional.pad(rows - centre.unsqueeze(-2), (0, 1), value=1.0)
-    return Moment(torch.linalg.qr(rows, mode="r")[1] / root, centre)
+    return Moment(torch.linalg.qr(rows, mode="r")[1] / length, centre)
 
 
 def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
@@ -149,7 +159,9 @@ def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
 PAPER = PlaneForm(intercept=False)
 
 
-def probe_rows(x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None) -> Tensor:
+def probe_rows(
+    x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None, roots: Tensor | None = None
+) -> Tensor:
     """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
     The form by default is that of the paper's metric: planes without an intercept, compared on the
@@ -163,11 +175,17 @@ def probe_rows(x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None)
     rows = []
     for part in parts:
         factors = factor(x[part], intercept=form.intercept, ridge=form.ridge)
-        rows.append(rows_of(factors, form, None if at is None else at[part]))
+        own = None if roots is None else roots[part]
+        rows.append(rows_of(factors, form, None if at is None else at[part], own))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def rows_of(factors: Factors, form: PlaneForm, at: Tensor | Moment | None = None) -> Tensor:
+def rows_of(
+    factors: Factors,
+    form: PlaneForm,
+    at: Tensor | Moment | None = None,
+    roots: Tensor | None = None,
+) -> Tensor:
     """`probe_rows` from factors that are there already, at points [K, d] or with the moment of all
     that z may be.
     """
@@ -177,12 +195,14 @@ def rows_of(factors: Factors, form: PlaneForm, at: Tensor | Moment | None = None
         # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of
         # B.
         rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if form.ridge > 0 else basis.mT
-        return rows / math.sqrt(M)
+        return rows / root(M)
     if form.probe == "sum":
         # ones lie in the column space: the sum of the fitted residual is the sum of the residual
         if form.intercept:
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
-        return basis.sum(1, keepdim=True) @ basis.mT
+        # and a row of weight w counts as w rows would: its fitted value is summed w times, not √w
+        sums = basis.sum(1, keepdim=True) if roots is None else roots.unsqueeze(1) @ basis
+        return sums @ basis.mT
     inverse = pseudo_inverse_of(factors)
     if at is None:
         raise ValueError(f'probe="{form.probe}" needs its points, got None')
@@ -255,13 +275,33 @@ def weighted_columns(
     return (x * weight.double().sqrt().unsqueeze(1)).to(features.dtype)
 
 
-def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
-    """Rows W [K, 1, M] of the probe "sum" for weighted columns [K, M, p] and weights [K, M].
-
-    A row of weight w counts as w rows would: its fitted value is summed w times, not √w times.
+def mean_one(weight: Tensor, n_rows: int, *, values: bool) -> Tensor:
+    """Return weights of rows [N] in float64, scaled to mean 1; `values=False` skips a look at
+    them.
     """
-    basis = factor(columns, ridge=ridge).basis
-    return weight.double().sqrt().unsqueeze(1) @ basis @ basis.mT
+    weight = _checks.row_weights("weight", weight, n_rows, values=values)
+    return weight / weight.mean()
+
+
+def columns_about(x: Tensor, weight: Tensor, form: PlaneForm) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return `weighted_columns` of any features and weights in float64, about the mean of these."""
+    centre = (weight.unsqueeze(1) * x.detach()).mean(0)
+    return lambda z, w: weighted_columns(
+        z.double(), w, centre, intercept=form.intercept, ridge=form.ridge
+    )
+
+
+def points_outside(columns: Tensor, subsets: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the rows outside each subset [K, N − M, p], which count as their weights do."""
+    others = rows_outside(subsets, columns.shape[0])
+    if weight is None:
+        return columns[others]
+    return columns[others] / weight[others].mean(1)[:, None, None].sqrt()
+
+
+def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
+    """Rows W [K, 1, M] of the probe "sum" for weighted columns [K, M, p] and weights [K, M]."""
+    return probe_rows(columns, PlaneForm("sum", False, ridge), roots=weight.double().sqrt())
 
 
 def cut_off_planes(features: Tensor, target: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,12 +316,11 @@ def cut_off_planes(features: Tensor, target: Tensor, plan: Tensor) -> tuple[Tens
     does not depend on the rounding of the machine at hand.
     """
     K, M = plan.shape
-    d = features.shape[1]
-    cut = d * torch.finfo(torch.float32).eps
+    cut = features.shape[1] * torch.finfo(torch.float32).eps
     found, constant = [], []
     for subset in plan:
         x, y = features[subset].to(torch.float64), target[subset]
-        tall = d <= M
+        tall = x.shape[1] <= M
         values, vectors = torch.linalg.eigh(x.mT @ x if tall else x @ x.mT)
         keep = values > cut * values[-1]
         basis = x @ vectors[:, keep] / values[keep].sqrt() if tall else vectors[:, keep]

@@ -22,12 +22,21 @@ from torch import Tensor
 from rlploss.loss.factors import is_tracing
 
 
-def as_residual(pred: Tensor, target: Tensor) -> Tensor:
-    """R = pred − target as (N, C), in float32 or better."""
+def as_residual(pred: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """R = pred − target as (N, C), in float32 or better; √w·R for weights [N]."""
+    if weight is not None:
+        target = counted(target, weight)
     if target.dtype is torch.bool:
         target = target.to(pred.dtype)
     residual = pred - target if pred.dtype.itemsize > 2 else pred.float() - target
-    return residual.unsqueeze(1) if residual.ndim == 1 else residual
+    residual = residual.unsqueeze(1) if residual.ndim == 1 else residual
+    return residual if weight is None else residual * weight.sqrt().to(residual).unsqueeze(1)
+
+
+def counted(target: Tensor, weight: Tensor) -> Tensor:
+    """Return the targets with 0, which may stand for NaN, where the row has weight 0."""
+    weight = weight.reshape(-1, *[1] * (target.ndim - 1))
+    return torch.where(weight > 0, target, torch.zeros_like(target))
 
 
 def reduce(values: Tensor, reduction: str) -> Tensor:
@@ -44,7 +53,7 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
     loss.
     """
     kind = tensor.device.type
-    if torch.is_autocast_enabled(kind):
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
 
@@ -128,6 +137,7 @@ class _Symmetric(torch.autograd.Function):
         ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]
     ) -> None:
         ctx.save_for_backward(inputs[1], output[1])
+        ctx.save_for_forward(inputs[1], output[1])
         ctx.residual_weight = inputs[2]
         ctx.set_materialize_grads(False)
 
@@ -143,3 +153,11 @@ class _Symmetric(torch.autograd.Function):
             return through, None, None
         own = 2 * grad[..., None, None] * product
         return own if through is None else own + through, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, change: Tensor, matrix: Tensor | None, residual_weight: None
+    ) -> tuple[Tensor, Tensor]:
+        matrix, product = ctx.saved_tensors
+        value = 2 * (change * product).sum((-2, -1))
+        return value, _product(change, matrix, ctx.residual_weight)

@@ -90,8 +90,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.world_size = _checks.count("world_size", world_size)
         self.rank = _checks.count("rank", rank, minimum=0)
         if self.rank >= self.world_size:
-            wrong = f"rank must be below world_size = {self.world_size}, got {self.rank}"
-            raise ValueError(f"{wrong}; ranks are counted from 0")
+            raise ValueError(
+                f"rank must be below world_size = {self.world_size}, got {self.rank}; ranks are"
+                " counted from 0"
+            )
         self._epoch = 0
         self._start = 0  # the step at which the next iteration begins
         self._handed_out = 0  # steps of the epoch that the latest iteration is past
@@ -178,10 +180,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 the number of batches handed out: too many where a DataLoader with workers has taken
                 some in advance.
         """
-        done = self._handed_out if step is None else self._checked_step(step)
         return {
             "epoch": self._epoch,
-            "step": done,
+            "step": self._handed_out if step is None else self._checked_step(step),
             "world_size": self.world_size,
             **self._plan_arguments(),
         }
@@ -191,8 +192,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         of that epoch.
         """
         here = {"world_size": self.world_size, **self._plan_arguments()}
-        lacking = [name for name in ("epoch", "step", *here) if name not in state]
-        if lacking:
+        if lacking := [name for name in ("epoch", "step", *here) if name not in state]:
             raise ValueError(
                 f"state must come from state_dict(), got one that lacks {', '.join(lacking)}"
             )
@@ -206,11 +206,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
             if state[name] != value
         ]
         if differing:
-            wrong = (
+            raise ValueError(
                 "state must come from a sampler with the same arguments, got"
-                f" {', '.join(differing)}"
+                f" {', '.join(differing)}; build this sampler as the other one was built"
             )
-            raise ValueError(f"{wrong}; build this sampler as the other one was built")
         epoch, step = (
             _checks.count("epoch", state["epoch"], minimum=0),
             self._checked_step(state["step"]),
@@ -233,10 +232,18 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _checked_step(self, step: object) -> int:
         done = _checks.count("step", step, minimum=0)
         if done > len(self):
-            wrong = f"step must be at most {len(self)}, the number of steps of an epoch, got {done}"
-            raise ValueError(f"{wrong}; count the steps of the present epoch only")
+            raise ValueError(
+                f"step must be at most {len(self)}, the number of steps of an epoch, got {done};"
+                " count the steps of the present epoch only"
+            )
         return done
 
     def _plan_arguments(self) -> dict[str, int | str]:
-        names = ("n_rows", "subset_size", "n_subsets", "method", "plan", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "n_rows": self.n_rows,
+            "subset_size": self.subset_size,
+            "n_subsets": self.n_subsets,
+            "method": self.method,
+            "plan": self.plan,
+            "seed": self.seed,
+        }

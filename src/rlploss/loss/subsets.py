@@ -8,6 +8,7 @@ faster than `torch.argsort`, and in whole arrays: no loop runs over rows, subset
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,16 +71,28 @@ def balanced_subsets(
 
 
 def draw_rows(
-    subsets: Tensor, n_rows: int, draw_from: str, generator: torch.Generator | None
+    subsets: Tensor,
+    n_rows: int,
+    draw_from: str,
+    generator: torch.Generator | None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """One row number per subset [K], from all rows ("train") or from those not in the subset
-    ("outside").
+    ("outside"), with a probability proportional to `weight` [N].
     """
     K, M = subsets.shape
-    device = generator.device if generator is not None else subsets.device
+    source: dict[str, Any] = {"device": subsets.device}
+    if generator is not None:  # compiled code with symbols for sizes cannot take even None
+        source = {"device": generator.device, "generator": generator}
+    if weight is not None:
+        chances = weight.expand(K, -1)
+        if draw_from == "outside":
+            chances = chances.scatter(1, subsets, 0)
+        drawn = torch.multinomial(chances.to(source.pop("device")), 1, **source)
+        return drawn.squeeze(1).to(subsets.device)
     if draw_from == "train":
-        return torch.randint(n_rows, (K,), generator=generator, device=device).to(subsets.device)
-    rank = torch.randint(n_rows - M, (K, 1), generator=generator, device=device).to(subsets.device)
+        return torch.randint(n_rows, (K,), **source).to(subsets.device)
+    rank = torch.randint(n_rows - M, (K, 1), **source).to(subsets.device)
     # The sorted subset s₀ < s₁ < … leaves sᵢ − i rows before sᵢ: step over those that lie at or
     # below the rank.
     before = subsets.sort(dim=1).values - torch.arange(M, device=subsets.device)
@@ -351,10 +364,8 @@ def _first_rows(n: int, count: int, generator: torch.Generator | None) -> Rows:
 
 
 def _integers(below: int, count: int, generator: torch.Generator | None) -> Rows:
-    numbers: Rows = torch.randint(below, (count,), generator=generator).numpy()
-    return numbers
+    return torch.randint(below, (count,), generator=generator).numpy()
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> Rows:
-    order: Rows = torch.randperm(n, generator=generator).numpy()
-    return order
+    return torch.randperm(n, generator=generator).numpy()

@@ -7,9 +7,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from rlploss import _checks
-from rlploss.loss.factors import is_tracing
 from rlploss.loss.functional import rlp_loss
-from rlploss.loss.planes import weighted_columns
+from rlploss.loss.planes import mean_one
 from rlploss.loss.quadratic import as_residual
 
 
@@ -50,15 +49,11 @@ def two_speed_loss(
     """
     kappa = _checks.number("kappa", kappa, 0.0, 1.0)
     _checks.pair(pred, target)
-    residual = as_residual(pred, target)
+    linear = rlp_loss(pred, target, features, weight=weight, intercept=intercept)
     if weight is not None:
-        w = _checks.row_weights("weight", weight, len(pred), values=not is_tracing())
-        x, share = _checks.feature_matrix(features, len(w)).double(), (w / w.sum()).unsqueeze(1)
-        residual = residual.where(share > 0, 0) * (share * len(x)).sqrt().to(residual.dtype)
-        pred, target = residual, residual.new_zeros(()).expand_as(residual)
-        features = weighted_columns(x, w, (share * x).sum(0), intercept=intercept, ridge=0.0)
-    linear = rlp_loss(pred, target, features, intercept=intercept and weight is None)
-    return kappa * residual.square().mean() + (1 - kappa) * linear
+        weight = mean_one(weight, len(pred), values=False)  # the line above has looked
+    squares = as_residual(pred, target, weight).square()
+    return kappa * squares.mean() + (1 - kappa) * linear
 
 
 def kappa(subset_size: int, n_rows: int, n_columns: int) -> float:
