@@ -93,8 +93,10 @@ def pair(pred: Tensor, target: Tensor) -> None:
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if not torch.compiler.is_compiling() and torch._C._is_tracing():
-        wrong = "torch.jit.trace would keep the number of rows of its example"
-        raise RuntimeError(f"{wrong}; trace the network without the loss, or use torch.export")
+        raise RuntimeError(
+            "torch.jit.trace would keep the number of rows of its example; trace the network"
+            " without the loss, or use torch.export"
+        )
     if pred.shape != target.shape:
         hint = ""
         if pred.ndim == 2 and target.shape == pred.shape[:1] and not target.is_floating_point():
@@ -171,8 +173,10 @@ def n_different(n_rows: int, subset_size: int) -> int:
 def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[int, int, int]:
     """Return N, M, K of a plan of different subsets, if there are that many."""
     if isinstance(n_rows, Sized):
-        wrong = f"n_rows must be a whole number, got a {type(n_rows).__name__}"
-        raise TypeError(f"{wrong}; pass its length, {len(n_rows)}")
+        raise TypeError(
+            f"n_rows must be a whole number, got a {type(n_rows).__name__}; pass its length,"
+            f" {len(n_rows)}"
+        )
     n, m, k = (
         count("n_rows", n_rows),
         count("subset_size", subset_size),
@@ -215,8 +219,10 @@ def replayable(generator: torch.Generator | None) -> None:
     if torch.compiler.is_compiling():
         raise RuntimeError(f"a generator cannot be part of compiled or exported code; {remedy}")
     if torch._C._current_graph_task_id() != -1:  # inside a backward pass
-        wrong = "activation checkpointing would draw other subsets from generator the second time"
-        raise RuntimeError(f"{wrong}; {remedy}")
+        raise RuntimeError(
+            "activation checkpointing would draw other subsets from generator the second time;"
+            f" {remedy}"
+        )
 
 
 def subset_plan(
