@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -305,6 +306,30 @@ def test_a_loss_that_a_callback_changes(by_torch: Callable[..., History]) -> Non
 
     ours, theirs = run(trained), run(by_torch)
     assert ours["loss"][1:] == pytest.approx(theirs["loss"][1:], rel=1e-11)
+
+
+@dataclass
+class Scaled:
+    """Has no hash."""
+
+    scale: float = 2.0
+
+    def __call__(self, p: Tensor, t: Tensor) -> Tensor:
+        return ((p - t) / self.scale).square()
+
+
+def test_a_loss_without_a_hash_is_compiled() -> None:
+    loss = Scaled()
+    assert isinstance(compile_loss(loss, 1, torch.float64), CompiledLoss)
+    assert compile_loss(loss, 1, torch.float64) is compile_loss(loss, 1, torch.float64)
+    assert compile_loss(Scaled(), 1, torch.float64) is not compile_loss(loss, 1, torch.float64)
+
+
+def test_predictions_that_are_not_finite_are_compared() -> None:
+    loss = compile_loss(tukey, 1, torch.float64)
+    pred = torch.tensor([[math.nan], [math.inf], [0.5]], dtype=torch.float64)
+    assert isinstance(loss, CompiledLoss)
+    assert loss.difference(pred, torch.zeros_like(pred)) == ""
 
 
 def test_a_loss_that_changes_between_two_runs(by_torch: Callable[..., History]) -> None:

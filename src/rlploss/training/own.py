@@ -88,10 +88,14 @@ _POWERS: dict[str, str] = {
 # Other operations, from the trace in work and their arguments. What moves numbers gives views, so
 # that an operation in place reaches all that share them.
 _ALONE: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("full", "full_like"), lambda lines, _, value: lines.filled(value)),
-    **dict.fromkeys(("zeros_like", "empty_like", "zero"), lambda lines, _: lines.filled(0)),
-    "ones_like": lambda lines, _: lines.filled(1),
-    "scalar_tensor": lambda lines, value: lines.filled(value),
+    **dict.fromkeys(
+        ("full", "full_like"), lambda lines, _, value: np.full(lines.shape, value, object)
+    ),
+    **dict.fromkeys(
+        ("zeros_like", "empty_like", "zero"), lambda lines, _: np.zeros(lines.shape, object)
+    ),
+    "ones_like": lambda lines, _: np.ones(lines.shape, object),
+    "scalar_tensor": lambda lines, value: np.full(lines.shape, value, object),
     "pow": lambda lines, a, b: lines.each(_POWERS.get(str(b), "{0} ** {1}"), a, b),
     **dict.fromkeys(("alias", "detach"), lambda _, a: a),
 }
@@ -111,6 +115,7 @@ _MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
     "arange": lambda _, *ends: np.array(range(*ends), object),
 }
 _DECOMPOSED = ("_softmax", "_log_softmax", "clamp", "mean", "linalg_vector_norm", "relu", "sigmoid")
+_ARRAYS = ("pred", "target", "values", "back")
 _IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # the trace has the types
 
 
@@ -151,17 +156,17 @@ class _Lines(Interpreter):
         if width > MOST_OUTPUTS:
             raise ValueError(f"it mixes {width} outputs, more than {MOST_OUTPUTS}")
         self.single = {n_rows, n_outputs // width}  # sizes of dimensions that share their lines
-        self.inputs = [[f"{_CASTS[dtype]}_{x}{j}" for j in range(width)] for x in "pt"]
-        values, gradient = self.run(*np.array(self.inputs, object)[:, None])
+        self.inputs = [f"{_CASTS[dtype]}_{x}{j}" for x in "pt" for j in range(width)]
+        values, gradient = self.run(*np.array(self.inputs, object).reshape(2, 1, width))
         if values.size < width:  # a value of the whole row counts for each of its outputs
             gradient = self.each(f"{{0}} * {{real}}({width})", gradient)
-        results = [np.broadcast_to(values, gradient.shape).flat, gradient.flat]
-        arrays = zip(("pred", "target", "values", "back"), [*self.inputs, *results], strict=True)
-        pairs = [(f"{x}[i * {width} + {j}]", a) for x, row in arrays for j, a in enumerate(row)]
-        reads = [f"{a} = {place}" for place, a in pairs[: 2 * width]]
-        writes = [f"{place} = {a}" for place, a in pairs[2 * width :]]
-        head = f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):\n"
-        self.source = head + "".join(f"        {x}\n" for x in [*reads, *self.lines, *writes])
+        values = np.broadcast_to(values, gradient.shape)
+        places = [f"{array}[i * {width} + {j}]" for array in _ARRAYS for j in range(width)]
+        names = [*self.inputs, *values.flat, *gradient.flat]
+        reads = map("{} = {}".format, names[: 2 * width], places[: 2 * width])
+        writes = map("{} = {}".format, places[2 * width :], names[2 * width :])
+        head = [f"def loss({', '.join(_ARRAYS)}, n):", f"    for i in range(n // {width}):"]
+        self.source = "\n        ".join(["\n".join(head), *reads, *self.lines, *writes])
 
     def run_node(self, n: Any) -> Any:
         """Write the lines of one operation; one in place changes the names that it is given."""
@@ -204,10 +209,6 @@ class _Lines(Interpreter):
 
         return np.asarray(np.frompyfunc(line, len(operands), 1)(*operands), object)
 
-    def filled(self, value: float) -> Any:
-        """Return the numbers of a constant tensor."""
-        return np.full(self.shape, value, object)
-
     def folded(self, template: str, a: Any, dims: Any) -> Any:
         """Write the lines of a reduction over some dimensions, all if none is named."""
         dims = dims or range(a.ndim)
@@ -227,7 +228,8 @@ def _machine_code(source: str, dtype: torch.dtype) -> Any:
     scope = dict(_SCOPE)
     exec(source, scope)
     real = types.float64 if dtype == torch.float64 else types.float32
-    kind = types.void(*[types.CPointer(real)] * 4, types.intp)  # type: ignore[no-untyped-call]
+    pointers = [types.CPointer(real)] * len(_ARRAYS)  # type: ignore[no-untyped-call]
+    kind = types.void(*pointers, types.intp)
     return numba.cfunc(kind, error_model="numpy")(scope["loss"])
 
 
@@ -261,12 +263,12 @@ class CompiledLoss:
         values = values.reshape(len(pred), -1)
         theirs = values.expand_as(pred), gradient * (pred.shape[1] // values.shape[1])
         rtol = _TOLERANCE[self.dtype]
-        atol = 1e-3 * rtol * (1 + float(max(pred.abs().max(), target.abs().max())))
+        atol = 1e-3 * rtol * (1 + float(self.seen.nan_to_num(0, 0, 0).abs().max()))
         for a, b in zip(self(pred, target), theirs, strict=True):
             near = torch.isclose(a, b, rtol, atol, equal_nan=True)
             for row, column in (~near).nonzero()[:1].tolist():
-                double = self.dtype == torch.float64  # else it may be rounding
-                finer = double or compile_loss(self.function, pred.shape[1], torch.float64)
+                single = self.dtype == torch.float32  # it may be rounding, which float64 tells
+                finer = single and compile_loss(self.function, pred.shape[1], torch.float64)
                 if isinstance(finer, CompiledLoss):
                     return finer.difference(pred.double(), target.double())
                 return (
@@ -280,11 +282,11 @@ class CompiledLoss:
     def _culprit(self, pred: Tensor, target: Tensor, column: int) -> str:
         """Say which operation of the trace gives other numbers than its lines for a row [C]."""
         lines, torchs = self._lines, Interpreter(self._lines.module, garbage_collect_values=False)
-        width = len(lines.inputs[0])
+        width = len(lines.inputs) // 2
         row = [x if width > 1 else x[column].expand_as(x) for x in (pred, target)]
         torchs.run(*(x.repeat(lines.n_rows, 1) for x in row))
         numbers = [number for x in row for number in x.numpy()[:width]]
-        scope = _SCOPE | dict(zip([*lines.inputs[0], *lines.inputs[1]], numbers, strict=True))
+        scope = _SCOPE | dict(zip(lines.inputs, numbers, strict=True))
         with np.errstate(all="ignore"):
             exec("\n".join(lines.lines), scope)
             for node in (n for n in lines.env if n.op == "call_function"):
@@ -312,9 +314,10 @@ def compile_loss(function: Function, n_outputs: int, dtype: torch.dtype) -> Comp
 
     It is compiled once, and again when the function gives other numbers than before.
     """
+    call = function.__call__  # type: ignore[operator]  # hashable, whatever the function is
     with _LOCK:
-        loss = _compiled(function, n_outputs, dtype)
+        loss = _compiled(call, n_outputs, dtype)
         if isinstance(loss, CompiledLoss) and loss.difference(*loss.seen):
             _compiled.cache_clear()
-            loss = _compiled(function, n_outputs, dtype)
+            loss = _compiled(call, n_outputs, dtype)
     return loss
