@@ -45,7 +45,7 @@ from rlploss.training.evaluation import History
 from rlploss.training.fit import train
 from rlploss.training.job import Problem, Steps, make_job
 from rlploss.training.loop import DivergenceError, Supervision
-from rlploss.training.objectives import BatchLoss, Pointwise
+from rlploss.training.objectives import BatchLoss
 
 DECIDING = (
     *(*TRAINING, "estimators/*.py"),
@@ -313,7 +313,7 @@ class Trainer(Rows):
             )
             return splits * one * (1 + tried * logs * folds)
         taken = min(cell.budget.n, 300 + min(n_train, 1000) / 2)
-        if isinstance(arm.objective, Pointwise | BatchLoss):
+        if isinstance(arm.objective, BatchLoss):  # no compiled loss
             taken *= 20.0
         rows = min(BATCH, n_train * (1 - 1 / folds if folds > 1 else 1 - VALIDATION_SHARE))
         one = 2e-3 + taken * (2e-6 + 3e-9 * rows * (d + 8))

@@ -259,10 +259,11 @@ class Loop:
                     self.best = copy.deepcopy(job.model.state_dict())
             if stopper.waited >= stopper.rule.patience:
                 history.stopped = "early stopping"
-        with modes_kept(job.model) if self.watch.callbacks else nullcontext():
-            answers = [callback(event) for callback in self.watch.callbacks]
-        if answers:
-            self.engine.trusted = 0  # a callback may have changed the loss
+        callbacks = self.watch.callbacks
+        with modes_kept(job.model) if callbacks else nullcontext():
+            answers = [callback(event) for callback in callbacks]
+        if any(not getattr(call, "__module__", "").startswith("rlploss.") for call in callbacks):
+            self.engine.trusted = 0  # a callback of the user may have changed the loss
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if asked and not history.stopped:
             history.stopped = "callback"
