@@ -20,7 +20,6 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numba.core import types
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.fx import Interpreter, Node
@@ -115,7 +114,6 @@ _MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
     "arange": lambda _, *ends: np.array(range(*ends), object),
 }
 _DECOMPOSED = ("_softmax", "_log_softmax", "clamp", "mean", "linalg_vector_norm", "relu", "sigmoid")
-_ARRAYS = ("pred", "target", "values", "back")
 _IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # the trace has the types
 
 
@@ -143,16 +141,15 @@ class _Lines(Interpreter):
         )(*torch.zeros(2, n_rows, n_outputs, dtype=dtype))
         trace.graph.eliminate_dead_code()
         super().__init__(trace, garbage_collect_values=False)
-        self.extra_traceback, self.n_rows = False, n_rows
-        self.lines: list[str] = []
+        self.extra_traceback, self.n_rows, self.lines = False, n_rows, list[str]()
         ops = {_op(node) for node in trace.graph.nodes if node.op == "call_function"}
         held = [getattr(trace, node.target) for node in trace.graph.nodes if node.op == "get_attr"]
         if any(tensor.requires_grad for tensor in held):
             raise ValueError("it uses weights")
         if unknown := ops - {*_TEMPLATES, *_ALONE, *_MIXING}:
             raise ValueError(f"{', '.join(sorted(unknown))} cannot be compiled")
-        alone = not ops & {*_MIXING} and not any(tensor.ndim for tensor in held)
-        width = 1 if alone else n_outputs  # outputs that need lines of their own
+        mixing = ops & {*_MIXING} or any(tensor.ndim for tensor in held)
+        width = n_outputs if mixing else 1  # outputs that need lines of their own
         if width > MOST_OUTPUTS:
             raise ValueError(f"it mixes {width} outputs, more than {MOST_OUTPUTS}")
         self.single = {n_rows, n_outputs // width}  # sizes of dimensions that share their lines
@@ -161,12 +158,16 @@ class _Lines(Interpreter):
         if values.size < width:  # a value of the whole row counts for each of its outputs
             gradient = self.each(f"{{0}} * {{real}}({width})", gradient)
         values = np.broadcast_to(values, gradient.shape)
-        places = [f"{array}[i * {width} + {j}]" for array in _ARRAYS for j in range(width)]
+        places = [
+            f"{array}[i * {width} + {j}]"
+            for array in ("pred", "target", "values", "back")
+            for j in range(width)
+        ]
         names = [*self.inputs, *values.flat, *gradient.flat]
         reads = map("{} = {}".format, names[: 2 * width], places[: 2 * width])
         writes = map("{} = {}".format, places[2 * width :], names[2 * width :])
-        head = [f"def loss({', '.join(_ARRAYS)}, n):", f"    for i in range(n // {width}):"]
-        self.source = "\n        ".join(["\n".join(head), *reads, *self.lines, *writes])
+        head = f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):"
+        self.source = "\n        ".join([head, *reads, *self.lines, *writes])
 
     def run_node(self, n: Any) -> Any:
         """Write the lines of one operation; one in place changes the names that it is given."""
@@ -227,9 +228,8 @@ def _machine_code(source: str, dtype: torch.dtype) -> Any:
     """Compile the source: without fast-math, so that every operation rounds as torch's does."""
     scope = dict(_SCOPE)
     exec(source, scope)
-    real = types.float64 if dtype == torch.float64 else types.float32
-    pointers = [types.CPointer(real)] * len(_ARRAYS)  # type: ignore[no-untyped-call]
-    kind = types.void(*pointers, types.intp)
+    real = "float64" if dtype == torch.float64 else "float32"
+    kind = f"void({', '.join([f'CPointer({real})'] * 4)}, intp)"
     return numba.cfunc(kind, error_model="numpy")(scope["loss"])
 
 
@@ -260,8 +260,8 @@ class CompiledLoss:
         """
         self.seen = torch.stack([pred[:256], target[:256]]).detach()
         values, gradient = values_and_gradient(self.function, pred, target)
-        values = values.reshape(len(pred), -1)
-        theirs = values.expand_as(pred), gradient * (pred.shape[1] // values.shape[1])
+        repeat = pred.numel() // values.numel()
+        theirs = values.reshape(len(pred), -1).expand_as(pred), gradient * repeat
         rtol = _TOLERANCE[self.dtype]
         atol = 1e-3 * rtol * (1 + float(self.seen.nan_to_num(0, 0, 0).abs().max()))
         for a, b in zip(self(pred, target), theirs, strict=True):
@@ -285,7 +285,7 @@ class CompiledLoss:
         width = len(lines.inputs) // 2
         row = [x if width > 1 else x[column].expand_as(x) for x in (pred, target)]
         torchs.run(*(x.repeat(lines.n_rows, 1) for x in row))
-        numbers = [number for x in row for number in x.numpy()[:width]]
+        numbers = np.concatenate([x[:width] for x in row])
         scope = _SCOPE | dict(zip(lines.inputs, numbers, strict=True))
         with np.errstate(all="ignore"):
             exec("\n".join(lines.lines), scope)
