@@ -155,9 +155,8 @@ class MLP(base.NetworkEstimator):
             nn.Sequential(*self._trained, nn.Softmax(dim=-1)) if logits else self._trained
         )
         self._note_range(rows, goes_on=goes_on)
-        self._engine_state: dict[str, Any] = (
-            loop.engine.state_dict()
-        )  # Adam's averages, for training that goes on
+        # Adam's averages, for training that goes on
+        self._engine_state: dict[str, Any] = loop.state
         self.subset_size_, self.n_subsets_ = (
             getattr(objective, name, None) for name in ("subset_size", "n_subsets")
         )

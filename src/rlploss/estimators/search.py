@@ -256,7 +256,7 @@ def train_further(
     )
     loops = train([(one.job, watch) for one in going], progress=progress, fleet=True)
     for one, loop in zip(going, loops, strict=True):
-        one.job = replace(loop.job, state=loop.engine.state_dict())
+        one.job = replace(loop.job, state=loop.state)
         one.diverged = loop.history.stopped == "diverged"
 
 

@@ -62,10 +62,6 @@ class Engine(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with such a state, and with the settings of this job."""
 
-    def end(self) -> None:
-        """Let go of what can be made again."""
-        self.feed.release()
-
 
 class ModuleEngine(Engine):
     """One step at a time, by torch."""
@@ -97,8 +93,7 @@ class ModuleEngine(Engine):
                 for group, own in zip(self.optimizer.param_groups, self.settings, strict=True):
                     group["lr"] = own["lr"] * float(factors[taken])
             inputs, target = feed.inputs(block, low, high)
-            for parameter in parameters:
-                parameter.grad = None
+            self.optimizer.zero_grad()
             pred = job.model(inputs).reshape(len(inputs), -1)
             value = step_value(feed, block, (low, high), flat(inputs), pred, target)
             torch.autograd.backward(value)

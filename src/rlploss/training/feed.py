@@ -178,10 +178,6 @@ class Feed:
             places = places[places < len(block.spans)]
         return block, block.spans[places % len(block.spans)]
 
-    def release(self) -> None:
-        """Let go of everything that can be made again."""
-        self._block = None
-
     def inputs(self, block: Block, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step."""
         if self.every_row:
@@ -250,9 +246,6 @@ class SubsetFeed(Feed):
         self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
         self._told = False
-
-    def release(self) -> None:
-        self._block = self._bank = self._plans = self._pool = None
 
     def _held_bytes(self) -> int:
         """Bytes that factors of a whole plan take."""

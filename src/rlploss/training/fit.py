@@ -245,6 +245,7 @@ def train(
     threads = torch.get_num_threads()
     running: dict[Future[Outcome], Loop] = {}
     loops: list[Loop] = []
+    begun: set[Loop] = set()  # and not left
 
     def advance(loop: Loop, outcome: Outcome | None) -> None:
         """Begin a loop, or note how its stretch went; then give its next one to the pool, or take
@@ -259,6 +260,7 @@ def train(
                     return
                 loop.took(stretch())
         loop.leave()
+        begun.remove(loop)
 
     devices = {job.table.x.device for job, _ in runs if job.table.x.device.type == "cuda"}
     with borrow_generators(devices), ExitStack() as stack:
@@ -270,15 +272,16 @@ def train(
         try:
             for number, (job, watch) in enumerate(runs):
                 loops.append(Loop(job, watch, reporter, number if fleet else None))
+                begun.add(loops[-1])
                 advance(loops[-1], None)
                 while len(running) > (threads if number + 1 < len(runs) else 0):
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         advance(running.pop(future), future.result())
         finally:
-            for loop in loops:
+            for loop in begun:
                 loop.engine.stopping = True
             wait(running)
-            for loop in loops:
+            for loop in begun:
                 loop.leave()
     reporter.end()
     return loops

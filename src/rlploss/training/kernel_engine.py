@@ -68,7 +68,6 @@ def read_chain(model: nn.Module) -> Chain | str:
             activations[-1] = _ACTIVATIONS[kind]
         elif not (frame or (flattens and not layers)):
             return f"{kind.__name__} is no linear layer, ReLU, tanh, sigmoid or soft-max"
-    frames = [module for module in model.modules() if module._modules]
     own = [p for layer in layers for p in layer.parameters()]
     theirs = {id(p) for p in model.parameters()}
     apart = len({p.data_ptr() for p in own}) == len(own) and {id(p) for p in own} == theirs
@@ -77,7 +76,7 @@ def read_chain(model: nn.Module) -> Chain | str:
             not layers or kt.SOFTMAX in activations[:-1]
         ),
         "one of its layers has parts of its own": (
-            not all(isinstance(module, nn.Sequential) for module in frames)
+            any(part._modules and not isinstance(part, nn.Sequential) for part in model.modules())
         ),
         "it has parameters beside its layers, or uses a layer twice": not apart,
         "some of its parameters are frozen": not all(p.requires_grad for p in own),
@@ -180,10 +179,6 @@ class KernelEngine(Engine):
         self._pace = math.inf  # seconds of a step
         self._followed = False  # whether a loss from outside has been seen to use no weights
         self._compiling = 0.0  # seconds, since `run` began
-
-    def end(self) -> None:
-        self.feed.release()
-        self._block = self._rows = self._loss = self._work = None
 
     # Steps
 

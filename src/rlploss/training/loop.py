@@ -103,7 +103,11 @@ _TOLD = ("columns", "stopped", "best_step")  # and of its history
 
 
 class Loop:
-    """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went."""
+    """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went.
+
+    What is left of it at the end is its `history`, and the optimiser's `state`, with which a `Job`
+    can go on.
+    """
 
     def __init__(
         self, job: Job, watch: Supervision, reporter: Reporter, number: int | None
@@ -231,10 +235,11 @@ class Loop:
         self.reporter.add(outcome.steps + left)
 
     def leave(self) -> None:
-        """Put back what was lent: the module owns its weights again, and its parts are in the modes
-        they were in.
+        """Keep the optimiser's state and let go of the engine, whose factors may be large; put the
+        parts of the module into the modes they were in.
         """
-        self.engine.end()
+        self.state = self.engine.state_dict()
+        del self.engine
         self._modes.close()
 
     def _evaluate(self) -> None:

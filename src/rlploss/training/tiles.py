@@ -5,8 +5,6 @@ ones. A number of a result is summed in the order of its terms, so it does not d
 matrix it stands.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -115,11 +113,10 @@ class _Emit:
         """Vectors that end up in registers, zero at first."""
         return [cgutils.alloca_once_value(self.builder, self.zero) for _ in range(n)]
 
-    @contextmanager
-    def where(self, sign: str, a: Any, b: int | Any) -> Iterator[None]:
+    def where(self, sign: str, a: Any, b: int | Any) -> Any:
+        """A context in which instructions hold only if the comparison does."""
         b = ir.Constant(_WHOLE, b) if isinstance(b, int) else b
-        with self.builder.if_then(self.builder.icmp_signed(sign, a, b)):
-            yield
+        return self.builder.if_then(self.builder.icmp_signed(sign, a, b))
 
     def _call(
         self, name: str, result: Any, arguments: list[Any], suffix: str = "", **options: Any
