@@ -95,18 +95,13 @@ def read_rows(
             f"{name}X must be a tensor or an array, got a {type(X).__name__}; stack its rows, map"
             " them from a file (np.memmap), or write a loop with RLPLoss"
         )
-    x = _input(name, X, device, model_dtype(model))
-    return Table(x, *_target(name, x, y, output_width(model, x), loss))
-
-
-def _input(name: str, X: Array, device: torch.device, dtype: torch.dtype) -> Tensor:
-    x = _as_tensor(f"{name}X", X).to(device=device, dtype=dtype)
+    x = _as_tensor(f"{name}X", X).to(device=device, dtype=model_dtype(model))
     if x.ndim == 0 or x.numel() == 0:
         raise ValueError(
             f"{name}X must have at least one row and one column, got shape {tuple(x.shape)}"
         )
     _checks.finite(**{f"{name}X": x})
-    return x
+    return Table(x, *_target(name, x, y, output_width(model, x), loss))
 
 
 def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tuple[Tensor, bool]:
