@@ -504,6 +504,28 @@ def test_an_interrupt_ends_a_run_at_once_and_leaves_the_weights(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rlploss")]
 
 
+class Leaking:
+    """`torch.enable_grad`, interrupted before it puts back what was."""
+
+    def __enter__(self) -> None:
+        torch.set_grad_enabled(True)
+
+    def __exit__(self, *_: object) -> None:
+        raise Interrupted
+
+
+def test_an_interrupt_while_gradients_are_on_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = data(0)
+    model = build()(0)
+    loss = BatchLoss(lambda pred, target, features: (pred - target).square().mean(), 17)
+    monkeypatch.setattr(torch, "enable_grad", Leaking)
+    with pytest.raises(Interrupted):
+        fit(model, X, y, loss, budget=Steps(3), engine="kernel")
+    assert all(p.requires_grad for p in model.parameters())
+
+
 # Progress
 
 

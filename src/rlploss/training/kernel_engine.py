@@ -209,7 +209,8 @@ class KernelEngine(Engine):
                 if self.stopping or now >= deadline:
                     break
         finally:
-            torch._foreach_copy_(self._module, self._views)
+            with torch.no_grad():  # an interrupt may have left it off
+                torch._foreach_copy_(self._module, self._views)
         self.total = float(self.state.total[0])
         return Outcome(taken, time.perf_counter() - started - self._compiling, bad)
 
