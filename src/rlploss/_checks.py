@@ -6,8 +6,9 @@ import difflib
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +56,44 @@ def number(
             rule = f"finite and at least {minimum:g}"
         raise ValueError(f"{name} must be {rule}, got {result!r}")
     return result
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a finite float above zero."""
+    result = number(name, value)
+    if result <= 0:
+        raise ValueError(f"{name} must be above 0, got {result!r}")
+    return result
+
+
+def named(name: str, value: object, kind: type, names: Mapping[str, Any]) -> Any:
+    """Return the value with its defaults for one of `names`, and refuse the class of a value;
+    anything else is returned as it is.
+    """
+    if isinstance(value, str):
+        return names[one_of(name, value, names)]()
+    if isinstance(value, type) and issubclass(value, kind):
+        raise TypeError(
+            f"{name} must be a value, got the class {value.__name__}; write {value.__name__}(...)"
+        )
+    return value
+
+
+class Checked:
+    """A frozen dataclass that looks at its fields when it is made.
+
+    `checks` has a function of (name, value) for each of these, which returns the value as it is
+    kept, or refuses it. None is not looked at where it is the default.
+    """
+
+    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name, check in self.checks.items():
+            value, default = getattr(self, name), getattr(type(self), name, ...)
+            if value is not None or default is not None:
+                object.__setattr__(self, name, check(name, value))
 
 
 class DegenerateLossWarning(UserWarning):

@@ -12,13 +12,13 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CellType, FunctionType
-from typing import Any, ClassVar
+from typing import Any
 
-from rlploss._checks import number, one_of
+from rlploss._checks import Checked, one_of
 
 put = object.__setattr__  # how a frozen value sets its own fields while it is made
 
@@ -27,28 +27,15 @@ _LOADED = "rlploss_file_"  # begins the names of modules that were loaded from a
 _KINDS: dict[str, type[Value]] = {}
 
 
-class Value:
+class Value(Checked):
     """A frozen dataclass that checks itself, prints as the code that makes it, and turns into JSON
     and back.
-
-    `checks` names the fields that are looked at when a value is made. Each has a function of (name,
-    value) that returns the value as it is kept, or refuses it. None is not looked at where it is
-    the default.
     """
-
-    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
 
     def __init_subclass__(cls) -> None:
         """Register the class under its name, so that `from_json` finds it."""
         super().__init_subclass__()
         _KINDS[cls.__name__] = cls
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        for name, check in self.checks.items():
-            value, default = getattr(self, name), getattr(type(self), name, dataclasses.MISSING)
-            if value is not None or default is not None:
-                put(self, name, check(name, value))
 
     def __repr__(self) -> str:
         """Return the code that makes this value: positional arguments first, defaults left out."""
@@ -111,27 +98,6 @@ def from_json(data: Any, *, functions: bool = True) -> Any:
             if name != "kind"
         }
     )
-
-
-def positive(name: str, value: object) -> float:
-    """Return `value` as a finite float above zero."""
-    result = number(name, value)
-    if result <= 0:
-        raise ValueError(f"{name} must be above 0, got {result!r}")
-    return result
-
-
-def named(name: str, value: object, kind: type[Value], names: Mapping[str, Any]) -> Any:
-    """Return the value with its defaults for one of `names`, and refuse the class of a value;
-    anything else is returned as it is.
-    """
-    if isinstance(value, str):
-        return names[one_of(name, value, names)]()
-    if isinstance(value, type) and issubclass(value, kind):
-        raise TypeError(
-            f"{name} must be a value, got the class {value.__name__}; write {value.__name__}(...)"
-        )
-    return value
 
 
 # Functions as parts of values

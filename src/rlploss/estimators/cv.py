@@ -18,10 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from rlploss import MSE, RLP, Adam, CrossEntropy, Problem
-from rlploss._checks import count, number, one_of
+from rlploss._checks import count, number, one_of, positive
 from rlploss._extras import need
 from rlploss._torch import one_torch_thread
-from rlploss._values import positive
 from rlploss.estimators import base, search
 from rlploss.estimators.search import Choice, Dial, Index, Replica, Search, Split
 from rlploss.models import ACTIVATIONS, WeightedMean

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from rlploss._checks import count, number
-from rlploss._values import Value, named, positive, put
+from rlploss._checks import count, named, number, positive
+from rlploss._values import Value, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
 from rlploss.training.rows import Array, Table, digest, read_rows, weigh

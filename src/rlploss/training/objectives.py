@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, one_of, outside, plan_sizes
-from rlploss._values import Value, from_json, loaded_by_path, named, positive, put
+from rlploss._checks import count, n_different, named, one_of, outside, plan_sizes, positive
+from rlploss._values import Value, from_json, loaded_by_path, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
 
