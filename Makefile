@@ -94,6 +94,13 @@ dist: $(DOCS_STAMP)
 	$(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 
+# Every number of docs/results, README and figures, trained where rows are missing: hours at first; it resumes. CHECK=--check trains
+# nothing new. STUDIES="paper survey" for some of them.
+STUDIES ?=
+.PHONY: results
+results: $(DOCS_STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/run_results.py $(STUDIES) $(CHECK)
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run
 
