@@ -323,8 +323,9 @@ class KernelEngine(Engine):
                 projector = np.zeros((len(block.rows.index) // M, 1, M), self._dtype)
             else:
                 kind = kt.MSE
-        offsets = self._as_array(offset)
-        return kt.Loss(kind, float(delta), projector, float(a), offsets, form, M, address)
+        return kt.Loss(
+            kind, float(delta), projector, float(a), self._as_array(offset), form, M, address
+        )
 
     def _fit_planes(self, block: Block, form: PlaneForm) -> Any:
         """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where

@@ -40,6 +40,15 @@ def log_sum_exp(row):
 
 
 @compiled
+def weigh(numbers, data, low):
+    """Multiply the rows of a matrix [B, C] by their weights, if they have some."""
+    for i in range(numbers.shape[0] if data.weight.size else 0):
+        w = data.weight[i if data.every_row else data.rows[low + i]]
+        for j in range(numbers.shape[1]):
+            numbers[i, j] *= w
+
+
+@compiled
 def pointwise(loss, data, s, pred, target, back):
     """The value of a loss of single rows, and its gradient: means over rows and outputs, cross
     entropy over rows.
@@ -87,12 +96,8 @@ def of_function(loss, data, s, pred, target, back, values):
     n, each = B * C, pred.dtype.type(1) / (B * C)
     g, v = view(back, 0, (n,)), view(values, 0, (n,))
     call_loss(loss.address, view(pred, 0, (n,)), view(target, 0, (n,)), v, g)
-    if data.weight.size:
-        for i in range(B):
-            w = data.weight[data.rows[data.spans[s, 0] + i]]
-            for j in range(i * C, (i + 1) * C):
-                v[j] *= w
-                g[j] *= w
+    weigh(back, data, data.spans[s, 0])
+    weigh(view(values, 0, (B, C)), data, data.spans[s, 0])
     total = pred.dtype.type(0)
     for j in range(n):
         total += v[j]
@@ -190,15 +195,6 @@ def orthonormal(x, intercept, rows, rounds):
     if intercept:
         fill(rows[d], 1 / math.sqrt(M))
     return True
-
-
-@compiled
-def weigh(numbers, data, low):
-    """Multiply the rows of a matrix [B, C] by their weights, if they have some."""
-    for i in range(numbers.shape[0] if data.weight.size else 0):
-        w = data.weight[i if data.every_row else data.rows[low + i]]
-        for j in range(numbers.shape[1]):
-            numbers[i, j] *= w
 
 
 @compiled
