@@ -2,6 +2,7 @@
 
 import builtins
 import datetime
+import gzip
 import subprocess
 import sys
 import time
@@ -125,7 +126,16 @@ def test_types_of_parquet_become_numbers(tmp_path):
         ("t.csv", b"\xff\xfea\x00", "is UTF-16, not UTF-8; pass --encoding utf-16"),
         ("t.csv", b"<html><body>", "looks like HTML, XML or JSON"),
         ("t.csv", b"a,b,a\n1,2,3\n", "column names must be different, but 'a' occurs twice"),
-        ("t.xlsx", b"PK", r"a table must end in one of .csv, .*got 't.xlsx'; convert or rename"),
+        ("t.xls", b"PK", r"a table must end in one of .csv, .*got 't.xls'; convert or rename it"),
+        ("t.xlsx", b"PK", r"is not an Excel table \(.*\); check the file, or save it as CSV"),
+        ("t.feather", b"PK", r"is not a Feather table \(.*\); check the file, or save it as CSV"),
+        (
+            "t.json",
+            b'{"a": 1}',
+            "a table in JSON must be a list of records, one object for each row",
+        ),
+        ("t.json", b"[", r"is not JSON \(.*\); check the file, or save it as CSV"),
+        ("t.csv.gz", b"a,b", r"t.csv.gz cannot be read \(Not a gzipped file .*\); check the file"),
         ("t.parquet", b"not parquet", "is not a Parquet table"),
     ],
 )
@@ -172,6 +182,70 @@ def test_a_column_of_lists(tmp_path):
         with pytest.raises(TableError, match="column 'tags' holds lists"):
             make_design(table, "tags")
         assert make_design(table, "y", drop=["tags"]).X.shape == (30, 1)
+
+
+TITLED = {
+    "a line": "Sales of 2021\na;b\n1,5;x\n2,5;y\n3,5;z\n",
+    "lines and gaps": "Sales, by shop\n\nmade, 3 May, by us\n\na;b\n1,5;x\n2,5;y\n3,5;z\n",
+    "padded": "Sales,,\n,,\na,b,c\n1.5,x,1\n2.5,y,2\n3.5,z,3\n",
+}
+
+
+@pytest.mark.parametrize("text", TITLED.values(), ids=TITLED)
+def test_titles_above_the_header_are_left_out_and_told(tmp_path, text):
+    frame = read_table(written(tmp_path / "t.csv", text))
+    assert frame.columns.tolist()[:2] == ["a", "b"]
+    assert frame["b"].tolist() == ["x", "y", "z"]
+    assert "stands above the header and is left out" in frame.attrs["notes"][0]
+    assert frame.attrs["notes"][0].startswith("'Sales")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a,b\n1,2\n3,4\n", ",x\n1,2\n2,3\n", "a,,c\n1,2,3\n1,2,3\n", "1,2\n3,4\n5,6\n", "x\n1\n2\n"],
+)
+def test_headers_are_no_titles(tmp_path, text):
+    frame = read_table(written(tmp_path / "t.csv", text))
+    assert (len(frame), frame.attrs["notes"]) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t.feather", "t.json", "t.csv.gz", "t.parquet.gz"])
+def test_other_files_give_the_same_table(tmp_path, name):
+    frame = rows(c=["x", "y", None] * 10)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    plain = make_design(read_table(tmp_path / "t.csv"), "y")
+    {
+        "t.xlsx": lambda path: frame.to_excel(path, index=False),
+        "t.feather": frame.to_feather,
+        "t.json": lambda path: frame.to_json(path, orient="records", double_precision=15),
+        "t.csv.gz": lambda path: frame.to_csv(path, index=False),
+        "t.parquet.gz": lambda path: path.write_bytes(gzip.compress(frame.to_parquet())),
+    }[name](tmp_path / name)
+    design = make_design(read_table(tmp_path / name), "y")
+    assert_close(design.X, plain.X, rtol=1e-14)
+    assert [c.kind for c in design.columns] == ["number", "category"]
+
+
+def test_sheets_of_people(tmp_path):
+    """A title, gaps, numbers and texts in one column, and a second sheet."""
+    cells = [
+        ["Sales", None],
+        [None, None],
+        ["price", "note"],
+        *([i / 3, "n/a"] for i in range(20)),
+        [None, "7"],
+        ["5,5 m", 7],
+    ]
+    with pd.ExcelWriter(tmp_path / "t.xlsx") as book:
+        pd.DataFrame(cells).to_excel(book, sheet_name="first", index=False, header=False)
+        rows().to_excel(book, sheet_name="second")
+    frame = read_table(tmp_path / "t.xlsx")
+    assert frame.columns.tolist() == ["price", "note"]
+    assert (len(frame), frame["price"].iloc[-1]) == (22, "5,5 m")
+    assert frame.attrs["notes"] == [
+        "'Sales' stands above the header and is left out",
+        "only the first of 2 sheets is read, 'first'",
+    ]
 
 
 # Numbers

@@ -31,7 +31,9 @@ ARMS = (
 )
 ARM_NAMES = dict.fromkeys(re.findall(r"[\w+-]+(?=[,;]|$)", ARMS))  # each once
 
-TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV, TSV or Parquet file.")]
+TableArgument = Annotated[
+    Path, typer.Argument(metavar="TABLE", help="A CSV, TSV, Excel, Parquet, Feather or JSON file.")
+]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
 TaskOption = Annotated[
     str, choice("auto, regression or classification.", ("auto", "regression", "classification"))

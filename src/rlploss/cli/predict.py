@@ -16,7 +16,7 @@ def predict(
         Path, typer.Argument(metavar="DIR", help="The directory that `rlploss compare` wrote.")
     ],
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="New rows: a CSV, TSV or Parquet file.")
+        Path, typer.Argument(metavar="TABLE", help="New rows: a table, as for compare.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")

@@ -1,25 +1,38 @@
-"""A table that somebody else wrote: files to frames of text, and the text in them to numbers and
-dates.
+"""A table that somebody else wrote: files to frames, and by which convention their numbers are
+written.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from pandas.api.types import infer_dtype
 
 from rlploss.estimators.cells import LONGEST, MISSING, MOSTLY, STYLES, Style, is_text, without_signs
 from rlploss.lab.text import sentence
 
-SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "", ".parquet": "", ".pq": ""}
+TEXT = {
+    ".csv": ",",
+    ".tsv": "\t",
+    ".tab": "\t",
+    ".txt": ",",
+}  # their delimiters, if the text agrees
 DELIMITERS = ",;\t|"
+KINDS = "CSV, TSV, Excel (.xlsx), Parquet, Feather or JSON"
+LINES_TO_JUDGE, MOST_TITLE_ROWS = 50, 20
 
 
 class TableError(ValueError):
@@ -35,44 +48,45 @@ class TableError(ValueError):
 
 
 def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
-    """Read a file and return its frame. Columns of CSV and TSV are text or missing; Parquet keeps
-    its types.
+    """Read a file and return its frame. Columns of CSV and TSV are text or missing; others keep
+    their types. `attrs["notes"]` says what was left out.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    suffix = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
     if path.is_dir():
-        raise TableError(f"{path} is a directory, not a table; give a CSV, TSV or Parquet file")
+        raise TableError(f"{path} is a directory, not a table; give a file: {KINDS}")
     if not path.exists():
         raise TableError(f"there is no file {path}; check the path")
-    if suffix not in SUFFIXES:
+    if suffix not in TEXT and suffix not in _TYPED:
         raise TableError(
-            f"a table must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; convert or"
-            " rename it"
+            f"a table must end in one of {', '.join((*TEXT, *_TYPED))}, or in .gz after that, got"
+            f" {path.name!r}; convert or rename it"
         )
-    if path.stat().st_size == 0:
+    try:
+        data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    except (EOFError, OSError) as error:
+        raise TableError(f"{path} cannot be read ({_first_line(error)}); check the file") from error
+    if not data:
         raise TableError(f"{path} is empty; give a table with a header and rows")
-    if suffix in (".parquet", ".pq"):
-        return check_frame(_read_parquet(path), str(path))
-    text = _decoded(path, encoding)
-    declared = re.match(r'sep=([^"\r\n])\r?\n', text)  # what spreadsheets write into the first line
-    text = text[declared.end() :] if declared else text
-    first = next((line for line in io.StringIO(text) if line.strip()), "").strip()
-    if not first:
-        raise TableError(f"{path} is empty; give a table with a header and rows")
-    if re.match(r"[<{]|\[\s*([\[{]|$)", first):
+    if suffix in TEXT:
+        return check_frame(_delimited(_decoded(data, path, encoding), TEXT[suffix], path), path)
+    word, package, read = _TYPED[suffix]
+    try:
+        return check_frame(read(data), path)
+    except TableError:
+        raise
+    except ImportError:
+        remedy = f"install it (pip install {package}) or save the table as CSV"
+        raise TableError(f"reading {path.name} needs {package}; {remedy}") from None
+    except Exception as error:  # each reader has a class for each way of being broken
         raise TableError(
-            f"{path} is not a table but looks like HTML, XML or JSON; give CSV, TSV or Parquet"
-        )
-    bare = "".join(first.split('"')[::2])  # without what is quoted
-    usual = (
-        SUFFIXES[suffix]
-        if SUFFIXES[suffix] == "\t" and "\t" in bare
-        else max(DELIMITERS, key=bare.count)
-    )
-    return check_frame(_parse(text, declared[1] if declared else usual, path), str(path))
+            f"{path} is not {word} ({_first_line(error)}); check the file, or save it as CSV"
+        ) from error
 
 
-def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def check_frame(frame: pd.DataFrame, name: str | Path) -> pd.DataFrame:
     """Return the frame with its names as text; refuse one without rows or columns, and names that
     occur twice.
     """
@@ -89,35 +103,59 @@ def check_frame(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
+def _arrow(read: Callable[[io.BytesIO], pd.DataFrame]) -> Callable[[bytes], pd.DataFrame]:
+    def frame_of(data: bytes) -> pd.DataFrame:
         import pyarrow  # noqa: F401 - only whether it is there
-    except ImportError:
-        remedy = "install it (pip install pyarrow) or save the table as CSV"
-        raise TableError(f"reading {path.name} needs pyarrow; {remedy}") from None
-    try:
-        frame = pd.read_parquet(path, engine="pyarrow")
-    except Exception as error:  # pyarrow has a class for each way of being broken
+
+        frame = read(io.BytesIO(data))
+        # An index with a name is a column.
+        return frame if frame.index.names == [None] else frame.reset_index()
+
+    return frame_of
+
+
+def _excel(data: bytes) -> pd.DataFrame:
+    sheets = pd.read_excel(
+        io.BytesIO(data), sheet_name=None, header=None, dtype=object, engine="openpyxl"
+    )
+    first, sheet = next(iter(sheets.items()))
+    rows = [[None if pd.isna(cell) else cell for cell in row] for row in sheet.to_numpy().tolist()]
+    frame = _framed([(i + 1, row) for i, row in enumerate(rows)], f"the sheet {first!r}")
+    if len(sheets) > 1:
+        frame.attrs["notes"] += [f"only the first of {len(sheets)} sheets is read, {first!r}"]
+    return frame
+
+
+def _json(data: bytes) -> pd.DataFrame:
+    records = json.loads(data.decode("utf-8-sig"))
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise TableError(
-            f"{path} is not a Parquet table ({_first_line(error)}); check the file"
-        ) from error
-    return (
-        frame if frame.index.names == [None] else frame.reset_index()
-    )  # an index with a name is a column
+            "a table in JSON must be a list of records, one object for each row; save it so (in"
+            ' pandas: to_json(orient="records")) or as CSV'
+        )
+    return pd.DataFrame(records)
 
 
-def _decoded(path: Path, encoding: str) -> str:
-    """Return the file as text; refuse encodings that do not exist, and bytes that are not in the
+_TYPED = {
+    ".xlsx": ("an Excel table", "openpyxl", _excel),
+    ".json": ("JSON", "pandas", _json),
+    ".parquet": ("a Parquet table", "pyarrow", _arrow(pd.read_parquet)),
+    ".pq": ("a Parquet table", "pyarrow", _arrow(pd.read_parquet)),
+    ".feather": ("a Feather table", "pyarrow", _arrow(pd.read_feather)),
+}
+
+
+def _decoded(data: bytes, path: Path, encoding: str) -> str:
+    """Return the text of a file; refuse encodings that do not exist, and bytes that are not in the
     encoding.
     """
-    data = path.read_bytes()
     kind = encoding
     with suppress(LookupError, ValueError):  # an encoding that does not exist is refused below
         kind = codecs.lookup(encoding).name  # UTF8 is utf-8
     if kind == "utf-8" and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
         raise TableError(f"{path} is UTF-16, not UTF-8; pass --encoding utf-16")
     if b"\0" in data[:4096] and not kind.startswith(("utf-16", "utf-32")):
-        raise TableError(f"{path} is not a table but binary data; give a CSV, TSV or Parquet file")
+        raise TableError(f"{path} is not a table but binary data; give {KINDS}")
     try:
         text = data.decode("utf-8-sig" if kind == "utf-8" else encoding)
     except UnicodeDecodeError as error:
@@ -133,57 +171,99 @@ def _decoded(path: Path, encoding: str) -> str:
     return text
 
 
-def _parse(text: str, delimiter: str, path: Path) -> pd.DataFrame:
-    """Return the frame; spaces between delimiter and quote are skipped only where the file is no
-    table otherwise.
+def _delimited(text: str, usual: str, path: Path) -> pd.DataFrame:
+    """Return the frame of a text; spaces between delimiter and quote are skipped only where it is
+    no table otherwise.
     """
+    declared = re.match(r'sep=([^"\r\n])\r?\n', text)  # what spreadsheets write into the first line
+    text = text[declared.end() :] if declared else text
+    bare = "".join(text[:100_000].split('"')[::2])  # without what is quoted
+    lines = [line.strip("\r") for line in bare.split("\n") if line.strip()][:LINES_TO_JUDGE]
+    if not text.strip():
+        raise TableError(f"{path} is empty; give a table with a header and rows")
+    if re.match(r"[<{]|\[\s*([\[{]|$)", text.lstrip().splitlines()[0].rstrip()):
+        raise TableError(f"{path} is not a table but looks like HTML, XML or JSON; give {KINDS}")
+
+    def agreement(delimiter: str) -> tuple[int, bool, int]:
+        """Return in how many lines, one after another, it stands equally often; whether it is the
+        usual one; and how often.
+        """
+        runs = [(n, len([*run])) for n, run in groupby(line.count(delimiter) for line in lines)]
+        n, n_lines = max(((n, k) for n, k in runs if n), key=lambda run: run[1], default=(0, 0))
+        return n_lines, delimiter == usual, n
+
+    delimiter = declared[1] if declared else max(DELIMITERS, key=agreement)
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
-        rows = _rows(text, delimiter, path, skip_spaces=False)
+        return _framed(_rows(text, delimiter, path, skip_spaces=False), path)
     except TableError as error:
         try:
-            rows = _rows(text, delimiter, path, skip_spaces=True)
+            return _framed(_rows(text, delimiter, path, skip_spaces=True), path)
         except TableError:
             raise error from None
-    names = [name or f"column {i + 1}" for header in rows[:1] for i, name in enumerate(header)]
-    cells = [
-        [None if len(cell) <= LONGEST and cell.lower() in MISSING else cell for cell in row]
-        for row in rows[1:]
-    ]
-    return pd.DataFrame(cells, columns=pd.Index(names, dtype=object), dtype=object)
 
 
-def _rows(text: str, delimiter: str, path: Path, *, skip_spaces: bool) -> list[list[str]]:
-    """Return rows as long as the header. Blank lines are skipped, and a delimiter at the end of a
-    row.
-
-    pandas would fill short rows in silence; they mean that a quote or a delimiter is wrong.
-    """
+def _rows(
+    text: str, delimiter: str, path: Path, *, skip_spaces: bool
+) -> list[tuple[int, list[Any]]]:
+    """Return the cells of each line, with the number of the line."""
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=delimiter,
         strict=True,
         skipinitialspace=skip_spaces,
     )
-    rows: list[list[str]] = []
     try:
-        for row in reader:
-            cells = [cell.strip() for cell in row]
-            if len(cells) <= 1 and not any(cells):
-                continue
-            rows.append(cells)
-            n = len(rows[0])
-            if len(cells) == n + 1 and not cells[-1]:
-                cells.pop()
-            if len(cells) != n:
-                found = f"line {reader.line_num} has {len(cells)} fields and the header has {n}"
-                raise TableError(
-                    f"{path} is not a table: {found}; check quotes and delimiters there"
-                )
+        return [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
-        found = f"line {reader.line_num}: {_first_line(error)}"
-        raise TableError(f"{path} is not a table ({found}); check quotes there") from error
-    return rows
+        wrong = f"line {reader.line_num}: {_first_line(error)}"
+        raise TableError(f"{path} is not a table ({wrong}); check quotes there") from error
+
+
+def _framed(rows: list[tuple[int, list[Any]]], name: str | Path) -> pd.DataFrame:
+    """Return the frame of rows as long as their header; titles above it and empty rows are left
+    out, and a delimiter at the end of a row.
+
+    pandas would fill short rows in silence; they mean that a quote or a delimiter is wrong.
+    """
+    rows = [(line, row) for line, row in rows if any(cell not in ("", None) for cell in row)]
+    n_titles = _n_titles([row for _, row in rows[: LINES_TO_JUDGE + MOST_TITLE_ROWS]])
+    titles = [" ".join(str(cell) for cell in row if cell) for _, row in rows[:n_titles]]
+    header = rows[n_titles][1] if rows else []
+    names = [str(cell) if cell else f"column {i + 1}" for i, cell in enumerate(header)]
+    cells = []
+    for line, row in rows[n_titles + 1 :]:
+        row = row[:-1] if len(row) == len(names) + 1 and not row[-1] else row
+        if len(row) != len(names):
+            wrong = f"line {line} has {len(row)} fields and the header has {len(names)}"
+            raise TableError(f"{name} is not a table: {wrong}; check quotes and delimiters there")
+        cells.append([None if _is_missing(cell) else cell for cell in row])
+    frame = pd.DataFrame(cells, columns=pd.Index(names, dtype=object), dtype=object)
+    for at in range(frame.shape[1]):  # a column of numbers and texts, in a spreadsheet, is texts
+        if infer_dtype(frame.iloc[:, at], skipna=True).startswith("mixed-integer"):
+            frame.isetitem(at, frame.iloc[:, at].map(str, na_action="ignore"))
+    above = [f"{title!r} stands above the header and is left out" for title in titles]
+    frame.attrs["notes"] = above
+    return frame
+
+
+def _n_titles(rows: Sequence[Sequence[Any]]) -> int:
+    """Return how many rows at the top are titles: one text alone, or rows shorter than the table,
+    above a header of words.
+    """
+    usual = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+    for n, row in enumerate(rows[: min(MOST_TITLE_ROWS, len(rows) - 1)]):
+        alone = bool(row[0]) and not any(row[1:]) and usual > 1
+        if not alone and len(row) >= usual - 1:
+            words = [cell for cell in row if isinstance(cell, str) and re.search(r"[^\W\d]", cell)]
+            return n if words else 0
+    return 0
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (
+        isinstance(cell, str) and len(cell) <= LONGEST and cell.strip().lower() in MISSING
+    )
 
 
 def _first_line(error: BaseException) -> str:
