@@ -111,7 +111,7 @@ STATEMENTS = {
     "lab": 1_286,
     "paper": 1_284,
     "cli": 409,
-    "everything": 11_769,  # until then; 149 of them read the files of others with care
+    "everything": 11_802,  # until then; 149 of them read the files of others with care
 }
 
 
