@@ -16,6 +16,8 @@ from rlploss.cli import run
 from rlploss.compare import arms, compare, comparison
 from rlploss.lab.executors import Processes
 from rlploss.lab.text import LabError
+from rlploss.training import own
+from rlploss.training.own import compile_loss
 
 QUICK = ["--splits", "2", "--steps", "20", "--workers", "inline"]
 
@@ -49,6 +51,20 @@ def test_a_loss_of_ones_own_that_is_mse_gives_what_mse_gives():
         np.testing.assert_allclose(found.values(name), found.values("mse"), rtol=1e-4)
     assert {type(a.objective) for a in found.contenders if a.name in mine} == {Pointwise, BatchLoss}
     assert found.answer().against.keys() >= {"mine", "mean"}
+
+
+def test_a_loss_of_ones_own_is_compiled(monkeypatch):
+    compiled = []
+
+    def noted(*arguments):
+        compiled.append(compile_loss(*arguments))
+        return compiled[-1]
+
+    monkeypatch.setattr(own, "compile_loss", noted)
+    X, y = line()
+    compare(X, y, arms=["mean"], losses={"mine": squared}, n_splits=2, steps=20)
+    assert compiled
+    assert all(isinstance(loss, own.CompiledLoss) for loss in compiled)
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,13 @@ def test_two_runs_at_once_in_threads_of_the_callers_own() -> None:
         assert found[number] == at_once
 
 
+def _runs() -> dict[str, Any]:
+    apart = {"fresh": RLP(13, 11, plan="each-epoch"), "own": Pointwise(lambda a, b: (a - b) ** 4)}
+    return run_of(MSE(17)) | {name: run_of(objective) for name, objective in apart.items()}
+
+
 def _child(queue: Any) -> None:
-    queue.put(run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))})
+    queue.put(_runs())
 
 
 @pytest.mark.filterwarnings(
@@ -174,7 +179,7 @@ def _child(queue: Any) -> None:
 )  # of forks beside threads: that is what is tested
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_the_same_bits_in_a_process_of_its_own(how: str) -> None:
-    whole = run_of(MSE(17)) | {"fresh": run_of(RLP(13, 11, plan="each-epoch"))}
+    whole = _runs()
     context = multiprocessing.get_context(how)
     queue = context.Queue()
     process = context.Process(target=_child, args=(queue,))
