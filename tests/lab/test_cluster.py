@@ -158,7 +158,7 @@ def test_compare_gives_the_local_rows(two, tmp_path, monkeypatch):
             steps=20,
             out="here",
         )
-    assert len(rows(tmp_path / "here")) == 6
+    assert rows(tmp_path / "here")
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
 
 
