@@ -241,7 +241,7 @@ class SubsetFeed(Feed):
             self._block_steps = max(1, BLOCK_BYTES // (row_bytes * self._in_step * self.unit))
         self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
         self._repeats = self._whole and self._same_subsets and rlp.probe != "draw"
-        self._fresh = fits_planes and not all_needed and self._can_be_fresh()
+        self._fresh = fits_planes and not all_needed and self.can_be_fresh()
         self._bank: ProjectionBank | None = None
         self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
@@ -259,7 +259,7 @@ class SubsetFeed(Feed):
         mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
         return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
-    def _can_be_fresh(self) -> bool:
+    def can_be_fresh(self) -> bool:
         """Whether the engine is to fit planes: for factors that could not be kept anyway."""
         form = self._rlp.planes
         p = form.n_columns(self.table.n_columns)

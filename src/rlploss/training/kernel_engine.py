@@ -31,7 +31,7 @@ CHECK_STEPS = 1000  # of a compiled loss, between two comparisons with torch
 CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
 
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
-_LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
+LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _OPTIMIZERS = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # hooks of every module there is
@@ -175,7 +175,7 @@ class KernelEngine(Engine):
         self._rows: Any = None
         self._loss: Any = None
         self._own, self.note = self._compile_own()
-        self.in_pool = self._own is not None or job.objective.loss in (*_LOSSES, "rlp")
+        self.in_pool = self._own is not None or job.objective.loss in (*LOSSES, "rlp")
         self._pace = math.inf  # seconds of a step
         self._followed = False  # whether a loss from outside has been seen to use no weights
         self._compiling = 0.0  # seconds, since `run` began
@@ -305,7 +305,7 @@ class KernelEngine(Engine):
 
     def _make_loss(self, block: Block) -> Any:
         objective, planes, M = self.job.objective, block.planes, self.feed.unit
-        kind, delta = _LOSSES.get(objective.loss, kt.OUTSIDE), getattr(objective, "delta", 1.0)
+        kind, delta = LOSSES.get(objective.loss, kt.OUTSIDE), getattr(objective, "delta", 1.0)
         address = 0
         if self._own is not None:
             kind, address = kt.COMPILED, self._own.address
