@@ -19,7 +19,16 @@ from rlploss.training.evaluation import EarlyStopping, Event, History
 from rlploss.training.fit import fit, fit_fleet
 from rlploss.training.job import SGD, Adam, AdamW, Epochs, Problem, Steps
 from rlploss.training.loop import DivergenceError
-from rlploss.training.objectives import MAE, MSE, RLP, BatchLoss, CrossEntropy, Huber, Pointwise
+from rlploss.training.objectives import (
+    MAE,
+    MSE,
+    RLP,
+    BatchLoss,
+    CrossEntropy,
+    Huber,
+    Pointwise,
+    TwoSpeed,
+)
 
 __all__ = [
     "MAE",
@@ -51,6 +60,7 @@ __all__ = [
     "RLPLoss",
     "RegressionNet",
     "Steps",
+    "TwoSpeed",
     "balanced_subsets",
     "fit",
     "fit_fleet",

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from rlploss.loss.quadratic import without_autocast
 from rlploss.training.feed import Block, Feed, make_feed
 from rlploss.training.job import Job
-from rlploss.training.objectives import OnBatches
+from rlploss.training.objectives import OnBatches, TwoSpeed
 from rlploss.training.rows import flat
 
 Spans = NDArray[np.int64]  # [S, 2]: where the steps begin and end among the rows of a block
@@ -143,4 +143,8 @@ def step_value(
     with without_autocast(pred):
         residual = pred - target if weight is None else (pred - target) * weight
         subsets = slice(span[0] // feed.unit, span[1] // feed.unit)
-        return block.planes.value(residual, subsets, index if feed.every_row else None)
+        value = block.planes.value(residual, subsets, index if feed.every_row else None)
+        if isinstance(objective, TwoSpeed) and objective.kappa > 0:
+            whole = residual.square().mean()
+            value = objective.kappa * whole + (1 - objective.kappa) * value
+        return value

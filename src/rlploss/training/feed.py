@@ -30,7 +30,7 @@ from rlploss.loss.planes import (
 from rlploss.loss.quadratic import projected_value, quadratic_value
 from rlploss.loss.subsets import balanced_subsets, draw_rows
 from rlploss.training.job import Job
-from rlploss.training.objectives import RLP
+from rlploss.training.objectives import RLP, TwoSpeed
 
 # what may be held of a plan beyond the rows themselves; past it a block is made at a time
 HELD_BYTES = 2**28
@@ -343,6 +343,9 @@ class SubsetFeed(Feed):
 
 def make_feed(job: Job, total_steps: int, *, fits_planes: bool = False) -> Feed:
     """The feed of a job; `fits_planes` tells what its engine can do by itself."""
-    if isinstance(job.objective, RLP):
-        return SubsetFeed(job, total_steps, job.objective, fits_planes=fits_planes)
+    objective = job.objective
+    if isinstance(objective, TwoSpeed):
+        objective = objective.batches
+    if isinstance(objective, RLP):
+        return SubsetFeed(job, total_steps, objective, fits_planes=fits_planes)
     return Feed(job, total_steps)

@@ -175,7 +175,7 @@ class KernelEngine(Engine):
         self._rows: Any = None
         self._loss: Any = None
         self._own, self.note = self._compile_own()
-        self.in_pool = self._own is not None or job.objective.loss in (*LOSSES, "rlp")
+        self.in_pool = self._own is not None or job.objective.loss in (*LOSSES, "rlp", "two_speed")
         self._pace = math.inf  # seconds of a step
         self._followed = False  # whether a loss from outside has been seen to use no weights
         self._compiling = 0.0  # seconds, since `run` began
@@ -306,7 +306,7 @@ class KernelEngine(Engine):
     def _make_loss(self, block: Block) -> Any:
         objective, planes, M = self.job.objective, block.planes, self.feed.unit
         kind, delta = LOSSES.get(objective.loss, kt.OUTSIDE), getattr(objective, "delta", 1.0)
-        address = 0
+        address, kappa = 0, getattr(objective, "kappa", 0.0)
         if self._own is not None:
             kind, address = kt.COMPILED, self._own.address
         projector, form = np.zeros((0, 1, 1), self._dtype), np.zeros((0, 0), self._dtype)
@@ -324,7 +324,7 @@ class KernelEngine(Engine):
             else:
                 kind = kt.MSE
         return kt.Loss(
-            kind, float(delta), projector, float(a), self._as_array(offset), form, M, address
+            kind, float(delta), projector, float(a), self._as_array(offset), form, M, kappa, address
         )
 
     def _fit_planes(self, block: Block, form: PlaneForm) -> Any:

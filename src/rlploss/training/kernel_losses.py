@@ -243,5 +243,12 @@ def of_subsets(loss, data, s, pred, target, back, work):
     if loss.offset.size:
         for u in range(k):
             value += loss.offset[low // M + u] / k
+    if loss.kappa > 0:
+        g, squares = view(back, 0, (B * C,)), 0.0
+        own, rest = pred.dtype.type(2 * loss.kappa / (B * C)), pred.dtype.type(1 - loss.kappa)
+        for i in range(B * C):
+            squares += r[i] * r[i]
+            g[i] = own * r[i] + rest * g[i]
+        value = loss.kappa * squares / (B * C) + (1 - loss.kappa) * value
     weigh(back, data, low)
     return value

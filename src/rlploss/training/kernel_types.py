@@ -50,6 +50,7 @@ Loss = namedtuple(
         "offset",  # [K] added to each subset's value
         "form",  # Q [N, N]
         "subset_size",
+        "kappa",  # κ: κ·MSE + (1 − κ)·value, for one subset in a step
         "address",  # of the C function of a user's loss
     ),
 )

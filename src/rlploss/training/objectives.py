@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlploss._checks import count, n_different, named, one_of, outside, plan_sizes, positive
+from rlploss._checks import count, n_different, named, number, one_of, outside, plan_sizes, positive
 from rlploss._values import Value, from_json, loaded_by_path, put
 from rlploss.loss.planes import PlaneForm
 from rlploss.loss.subsets import METHODS
@@ -221,6 +221,57 @@ class RLP(Objective):
         """M, K and the subsets per step of a resolved value."""
         M, K, k = map(self._resolved, (self.subset_size, self.n_subsets, self.subsets_per_step))
         return M, K, k
+
+
+@dataclass(frozen=True, repr=False)
+class TwoSpeed(Objective):
+    """MSE at two speeds: in full for what is linear in the features, κ times for the rest.
+
+    It is RLP averaged over all subsets, without a draw: see `two_speed_loss`. κ = 1 is MSE, κ = 0
+    is RLP of all rows as one subset. On batches the planes are those of each batch, which is as if
+    κ were κ + (1 − κ)·kappa(batch_size, n_rows, n_columns) on all rows.
+
+    Args:
+        kappa: κ in [0, 1]; `kappa(M, N, p)` is that of RLP with subsets of M rows.
+        batch_size: rows in a step, drawn anew in every epoch, or "all".
+        n_batches: steps in an epoch. Default: as many as it takes to deal all rows out.
+
+    >>> TwoSpeed(0.25).resolve(n_rows=100, n_features=5)  # what fit makes of it
+    TwoSpeed(0.25, batch_size=100, n_batches=1)
+    """
+
+    loss: ClassVar[str] = "two_speed"
+    kappa: float
+    batch_size: int | str = "all"
+    _: KW_ONLY
+    n_batches: int | None = None
+
+    checks: ClassVar = {
+        "kappa": partial(number, minimum=0.0, maximum=1.0),
+        "batch_size": count_or_all,
+        "n_batches": count,
+    }
+
+    @property
+    def batches(self) -> RLP:
+        """The batches as subsets, whose planes are fitted."""
+        return RLP(
+            self._resolved(self.batch_size),
+            self.n_batches,
+            subsets_per_step=1,
+            intercept=True,
+            plan="once" if self.n_batches == 1 else "each-epoch",
+        )
+
+    def resolve(self, n_rows: int, n_features: int) -> Objective:
+        """Fill in the sizes; κ = 1 is MSE, which needs no planes."""
+        if self.kappa == 1:
+            return MSE(self.batch_size).resolve(n_rows, n_features)
+        size = n_rows if isinstance(self.batch_size, str) else min(self.batch_size, n_rows)
+        return replace(self, batch_size=size, n_batches=self.n_batches or -(-n_rows // size))
+
+    def shape(self) -> tuple[int, int, int]:
+        return self.batches.shape()
 
 
 class OnBatches(Objective):
