@@ -267,7 +267,9 @@ class Loop:
         callbacks = self.watch.callbacks
         with modes_kept(job.model) if callbacks else nullcontext():
             answers = [callback(event) for callback in callbacks]
-        if any(not getattr(call, "__module__", "").startswith("rlploss.") for call in callbacks):
+        if not all(
+            str(getattr(call, "__module__", "")).startswith("rlploss.") for call in callbacks
+        ):
             self.engine.trusted = 0  # a callback of the user may have changed the loss
         asked = any(isinstance(answer, bool | np.bool_) and answer for answer in answers)
         if asked and not history.stopped:
