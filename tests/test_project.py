@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "lab": LAB,
     "paper": LAB | {"theory"},
     "compare": LAB | {"estimators"},
-    "survey": LAB | {"estimators", "compare"},
+    "survey": 406LAB | {"estimators", "compare"},
     "cli": LAB | {"paper", "compare", "survey", "estimators"},
 }
 # Inside these two a file may import only what stands before it.
@@ -106,7 +106,7 @@ STATEMENTS = {
     "training": 2_308,  # 226 borrowed for compiled losses of users, 30 for TwoSpeed
     "estimators": 1_264,  # 519 borrowed until `compare` reads its tables by them
     "compare": 2_160,  # 107 borrowed from everything until the run is replaced
-    "survey": 393,
+    "survey": 406,
     "datasets": 662,
     "lab": 1_286,
     "paper": 1_284,

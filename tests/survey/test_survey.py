@@ -17,7 +17,7 @@ from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import CellResult, StoredCell, TrainedNetwork, loss_json
 from rlploss.survey import run as survey
 from rlploss.survey import tables as survey_tables
-from rlploss.survey.report import answers, build, ratios_drawing
+from rlploss.survey.report import _ratio, answers, build, ratios_drawing
 from rlploss.survey.results import WORDS, Ranks, Survey
 from rlploss.survey.run import Request, SurveyArm, SurveyTrainer
 from rlploss.survey.tables import drawn_rows, half_of, load_rows, table_names
@@ -277,9 +277,33 @@ def test_ratios_over_tables_are_geometric_means_with_t_intervals():
     assert c.word == "worse"
     assert sum(found.tally(tasks, "rlp", "mse+l2").values()) == len(tasks) == 21
     assert found.stays(tasks) == 0.5
-    best, against = found.over_best(tasks, "rlp-cv", ("boosting", "ridge"))
-    assert best == "ridge"
-    assert against.effect == pytest.approx(found.over(tasks, "rlp-cv", "ridge").effect)
+    median, wins = found.spread(tasks, "rlp", "mse+l2")
+    assert median == pytest.approx(np.median(np.exp(logs)))
+    assert wins == sum(log < 0 for log in logs)
+
+
+def test_pairs_are_of_arms_that_are_trained():
+    for kind, pairs in survey_tables.FACTS["pairs"].items():
+        assert {arm for pair in pairs for arm in pair} <= set(survey.ARMS[kind])
+
+
+def test_outside_overlap_is_that_of_the_rows_that_could_be_tested():
+    found = made_survey(("a", "b", "c"), lambda t: 0.1)
+    task = next(task for task in found.cells if task.outside)
+    n_test, n_rows = (found.cells[task]["rlp"].mean(name) for name in ("n_test", "n_rows"))
+    expected = stats.compare(
+        found.errors(task, "rlp"), found.errors(task, "mse"), overlap=n_test / (n_rows / 2 - n_test)
+    )
+    assert found.on(task, "rlp", "mse") == expected
+
+
+def test_an_interval_wider_than_a_factor_of_ten_is_no_result():
+    wide, narrow = (
+        stats.Comparison(0.1, 0.1 / factor, 0.1 * factor, 0.2, 11, True, "ratio")
+        for factor in (4.0, 3.0)
+    )
+    assert _ratio(wide).startswith("too uncertain to say")
+    assert _ratio(narrow) == "0.100 [0.0333, 0.300]"
 
 
 @pytest.mark.parametrize(
@@ -322,8 +346,8 @@ def test_the_report_begins_with_the_answer_on_held_out_tables(tmp_path):
     n = len({task.table for task in found.tasks(half="held-out")})
     first = answers(found)[0]
     assert first.startswith(
-        f"Does RLP help? Squared error against MSE+L2 on {n} held-out tables, 100 training"
-        " rows: yes"
+        f"Does RLP help? Squared errors, every loss tuned alike: RLP / MSE on {n} held-out tables,"
+        " up to 100 training rows: 0."
     )
     made = build(found, tmp_path)
     page, *others = report.write(made, tmp_path)

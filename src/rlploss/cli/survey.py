@@ -34,7 +34,10 @@ def survey(
     ] = None,
     half: Annotated[
         str,
-        choice("Which tables: development, held-out or all.", ("development", "held-out", "all")),
+        choice(
+            "Which tables: development, held-out, all of these, or the second collection.",
+            ("development", "held-out", "all", "second"),
+        ),
     ] = "all",
     rows: Annotated[
         str | None, typer.Option(help="Numbers of training rows.", show_default="100,1000")

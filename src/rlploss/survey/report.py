@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +37,12 @@ TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 def build(found: Survey, out: Path) -> Report:
     """The whole report, the answer first."""
-    n, rival = len({task.table for task in found.cells}), found.labels[found.rival]
+    n = len({task.table for task in found.cells})
+    ours, theirs = (found.labels[arm] for arm in found.pairs[0])
     ratios = tuple(_ratios_drawing(found, draw) for draw in found.draws)
-    picture = Figure("ratios", "", SAID["ratios"].format(rival=rival), ratios, columns=2)
+    picture = Figure(
+        "ratios", "", SAID["ratios"].format(ours=ours, theirs=theirs), ratios, columns=2
+    )
     ranked = [
         _ranks_drawing(found, *key, found.ranks(tasks))
         for key, tasks in found.groups.items()
@@ -66,51 +70,49 @@ def build(found: Survey, out: Path) -> Report:
     return Report(title, (*answers(found), *left), sections, footer=footer)
 
 
-def answers(found: Survey) -> tuple[str, ...]:
-    """The answer in one sentence, then the estimators; of held-out tables where there are any."""
-    half = found.halves[0]
-    groups = {draw: tasks for (of, draw), tasks in found.groups.items() if of == half}
-    compared = {draw: found.over(tasks, "rlp", found.rival) for draw, tasks in groups.items()}
-    parts = "; ".join(
-        f"{_where(draw)}: {ANSWERS[c.word]} ({_ratio(c)} times)" for draw, c in compared.items()
-    )
-    tables = f"{len({task.table for task in found.tasks(half=half)})} {half} tables"
-    told = [
-        f"Does RLP help? Squared error against {found.labels[found.rival]} on {tables}, {parts}."
-    ]
+def answers(survey: Survey) -> tuple[str, ...]:
+    """Answer for each pair in a sentence, on tables that no rule was tuned on if there are any."""
+    half = survey.halves[0]
+    groups = {draw: tasks for (of, draw), tasks in survey.groups.items() if of == half}
+    n_tables = len({task.table for task in survey.tasks(half=half)})
+    sentences = []
+    for ours, theirs in survey.pairs:
+        comparisons = {d: survey.over(tasks, ours, theirs) for d, tasks in groups.items()}
+        parts = (f"{_where(d)}: {_ratio(c)}, {_answer(c)}" for d, c in comparisons.items())
+        pair = f"{survey.labels[ours]} / {survey.labels[theirs]}"
+        sentences.append(f"{pair} on {n_tables} {half} tables, {'; '.join(parts)}.")
+    sentences[0] = f"Does RLP help? Squared errors, every loss tuned alike: {sentences[0]}"
     if half == "development":
-        told[0] += " " + SAID["tuned"]
-    others = [arm for arm in ("ridge", "logistic", "boosting", "trees") if arm in found.arms]
-    for draw, tasks in groups.items():
-        _, outside = draw
-        if not outside:
-            best, against = found.over_best(tasks, "rlp-cv", others)
-            twin = found.over(tasks, "rlp-cv", "mse-cv")
-            named = {
-                "ours": found.labels["rlp-cv"],
-                "twin": found.labels["mse-cv"],
-                "best": found.labels[best],
-            }
-            numbers = {"ratio": _ratio(twin), "against": _ratio(against), "n": len(others)}
-            told.append(SAID["estimator"].format(where=_where(draw), **named, **numbers))
-    return tuple(told)
+        sentences.append(SAID["tuned"])
+    twin = {"ours": survey.labels["rlp-cv"], "twin": survey.labels["mse-cv"]}
+    return (*sentences, SAID["rivals"].format(**twin))
+
+
+def _answer(c: Comparison) -> str:
+    return "" if _is_wide(c) else ANSWERS[c.word]
+
+
+def _is_wide(c: Comparison) -> bool:
+    """Return whether an interval is too wide to be a result."""
+    return not c.high <= 10 * c.low
 
 
 def _where(draw: Draw) -> str:
     rows, outside = draw
-    return f"{rows:,} training rows" + (", test rows outside" if outside else "")
+    return f"up to {rows:,} training rows" + (", test rows outside" if outside else "")
 
 
 def _ratio(c: Comparison) -> str:
-    ends = f" [{number(c.low)}, {number(c.high)}]" if np.isfinite([c.low, c.high]).all() else ""
-    return f"{number(c.effect)}{ends}"
+    if _is_wide(c):
+        return SAID["wide"]
+    return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"
 
 
 def _tables_lead(found: Survey) -> tuple[str, ...]:
     told = []
     for (half, draw), tasks in found.groups.items():
         counts = ", ".join(
-            f"{word} on {n}" for word, n in found.tally(tasks, "rlp", found.rival).items()
+            f"{word} on {n}" for word, n in found.tally(tasks, *found.pairs[0]).items()
         )
         n, stays = len(tasks), found.stays(tasks)
         told.append(
@@ -122,9 +124,12 @@ def _tables_lead(found: Survey) -> tuple[str, ...]:
 
 
 def _pairs_table(found: Survey) -> Table:
-    """Ratios over tables: every arm to the rival, and the cross-validated one to every other."""
-    pairs = [(arm, found.rival) for arm in found.arms if arm != found.rival]
-    pairs += [("rlp-cv", arm) for arm in found.arms if arm not in ("rlp-cv", found.rival)]
+    """Return ratios over tables: of the pairs, and of the cross-validated estimator and its twin to
+    every other model.
+    """
+    paired = {arm for pair in found.pairs for arm in pair}
+    others = [arm for arm in found.arms if arm not in paired]
+    pairs = [*found.pairs, *itertools.product(("rlp-cv", "mse-cv"), others)]
     shown, exact = [], list[tuple[Scalar, ...]]()
     for half in found.halves:
         for ours, theirs in pairs:
@@ -134,14 +139,14 @@ def _pairs_table(found: Survey) -> Table:
                     cells.append("–")
                     continue
                 tasks = found.groups[half, draw]
-                c, counts = (
-                    found.over(tasks, ours, theirs),
-                    found.tally(tasks, ours, theirs).values(),
-                )
-                cells.append(Text(f"{_ratio(c)}; {'/'.join(map(str, counts))}", TONES[c.word]))
-                exact.append(
-                    (half, ours, theirs, *draw, c.effect, c.low, c.high, c.p, c.word, c.n, *counts)
-                )
+                c = found.over(tasks, ours, theirs)
+                median, wins = found.spread(tasks, ours, theirs)
+                counts = found.tally(tasks, ours, theirs).values()
+                middle = f"median {number(median)}, lower on {wins} of {c.n}"
+                told = f"{_ratio(c)}; {middle}; {'/'.join(map(str, counts))}"
+                cells.append(Text(told, TONES[c.word]))
+                tested = (c.effect, c.low, c.high, c.p, c.word)
+                exact.append((half, ours, theirs, *draw, *tested, median, wins, c.n, *counts))
             shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
     note = SAID["pairs"].format(words="/".join(WORDS), margin=MARGINS["ratio"][1] - 1)
     return Table(
@@ -149,7 +154,10 @@ def _pairs_table(found: Survey) -> Table:
         "Ratios of squared errors over tables",
         ("half", "ratio", *map(_where, found.draws)),
         tuple(shown),
-        data_header=("half", "ours", "theirs", "rows", "outside", *TESTED, "tables", *WORDS),
+        data_header=(
+            *("half", "ours", "theirs", "rows", "outside", *TESTED),
+            *("median", "lower", "tables", *WORDS),
+        ),
         data_rows=tuple(exact),
         notes=(note,),
         text_columns=frozenset({1}),
@@ -158,12 +166,12 @@ def _pairs_table(found: Survey) -> Table:
 
 
 def _tables_table(found: Survey) -> Table:
-    """RLP against its rival on every table, and the errors of all arms in the CSV."""
+    """Return the first pair on every table, and the errors of all arms in the CSV."""
     by_table: dict[str, dict[Draw, str]] = {}
     exact: list[tuple[Scalar, ...]] = []
     for half in found.halves:
         for task in found.tasks(half=half):
-            c = found.on(task, "rlp", found.rival)
+            c = found.on(task, *found.pairs[0])
             by_table.setdefault(task.table, {})[task.draw] = Text(_ratio(c), TONES[c.word])
             errors = [float(found.means([task], arm)[0]) for arm in found.arms]
             exact.append(
@@ -175,7 +183,7 @@ def _tables_table(found: Survey) -> Table:
     header = ("table", "half", "draw_rows", "outside", *TESTED, *found.arms)
     return Table(
         "tables",
-        f"RLP / {found.labels[found.rival]} on every table",
+        f"{' / '.join(found.labels[arm] for arm in found.pairs[0])} on every table",
         ("table", *map(_where, found.draws)),
         tuple(shown),
         data_header=header,
@@ -223,8 +231,8 @@ def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
     rows: list[tuple[str, Comparison]] = []
     for (half, drawn), tasks in found.groups.items():
         if drawn == draw:
-            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, "rlp", found.rival)))
-            made = [(task.table, found.on(task, "rlp", found.rival)) for task in tasks]
+            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, *found.pairs[0])))
+            made = [(task.table, found.on(task, *found.pairs[0])) for task in tasks]
             rows += sorted(made, key=lambda row: row[1].effect)
     return ratios_drawing(
         _where(draw), [(name, c.effect, c.low, c.high, c.word) for name, c in rows]

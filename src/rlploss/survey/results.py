@@ -51,7 +51,7 @@ class Survey:
         wanted = request.arms
         tasks = request.tasks
         self.request = request
-        self.rival = FACTS["rival"][request.kind]
+        self.pairs = [(ours, theirs) for ours, theirs in FACTS["pairs"][request.kind]]
         self.labels = {arm.arm: arm.name for arm in request.arms}
         self.arms = tuple(self.labels)
         self.n_tasks = len(tasks)
@@ -88,9 +88,10 @@ class Survey:
         """Compare two arms on one table, paired over splits.
 
         Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others
-        of the table.
+        that could have been tested: half of the table where test rows lie outside.
         """
         n_test, n_rows = (self.cells[task][ours].mean(name) for name in ("n_test", "n_rows"))
+        n_rows = n_rows / 2 if task.outside else n_rows
         return stats.compare(
             self.errors(task, ours), self.errors(task, theirs), overlap=n_test / (n_rows - n_test)
         )
@@ -105,14 +106,10 @@ class Survey:
         """
         return stats.compare(self.means(tasks, ours), self.means(tasks, theirs))
 
-    def over_best(
-        self, tasks: Sequence[SurveyTask], ours: str, others: Sequence[str]
-    ) -> tuple[str, Comparison]:
-        """The one of the others with the lowest geometric mean over tables, and how ours compares
-        with it.
-        """
-        best = min(others, key=lambda arm: float(np.log(self.means(tasks, arm)).mean()))
-        return best, self.over(tasks, ours, best)
+    def spread(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> tuple[float, int]:
+        """Return the median ratio over tables, and on how many tables ours has the lower mean."""
+        ratios = self.means(tasks, ours) / self.means(tasks, theirs)
+        return float(np.median(ratios)), int((ratios < 1).sum())
 
     def tally(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> dict[str, int]:
         """On how many tables ours is better, level, worse, undecided."""
