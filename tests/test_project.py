@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "lab": LAB,
     "paper": LAB | {"theory"},
     "compare": LAB | {"estimators"},
-    "survey": 406LAB | {"estimators", "compare"},
+    "survey": LAB | {"estimators", "compare"},
     "cli": LAB | {"paper", "compare", "survey", "estimators"},
 }
 # Inside these two a file may import only what stands before it.
@@ -111,7 +111,7 @@ STATEMENTS = {
     "lab": 1_286,
     "paper": 1_284,
     "cli": 409,
-    "everything": 11_822,  # until then; 149 of them read the files of others with care
+    "everything": 11_835,  # until then; 149 of them read the files of others with care
 }
 
 
