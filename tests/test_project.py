@@ -89,8 +89,6 @@ LINES_PER_FILE = 400
 LONG = {
     "compare/comparison.py",
     "compare/read.py",
-    "compare/train.py",
-    "estimators/cv.py",
     "lab/store.py",
     "loss/bank.py",
     "loss/factors.py",
@@ -104,14 +102,14 @@ LONG = {
 STATEMENTS = {
     "loss": 1_198,
     "training": 2_308,  # 226 borrowed for compiled losses of users, 30 for TwoSpeed
-    "estimators": 1_264,  # 519 borrowed until `compare` reads its tables by them
-    "compare": 2_160,  # 107 borrowed from everything until the run is replaced
-    "survey": 406,
+    "estimators": 1_599,  # 519 borrowed until `compare` reads its tables by them
+    "compare": 1_779,
+    "survey": 404,
     "datasets": 662,
     "lab": 1_286,
     "paper": 1_284,
     "cli": 409,
-    "everything": 11_835,  # until then; 149 of them read the files of others with care
+    "everything": 11_899,  # until then; 149 of them read the files of others with care
 }
 
 

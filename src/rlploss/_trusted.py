@@ -201,7 +201,9 @@ def _check_trees(part: Any, widths: frozenset[int]) -> None:
         items += list(np.ravel(part)) if isinstance(part, np.ndarray) else part
     for item in items:
         _check_trees(item, widths)
-    if isinstance(part, BaseGradientBoosting):  # one tree of each stage for each of its outputs
+    if (
+        isinstance(part, BaseGradientBoosting) and "estimators_" in state
+    ):  # one tree of each stage for each of its outputs
         (width,) = widths
         start = part._raw_predict_init(np.zeros((1, width), np.float32))
         kinds = {type(tree.tree_) for tree in part.estimators_.flat}

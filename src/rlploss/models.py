@@ -5,9 +5,9 @@ networks.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,25 @@ class Skip(nn.Module):
         return out
 
 
+class FromLogarithms(nn.Module):
+    """From predictions of a target's standardised logarithm to the standardised target.
+
+    Logarithms are clipped to [low, high] first. `log_mean` and `log_scale` standardise them, `mean`
+    and `scale` the target.
+    """
+
+    NUMBERS = ("log_mean", "log_scale", "low", "high", "mean", "scale")
+
+    def __init__(self, *numbers: float) -> None:
+        super().__init__()
+        for name, number in zip(self.NUMBERS, numbers, strict=True):
+            self.register_buffer(name, torch.tensor(number, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        log_mean, log_scale, low, high, mean, scale = self.buffers()
+        return (torch.exp((x * log_scale + log_mean).clamp(low, high)) - mean) / scale
+
+
 class WeightedMean(nn.Module):
     """The mean of several networks, by weights [k] that sum to 1, in float64."""
 
@@ -145,6 +164,54 @@ class WeightedMean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.einsum("k,kbc->bc", self.weights, self.each(x))
+
+
+PARTS: dict[str, Callable[..., nn.Module]] = {  # of networks, by the name of their class
+    "ReLU": nn.ReLU,
+    "Tanh": nn.Tanh,
+    "Sigmoid": nn.Sigmoid,
+    "Identity": nn.Identity,
+    "Softmax": lambda: nn.Softmax(dim=-1),
+    "Sequential": nn.Sequential,
+    "Skip": Skip,
+}
+
+
+def take_apart(network: nn.Module) -> list[Any]:
+    """Return a network as plain data: its kind, sizes, and parts.
+
+    The weights are apart, in its `state_dict`.
+
+    >>> take_apart(nn.Sequential(nn.Linear(2, 1), nn.ReLU()))
+    ['Sequential', [], [['Linear', [2, 1], []], ['ReLU', [], []]]]
+    """
+    if isinstance(network, WeightedMean):
+        return ["WeightedMean", [], [take_apart(part) for part in network.networks]]
+    sizes: list[int] = []
+    if isinstance(network, nn.Linear):
+        sizes = [network.in_features, network.out_features]
+    parts = [take_apart(part) for part in network.children()]
+    return [type(network).__name__, sizes, parts]
+
+
+def put_together(plan: Sequence[Any], weights: Mapping[str, Any]) -> nn.Module:
+    """Return the network that `take_apart` described, in float64, with these weights."""
+
+    def build(kind: str, sizes: Sequence[int], parts: Sequence[Any]) -> nn.Module:
+        inner = [build(*part) for part in parts]
+        if kind == "Linear":
+            n_inputs, n_outputs = sizes
+            return nn.Linear(n_inputs, n_outputs, device="meta")  # draws no weights
+        if kind == "WeightedMean":
+            return WeightedMean(inner, [0.0] * len(inner))
+        if kind == "FromLogarithms":
+            return FromLogarithms(*[0.0] * len(FromLogarithms.NUMBERS))
+        return PARTS[kind](*inner)
+
+    network = build(*plan)
+    state = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
+    network.load_state_dict(state, assign=True)
+    return network
 
 
 def seeded(factory: Callable[[], Network], seed: int) -> Network:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.datasets import load_diabetes, load_iris
 from tests.seeds import SEED, paired_readings
 
@@ -17,6 +18,8 @@ from rlploss.compare import Comparison, TableError, arms, compare, report
 from rlploss.compare.design import make_design
 from rlploss.compare.rows import sample
 from rlploss.compare.train import Trainer
+from rlploss.estimators.selection import FillAndScale
+from rlploss.estimators.tuned import TunedRegressor
 from rlploss.lab import stats
 from rlploss.lab.text import LabError
 
@@ -78,7 +81,7 @@ def test_the_rows_of_windows_are_told_as_they_are():
 
 
 def contender(task, name):
-    return next(one for one in arms.contenders_for(task) if one.name == name)
+    return next(one for one in arms.arms_for(task) if one.name == name)
 
 
 def trainer(task="regression", n=80):
@@ -90,44 +93,98 @@ def trainer(task="regression", n=80):
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_every_network_tries_the_same_number_of_settings(task):
-    for arm in arms.contenders_for(
-        task, losses={"mine": lambda pred, target: (pred - target) ** 4}
-    ):
-        if not arm.model:
-            assert len(set(map(repr, arm.settings))) == arms.N_SETTINGS
-    named = {arm.name: arm.settings for arm in arms.contenders_for(task) if not arm.model}
-    for pick in ("lr", "weight_decay"):
-        wide, narrow = (
-            {getattr(s.optimizer, pick) for s in named[name]} for name in ("rlp+l2", "mse+l2")
-        )
+    for arm in arms.arms_for(task, losses={"mine": lambda pred, target: (pred - target) ** 4}):
+        if arm.takes_steps:
+            assert len(set(settings(arm))) == arms.N_SETTINGS
+    named = {arm.name: settings(arm) for arm in arms.arms_for(task) if arm.takes_steps}
+    for pick in ("learning_rate", "alpha"):
+        wide, narrow = ({getattr(s, pick) for s in named[name]} for name in ("rlp+l2", "mse+l2"))
         assert wide == narrow
+
+
+def settings(arm, n=100, d=5):
+    """What a network tries with so many rows in a fold."""
+    arm.estimator.n_features_in_ = d
+    return arm.estimator._settings(n, (False,))
 
 
 def test_both_ends_of_the_dial_are_tried():
     for name in ("rlp", "rlp+l2", "rlp+mixup"):
-        tried = [s.subset_size(100, 5) for s in contender("regression", name).settings]
-        assert None in tried  # MSE
+        tried = [setting.subset_size for setting in settings(contender("regression", name))]
+        assert 6 in tried  # MSE: five columns and the intercept
         assert 100 in tried  # all rows
+
+
+def test_each_place_on_the_dial_meets_three_weight_decays():
+    tried = settings(contender("regression", "rlp+l2"))
+    for size in {setting.subset_size for setting in tried}:
+        assert len({setting.alpha for setting in tried if setting.subset_size == size}) == 3
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_splits_are_the_same_for_every_arm_and_apart(task):
     one = trainer(task)
-    first, second = (one.data(3) for _ in range(2))
-    for name in ("X", "y", "X_test", "truth"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
+    for first, second in zip(one.split(3), one.split(3), strict=True):
+        assert np.array_equal(first, second)
     train, test = one.split(3)
-    assert not set(train) & set(test)
-    for inside, validation in first.folds:
-        assert not set(inside) & set(validation)
-        assert max(inside.max(), validation.max()) < len(train)
+    assert sorted([*train, *test]) == list(range(len(one.X)))
+
+
+class Logged(RegressorMixin, BaseEstimator):
+    """A mean that knows which rows it has seen: the first column numbers them."""
+
+    fitted, scored = [], []
+
+    def fit(self, X, y):
+        Logged.fitted.append(set(np.asarray(X)[:, 0].astype(int)))
+        self.mean_ = np.mean(y)
+        return self
+
+    def predict(self, X):
+        Logged.scored.append(np.asarray(X)[:, 0].astype(int).tolist())
+        return np.full(len(X), self.mean_)
+
+
+class LoggedScale(FillAndScale):
+    """Leaves numbers as they are, and knows which rows it was fitted to."""
+
+    def fit(self, X, y=None):
+        Logged.fitted.append(set(X[:, 0].astype(int)))
+        return self
+
+    def transform(self, X):
+        return X
+
+
+@pytest.mark.parametrize("split", [{}, {"time": "t"}, {"group": "g"}])
+def test_every_test_row_is_scored_once_and_never_fitted(split, monkeypatch):
+    """In every fit, every fold and every encoding."""
+    n = 120
+    frame = pd.DataFrame({"row": np.arange(n) + 0.5})
+    frame["t"] = np.arange(n)[::-1] + 1000.5
+    frame["g"] = [f"g{i % 30}" for i in range(n)]
+    y = np.random.default_rng(SEED).normal(size=n)
+    monkeypatch.setattr("rlploss.compare.train.FillAndScale", LoggedScale)
+    tuned = TunedRegressor(Logged(), [{}, {}])
+    splits = {} if "time" in split else {"n_splits": 3}
+    found = compare(frame, y, arms=["mean"], models={"logged": tuned}, **split, **splits)
+    for seed in found.seeds:
+        Logged.fitted.clear()
+        Logged.scored.clear()
+        found.rows.train(found.arms[-1], seed)
+        train, test = (rows.tolist() for rows in found.rows.split(seed))
+        assert all(rows <= set(train) for rows in Logged.fitted)
+        assert sum(rows == set(train) for rows in Logged.fitted) == 2  # encoding and model
+        assert Logged.scored[-1] == test
+        assert not {row for rows in Logged.scored[:-1] for row in rows} & set(test)
+        assert len(Logged.fitted) == len(Logged.scored) + 1 > 2  # folds were fitted too
 
 
 def test_the_test_rows_decide_nothing():
     """Other targets in the test rows: the same choices, the same curves, other errors."""
     one = trainer()
     arm = contender("regression", "rlp")
-    cell = one.cell(arm, (0,), 40)
+    cell = one.cell(arm, 0, 40)
     _, test = one.split(0)
     changed = one.y.copy()
     changed[test] += 100.0
@@ -136,7 +193,7 @@ def test_the_test_rows_decide_nothing():
     first, second = (
         t(cell, lambda _: None).networks[0] for t in (one, Trainer(X, changed, "regression"))
     )
-    for name in ("setting", "best_step"):
+    for name in ("subset_size", "n_steps"):
         assert first.values[name] == second.values[name]
     assert first.curve == second.curve
     assert np.array_equal(first.artifacts["errors"], second.artifacts["errors"])
@@ -144,13 +201,11 @@ def test_the_test_rows_decide_nothing():
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
-def test_an_arm_measures_what_its_predictions_say(task, monkeypatch):
+def test_an_arm_measures_what_its_predictions_say(task):
     one = trainer(task)
-    monkeypatch.setattr("rlploss.compare.train.tuned", lambda *which: arms.tuned(*which)[:2])
-    for arm in arms.contenders_for(task):
-        cell = one.cell(arm, (0, 1), 10)
-        runs = one(cell, lambda fraction: None).networks
-        assert [run.seed for run in runs] == [0, 1]
+    for arm in arms.arms_for(task, steps=10):
+        runs = one(one.cell(arm, 0, 10), lambda fraction: None).networks
+        assert [run.seed for run in runs] == [0]
         _, test = one.split(0)
         truth, predicted = one.y[test], runs[0].artifacts["test"]
         if task == "regression":
@@ -175,11 +230,12 @@ def test_missing_values_are_filled_from_the_training_rows():
     X[::7, 0] = np.nan
     one = Trainer(X, y, "regression")
     train, test = one.split(0)
-    rows = one.data(0)
+    arm = contender("regression", "mean")
+    scaled = one.fit(arm, train, 0)[0].transform(X[test])
     known = X[train, 0]
     filled = np.where(np.isnan(known), np.nanmedian(known), known)
     middle = (np.nanmedian(known) - filled.mean()) / filled.std()
-    np.testing.assert_allclose(rows.X_test[np.isnan(X[test, 0]), 0], middle, atol=1e-12)
+    np.testing.assert_allclose(scaled[np.isnan(X[test, 0]), 0], middle, atol=1e-12)
 
 
 # Whole
@@ -242,10 +298,11 @@ def test_the_report(found, tmp_path):
 def test_every_setting_is_one_that_can_be_trained(name):
     """No more subsets than there are, whatever the number of rows and columns."""
     arm = contender("regression", name)
-    for n, d, setting in itertools.product(range(12, 60), range(1, 40, 2), arm.settings):
-        made = setting.objective_for(n, d)
-        if isinstance(made, RLP):
-            assert made.n_subsets <= math.comb(n, made.subset_size)
+    for n, d in itertools.product(range(12, 60), range(1, 40, 2)):
+        for setting in settings(arm, n, d):
+            objective = arm.estimator._objective(setting, n)
+            if isinstance(objective, RLP):
+                assert objective.n_subsets <= math.comb(n, objective.subset_size)
 
 
 def test_the_fewest_rows():
@@ -264,7 +321,7 @@ def test_a_target_named_like_a_column_of_numbers_takes_no_place():
 def test_sparse_rows_are_refused_with_the_remedy():
     from scipy import sparse
 
-    with pytest.raises(TableError, match=r"X must be dense, got a sparse matrix; pass X\.toarray"):
+    with pytest.raises(ValueError, match=r"X must be dense, got a sparse matrix; pass X\.toarray"):
         compare(sparse.eye(40).tocsr(), np.arange(40))
 
 
@@ -320,18 +377,18 @@ def test_what_a_stopped_comparison_has_left_is_announced(tmp_path, monkeypatch, 
         "out": tmp_path / "out",
         "progress": True,
     }
-    train = Trainer._networks
+    train = Trainer.train
 
-    def stops(self, cell, data, tell):
-        if cell.seeds[0] > 0:
+    def stops(self, arm, seed):
+        if seed > 2:
             raise KeyboardInterrupt
-        return train(self, cell, data, tell)
+        return train(self, arm, seed)
 
-    monkeypatch.setattr(Trainer, "_networks", stops)
+    monkeypatch.setattr(Trainer, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         compare(X, y, **asked)
     assert "3 arms × 6 splits: about" in capsys.readouterr().err
-    monkeypatch.setattr(Trainer, "_networks", train)
+    monkeypatch.setattr(Trainer, "train", train)
     compare(X, y, **asked)
     assert re.search(r"3 arms × 6 splits(, 1 trained already)?: about", capsys.readouterr().err)
     compare(X, y, **asked)
@@ -369,7 +426,7 @@ def test_classes_of_few_rows_can_be_trained_on(n_train):
 
     one = FirstRows(X, y, "classification", 10)
     run = one(
-        one.cell(contender("classification", "logistic"), (SEED,), 10), lambda fraction: None
+        one.cell(contender("classification", "logistic"), SEED, 10), lambda fraction: None
     ).networks[0]
     assert 0 <= run.values["accuracy"] <= 1
 
@@ -404,7 +461,7 @@ def test_bad_data():
     ):
         compare(X, [1] * 3 + [0] * 37)
     with pytest.raises(
-        TableError, match=r"X must have two dimensions \(rows, columns\), got shape \(40,\)"
+        ValueError, match=r"X must have two dimensions \(rows, columns\), got shape \(40,\)"
     ):
         compare(X[:, 0], y)
     with pytest.raises(
@@ -416,14 +473,16 @@ def test_bad_data():
 def test_an_arm_that_fails_is_left_out_with_its_reason(monkeypatch):
     X, y = noisy_line(40)
 
-    def broken(model, *others):
-        if model == "ridge":
-            raise ValueError("no such luck")
-        return arms.tuned(model, *others)
+    train = Trainer.train
 
-    monkeypatch.setattr("rlploss.compare.train.tuned", broken)
+    def broken(self, arm, seed):
+        if arm.name == "ridge":
+            raise ValueError("no such luck")
+        return train(self, arm, seed)
+
+    monkeypatch.setattr(Trainer, "train", broken)
     found = compare(X, y, arms=["mse", "ridge", "mean"], **QUICK)
-    assert [one.name for one in found.contenders] == ["mean", "mse"]
+    assert [one.name for one in found.arms] == ["mean", "mse"]
     assert found.notes == (
         "Left out, because it could not be trained: ridge regression (ValueError: no such luck).",
     )
@@ -435,14 +494,14 @@ def test_an_arm_that_fails_is_left_out_with_its_reason(monkeypatch):
 
 def test_an_arm_that_fails_after_its_first_splits_is_left_out_whole(monkeypatch):
     X, y = noisy_line(60)
-    train = Trainer._networks
+    train = Trainer.train
 
-    def later(self, cell, data, tell):
-        if cell.arm.name == "huber" and cell.seeds[0] > SEED:
+    def later(self, arm, seed):
+        if arm.name == "huber" and seed > SEED + 2:
             raise ValueError("no such luck")
-        return train(self, cell, data, tell)
+        return train(self, arm, seed)
 
-    monkeypatch.setattr(Trainer, "_networks", later)
+    monkeypatch.setattr(Trainer, "train", later)
     found = compare(
         X,
         y,
@@ -450,5 +509,5 @@ def test_an_arm_that_fails_after_its_first_splits_is_left_out_whole(monkeypatch)
         losses={"mine": lambda p, t: (p - t) ** 2},
         **QUICK | {"n_splits": 6},
     )
-    assert [one.name for one in found.contenders] == ["mse", "mine"]
+    assert [one.name for one in found.arms] == ["mse", "mine"]
     assert "Huber (ValueError: no such luck)" in found.notes[-1]

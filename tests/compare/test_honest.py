@@ -1,8 +1,6 @@
 """compare is never wrong in silence: numbers, statistics, attribution, time and groups, more
 columns than rows."""
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,13 +8,14 @@ import torch
 from scipy import stats as scipy_stats
 from tests.seeds import SEED
 
-from rlploss import MSE
 from rlploss.compare import TableError, arms, compare
 from rlploss.compare.comparison import dial_said, of_use
 from rlploss.compare.design import make_design
 from rlploss.compare.result import answer
-from rlploss.compare.rows import TargetScale, check_rows
-from rlploss.compare.train import Runner, Trainer, heats, worth_another
+from rlploss.compare.rows import check_rows
+from rlploss.compare.train import Trainer
+from rlploss.estimators.selection import TargetScale
+from rlploss.estimators.settings import MOST_ROWS_IN_A_SUBSET
 
 # One convention for a file
 
@@ -139,10 +138,9 @@ def test_at_the_mse_end_the_first_line_says_that_it_is_mse(bent):
 
 
 def test_squared_error_on_probabilities_is_an_arm_of_its_own():
-    assert {"mse", "mse+l2"} <= {a.name for a in arms.CLASSIFICATION}
-    mse = next(a for a in arms.CLASSIFICATION if a.name == "mse")
-    assert isinstance(mse.objective, MSE)
-    assert not mse.gives_logits
+    assert {"mse", "mse+l2"} <= {a.name for a in arms.arms_for("classification", 100)}
+    mse = next(a for a in arms.arms_for("classification") if a.name == "mse")
+    assert mse.estimator.loss == "mse"
 
 
 # Time and groups
@@ -181,7 +179,7 @@ def test_windows_train_on_the_past_and_test_on_the_future():
     for window in range(5):
         train, test = one.split(window)
         assert design.time[train].max() < design.time[test].min()
-        for inside, validation in one.data(window).folds:
+        for inside, validation in one.folds(train, 0):
             assert design.time[train][inside].max() < design.time[train][validation].min()
         tested += list(test)
     assert len(tested) == len(set(tested)) == 60
@@ -204,7 +202,7 @@ def test_groups_stay_together():
         train, test = one.split(seed)
         assert not set(design.group[train]) & set(design.group[test])
         assert 20 <= len(test) <= 40
-        for inside, validation in one.data(seed).folds:
+        for inside, validation in one.folds(train, 0):
             assert not set(design.group[train][inside]) & set(design.group[train][validation])
 
 
@@ -275,8 +273,9 @@ def test_where_rlp_is_mse_it_is_not_trained():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(60, 50))
     one = Trainer(X, X[:, 0], "regression")
-    left, why, _ = of_use(arms.REGRESSION, one, asked=True)
-    assert not any(a.is_rlp or a.model == "rlp-cv" for a in left)
+    every = arms.arms_for("regression")
+    left, why, _ = of_use(every, one, asked=True)
+    assert not any(arm.role in ("rlp", "mixture") for arm in left)
     assert why.startswith(
         "RLP is MSE here: 51 columns with the intercept leave no subset of 30 training rows"
     )
@@ -284,82 +283,17 @@ def test_where_rlp_is_mse_it_is_not_trained():
     # none
     for d, kept in ((28, True), (29, False)):
         narrow = Trainer(X[:, :d], X[:, 0], "regression")
-        assert any(a.is_rlp for a in of_use(arms.REGRESSION, narrow, asked=True)[0]) is kept
+        left, _, _ = of_use(every, narrow, asked=True)
+        assert any(arm.role == "rlp" for arm in left) is kept
         assert ("tried are MSE and" in dial_said(narrow)) is kept
-    assert of_use(arms.REGRESSION, Trainer(X[:, :5], X[:, 0], "regression"), asked=True) == (
-        arms.REGRESSION,
-        "",
-        [],
-    )
+    narrow = Trainer(X[:, :5], X[:, 0], "regression")
+    assert of_use(every, narrow, asked=True) == (every, "", [])
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")
-    assert [a.name for a in found.contenders] == ["mse", "mean"]
+    assert [a.name for a in found.arms] == ["mse", "mean"]
 
 
 # Steps
-
-
-def runner(errors):
-    return [Runner(job=None, rows=None, measure=None, errors=list(errors))]
-
-
-def cell_of(steps):
-    one = Trainer(np.zeros((40, 1)), np.zeros(40), "regression")
-    return one.cell(arms.REGRESSION[-2], (0,), steps)
-
-
-@pytest.mark.parametrize("steps", [1, 7, 40, 250, 900, 4000])
-def test_every_heat_doubles_the_steps_up_to_the_last(steps):
-    plan = heats(cell_of(steps))
-    seen = np.concatenate(plan)
-    assert seen[-1] == steps
-    assert (np.diff(seen) > 0).all()
-    ends = [heat[-1] for heat in plan]
-    assert all(after <= 2 * before for before, after in itertools.pairwise(ends))
-    assert (
-        len(set(np.diff([0, *plan[0]])[:-1])) <= 1
-    )  # even steps, which is what a fleet can be asked for
-
-
-def test_a_setting_goes_on_while_its_best_lies_in_the_last_fifth():
-    steps = np.arange(1, 11) * 100
-    early, late = [5, 4, 3, 2, 1, 2, 2, 2, 2, 2], [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
-    level = [5, 4, 3, 2, 1, 1, 1, 1, 1, 0.998]  # less than 0.3 % better than at half the steps
-    split = [runner(errors) for errors in (early, late, level)]
-    assert worth_another(split, steps, 4000) == [split[1]]
-    assert worth_another([runner([np.nan] * 10), split[1]], steps, 4000) == [
-        split[1]
-    ]  # one that diverged is over
-
-
-def test_a_setting_that_cannot_come_to_the_best_ends():
-    """At 1,000 of 4,000 steps: two doublings more, each worth what the latest was."""
-    steps = np.arange(1, 11) * 100
-    best = runner(np.linspace(2, 1, 10))
-    for latest, goes_on in ((0.9, False), (1.1, True)):
-        errors = np.r_[
-            [3.0 + latest] * 5, np.linspace(3 + latest, 3.0, 5)
-        ]  # it needs 2 = 2 · 1 to come to the best
-        split = [best, runner(errors)]
-        assert (split[1] in worth_another(split, steps, 4000)) is goes_on
-
-
-def test_one_that_has_ended_keeps_its_last_error():
-    assert runner([3.0, 2.0])[0].carried(4) == [3.0, 2.0, 2.0, 2.0]
-    assert np.isnan(runner([3.0, np.nan])[0].carried(3)[1:]).all()
-
-
-def test_settings_that_come_to_the_same_are_trained_once():
-    rng = np.random.default_rng(SEED)
-    X = rng.normal(
-        size=(30, 12)
-    )  # folds have 14 or 15 rows: 0.85 of them are no more than the 13 columns
-    one = Trainer(X, X[:, 0], "regression")
-    rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
-    cell = one.cell(rlp, (0,), 10)
-    made = one._runners(cell, one.data(0), one.settings(rlp))
-    assert len(made) == arms.N_SETTINGS
-    assert len({id(folds) for folds in made}) == arms.N_SETTINGS - len(arms.RATES)
 
 
 def test_the_dial_that_is_told_is_the_dial_that_is_tried():
@@ -367,21 +301,21 @@ def test_the_dial_that_is_told_is_the_dial_that_is_tried():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(10_000, 5))
     one = Trainer(X, X.sum(1), "regression")
-    rlp = next(a for a in arms.REGRESSION if a.name == "rlp")
-    fold = one.data(0).folds[0][0]
-    tried = sorted({setting.subset_size(len(fold), 5) or 0 for setting in rlp.settings})
+    rlp = next(arm for arm in arms.arms_for("regression") if arm.name == "rlp").estimator
+    rlp.n_features_in_ = 5
+    settings = rlp._settings(one.fewest(), (False,))
+    tried = sorted({setting.subset_size for setting in settings})
     assert len(tried) == 4
-    assert tried[-1] == arms.MOST_ROWS_IN_A_SUBSET
-    assert f"tried are MSE and {', '.join(f'{size:,}' for size in tried[1:])} rows" in dial_said(
-        one
-    )
+    assert tried[-1] == MOST_ROWS_IN_A_SUBSET
+    told = f"tried are MSE and {', '.join(f'{size:,}' for size in tried[1:])} rows"
+    assert told in dial_said(one)
 
 
 def test_networks_that_have_not_converged_are_named(bent):
     from rlploss.compare.report import late_said
 
     late = bent.results.arm("rlp+l2").details["late"]
-    steps = bent.cells["rlp+l2"].final("best_step")
+    steps = bent.cells["rlp+l2"].final("n_steps")
     assert late.tolist() == [float(step > 320) for step in steps]
     told = late_said(bent)
     assert bool(told) == bool(late.any())
@@ -396,11 +330,11 @@ def test_a_skewed_positive_target_is_tried_as_a_logarithm():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(200, 3))
     y = np.exp(X.sum(1) + 0.1 * rng.normal(size=200))
-    one = Trainer(X, y, "regression")
-    assert one.logs == (False, True)
-    assert Trainer(X, X[:, 0], "regression").logs == (False,)
-    cell = one.cell(next(a for a in arms.REGRESSION if a.name == "ridge"), (0, 1), 10)
-    assert [network.values["log"] for network in one(cell, lambda _: None).networks] == [1.0, 1.0]
+    found = compare(X, y, arms=["ridge", "mse", "rlp-cv"], n_splits=2, steps=100)
+    assert [found.cells[arm.name].final("log").tolist() for arm in found.arms] == [[1.0, 1.0]] * 3
+    assert found.values("ridge").max() < 0.2 * y.std()
+    plain = compare(X, y - y.mean(), arms=["ridge", "mean"], n_splits=2)
+    assert not plain.cells["ridge"].final("log").any()
     scale = TargetScale.of(y, log=True)
     np.testing.assert_allclose(scale.original(scale.scaled(y)), y)
     assert np.isfinite(scale.original(np.array([1e9]))).all()

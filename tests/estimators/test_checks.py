@@ -4,7 +4,14 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.seeds import SEED
 
-from rlploss.estimators import RLPClassifier, RLPClassifierCV, RLPRegressor, RLPRegressorCV
+from rlploss.estimators import (
+    NetworkClassifierCV,
+    NetworkRegressorCV,
+    RLPClassifier,
+    RLPClassifierCV,
+    RLPRegressor,
+    RLPRegressorCV,
+)
 
 REASON = (
     "subsets of rows are drawn at random: a row that occurs twice is not one row of twice the"
@@ -23,6 +30,8 @@ ESTIMATORS = [
     RLPClassifier(random_state=SEED),
     RLPRegressorCV(**SMALL),
     RLPClassifierCV(**SMALL),
+    NetworkRegressorCV(loss="huber", log_target="auto", **SMALL | {"cv": "auto"}),
+    NetworkClassifierCV(max_steps=100, **SMALL | {"cv": "auto"}),
 ]
 
 

@@ -20,7 +20,7 @@ from tests.close import assert_close
 from tests.seeds import SEED, paired_readings
 
 from rlploss import MSE, RLP, Adam, Problem, Steps, fit
-from rlploss.estimators import RLPClassifierCV, RLPRegressor, RLPRegressorCV
+from rlploss.estimators import NetworkRegressorCV, RLPClassifierCV, RLPRegressor, RLPRegressorCV
 from rlploss.estimators.search import PENALTIES, Replica, greedy, train_further
 from rlploss.models import WeightedMean, build_network
 from rlploss.training.job import make_job
@@ -32,6 +32,9 @@ FEW = {
     "linear_skip": False,
     **SMALL,
 }  # one setting per subset size
+
+
+FEW_NETWORK = {"alphas": (0.1,), "activations": ("relu",), "cv": 2, **SMALL}
 
 
 def table(n=90, d=3, seed=0):
@@ -171,7 +174,16 @@ def test_results_fit_together():
     assert model.best_params_["n_steps"] == results["n_steps"][best] <= 80
     assert results["params"][best] == {
         name: results[f"param_{name}"][best]
-        for name in ("subset_size", "alpha", "learning_rate", "activation", "linear")
+        for name in (
+            "subset_size",
+            "alpha",
+            "learning_rate",
+            "activation",
+            "linear",
+            "batch_size",
+            "mixup",
+            "log",
+        )
     }
     frame = model.to_frame()
     assert len(frame) == n
@@ -318,7 +330,10 @@ def test_weights():
     tilted = (
         clone(model).set_params(subset_sizes=(), linear_skip=False).fit(X, y, sample_weight=weight)
     )
-    splits, error = tilted._splits(X, y, None, weight > 0, y[:, None], tilted._seed()), np.empty(90)
+    splits, error = (
+        tilted._splits(X, y, None, None, weight > 0, y[:, None], tilted._seed()),
+        np.empty(90),
+    )
     members, weights = tilted.network_.networks, tilted.network_.weights.numpy()
     for fold, (_, test) in enumerate(splits):
         share = weights[fold::3] / weights[fold::3].sum()
@@ -343,6 +358,68 @@ def test_shapes_and_company():
     assert cross_val_score(quick, X, y, cv=2).mean() > 0.1
     same = [clone(quick).fit(X, y).predict(X) for _ in range(2)]
     assert np.array_equal(*same)
+
+
+# Any loss
+
+
+def test_settings_that_come_to_the_same_are_trained_once():
+    X, y = table(n=22, d=12)  # 0.85 of the rows of a fold are no more than the 13 columns
+    model = NetworkRegressorCV(
+        loss="rlp",
+        subset_sizes=("auto", 0.85, 1.0),
+        learning_rates=(1e-3, 1e-2),
+        alphas=(0.0,),
+        latin=True,
+        **{**SMALL, "cv": 3, "activations": ("relu",)},
+    ).fit(X, y)
+    assert len(model._settings(14, (False,))) == 8
+    assert len(model.cv_results_["params"]) < 8
+
+
+def test_a_logarithm_is_an_estimators_own_affair():
+    """Errors are those of the target itself, and predictions are in its units."""
+    rng = np.random.default_rng(SEED)
+    X = rng.normal(size=(150, 3))
+    y = np.exp(X.sum(1) + 0.1 * rng.normal(size=150))
+    settings = {"alphas": (1e-3,), "activations": ("relu",), "max_steps": 300, "random_state": SEED}
+    plain, log = (
+        NetworkRegressorCV(log_target=choice, **settings).fit(X[:100], y[:100])
+        for choice in (False, "auto")
+    )
+    assert log.best_params_["log"]
+    assert log.best_score_ > 2 * plain.best_score_  # scores are negative errors
+    assert log.score(X[100:], y[100:]) > plain.score(X[100:], y[100:])
+    again = pickle.loads(pickle.dumps(log))
+    assert np.array_equal(again.predict(X), log.predict(X))
+    with pytest.raises(ValueError, match="log_target=True needs one target above 0"):
+        NetworkRegressorCV(log_target=True).fit(X, -y)
+
+
+def test_batches_and_mixup_are_chosen_too():
+    X, y = table()
+    model = NetworkRegressorCV(
+        batch_size=(20, "auto"), mixup=(None, 0.5), latin=True, **FEW_NETWORK
+    )
+    tried = model.fit(X, y)._settings(60, (False,))
+    assert {(one.batch_size, one.mixup) for one in tried} == {(20, None), ("auto", 0.5)}
+
+
+def test_folds_of_one_call():
+    X, y = table()
+    folds = list(KFold(3).split(X))
+    given = NetworkRegressorCV(**FEW_NETWORK).fit(X, y, folds=folds)
+    assert given.n_splits_ == 3
+    assert np.array_equal(
+        given.predict(X), NetworkRegressorCV(**{**FEW_NETWORK, "cv": folds}).fit(X, y).predict(X)
+    )
+
+
+@pytest.mark.parametrize(("n", "folds"), [(150, 3), (151, 2), (250, 2), (251, 1)])
+def test_automatic_folds(n, folds):
+    X, y = table(n)
+    model = NetworkRegressorCV(**{**FEW_NETWORK, "cv": "auto", "max_steps": 4}).fit(X, y)
+    assert model.n_splits_ == folds
 
 
 # Classes

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from rlploss.estimators import RLPClassifier, RLPClassifierCV, RLPRegressor, RLPRegressorCV
+from rlploss.estimators import (
+    NetworkClassifierCV,
+    NetworkRegressorCV,
+    RLPClassifier,
+    RLPClassifierCV,
+    RLPRegressor,
+    RLPRegressorCV,
+)
+
+CROSS_VALIDATED = [NetworkRegressorCV, NetworkClassifierCV, RLPRegressorCV, RLPClassifierCV]
 
 HIDDEN = """
 import sys
@@ -19,9 +28,7 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-@pytest.mark.parametrize(
-    "estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV]
-)
+@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, *CROSS_VALIDATED])
 def test_help_explains_every_parameter(estimator):
     text = inspect.getdoc(estimator)
     parameters = text.split("Parameters\n----------\n")[1].split("\n\nAttributes")[0]
@@ -32,9 +39,7 @@ def test_help_explains_every_parameter(estimator):
     assert not re.search(r"\bas in\b|\bthose of `RLP|\{parameters\}|\{attributes\}", text)
 
 
-@pytest.mark.parametrize(
-    "estimator", [RLPRegressor, RLPClassifier, RLPRegressorCV, RLPClassifierCV]
-)
+@pytest.mark.parametrize("estimator", [RLPRegressor, RLPClassifier, *CROSS_VALIDATED])
 def test_help_names_every_fitted_attribute(estimator):
     settings = {"max_iter": 2, "random_state": 0, "hidden_layer_sizes": (4,)}
     X = [[float(i % 7), float(i % 5)] for i in range(40)]
@@ -46,7 +51,7 @@ def test_help_names_every_fitted_attribute(estimator):
 
 
 @pytest.mark.parametrize(
-    "module", ["rlploss.estimators", "rlploss.estimators.cv", "rlploss.estimators.search"]
+    "module", ["rlploss.estimators", "rlploss.estimators.network_cv", "rlploss.estimators.dial"]
 )
 def test_without_scikit_learn_the_remedy_is_told(module):
     code = f"{HIDDEN.format(package='sklearn')}\nimport {module}"

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -166,12 +165,12 @@ def test_classes_are_trained_too():
 def test_the_twin_tries_as_many_settings():
     X, y = fake("a")
     counts = []
-    for arm in ("rlp-cv", "mse-cv"):
-        ((model, _),) = load_rows("a").tries(SimpleNamespace(model=arm), 40, 0)
+    for name in ("rlp-cv", "mse-cv"):
+        model = survey.estimator_arm(SurveyArm(name, name), "regression", 40, 40).estimator
         model.set_params(max_iter=1, max_doublings=0, cv=2).fit(X[:30], y[:30])
         counts.append(len(model.cv_results_["params"]))
         sizes = set(model.cv_results_["param_subset_size"].tolist())
-        assert len(sizes) == (2 if arm == "rlp-cv" else 1)
+        assert len(sizes) == (2 if name == "rlp-cv" else 1)
     assert counts[0] == counts[1]
 
 

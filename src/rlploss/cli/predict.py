@@ -22,6 +22,10 @@ def predict(
         Path | None, typer.Option(help="A CSV file for the predictions.", show_default="print them")
     ] = None,
     encoding: Encoding = "utf-8",
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="A package whose objects the model may hold; may be repeated."),
+    ] = None,
 ) -> None:
     """Predict the target of new rows with the model that `rlploss compare` kept.
 
@@ -35,12 +39,12 @@ def predict(
     from rlploss.lab.text import csv_text
 
     told = Console(stderr=True)
-    model, frame = load(directory), read_table(table, encoding=encoding)
-    for lacking in model[0].func.told(frame):
+    model, frame = load(directory, trust=trust or ()), read_table(table, encoding=encoding)
+    for lacking in model[0].told(frame):
         say(told, f"Warning: in {table.name} {lacking}.")
     header, columns = ["prediction"], [model.predict(frame).tolist()]
-    if model[-1].classes:
-        header += [f"probability of {label}" for label in model[-1].classes]
+    if hasattr(model, "predict_proba"):
+        header += [f"probability of {label}" for label in model.classes_]
         columns += model.predict_proba(frame).T.tolist()
     text = csv_text(header, list(zip(*columns, strict=True)))
     if out is None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlploss._scaling import Array
 from rlploss.compare import words
-from rlploss.compare.arms import BASELINES, Contender
+from rlploss.compare.arms import EstimatorArm
 from rlploss.compare.design import Design
 from rlploss.compare.metrics import METRICS, Metric
 from rlploss.compare.result import Answer, ArmResult, Results
@@ -36,8 +36,8 @@ class Comparison:
     """
 
     design: Design
-    contenders: tuple[Contender, ...]
-    cells: Mapping[str, StoredCell]  # by contender
+    arms: tuple[EstimatorArm, ...]
+    cells: Mapping[str, StoredCell]  # by arm
     rows: Trainer  # after sampling
     steps: int
     seeds: tuple[int, ...]
@@ -63,15 +63,15 @@ class Comparison:
         return Results(
             task=self.task,
             metric=metric,
-            arms=tuple(map(self._arm_result, self.contenders)),
+            arms=tuple(map(self._arm_result, self.arms)),
             truth=[self.rows.y[test] for test in tests[:most]],
             n_train=n_train[:most],
             n_rows=len(self.rows.X),
             windows=self.design.time is not None,
         )
 
-    def _arm_result(self, one: Contender) -> ArmResult:
-        cell = self.cells[one.name]
+    def _arm_result(self, arm: EstimatorArm) -> ArmResult:
+        cell = self.cells[arm.name]
         networks = cell.of_variant()
         tests = [network.artifacts["test"].astype(np.float64) for network in networks]
         if self.task == "regression":
@@ -81,29 +81,25 @@ class Comparison:
             ]
         kept = ("subset_size", "log", "late")
         details = {name: cell.final(name) for name in kept if cell.has(name)}
-        role = "rlp" if one.is_rlp else "network"
-        if one.model:
-            role = "baseline" if one.model in BASELINES else "model"
-            role = "mixture" if one.model == "rlp-cv" else role
-        if role == "rlp":
+        if arm.role == "rlp":
             details |= {
                 name: np.array([network.artifacts[name] for network in networks])
                 for name in ("sizes", "errors")
             }
         return ArmResult(
-            one.name,
-            one.label,
-            role,
+            arm.name,
+            arm.label,
+            arm.role,
             tests,
             [network.seconds for network in networks],
             details,
-            one.style,
+            arm.style,
         )
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """The versions and the machine that made the results."""
-        return self.cells[self.contenders[0].name].provenance
+        return self.cells[self.arms[0].name].provenance
 
     def values(self, arm: str, metric: str = "") -> Array:
         """Return a measure of one arm [splits]: that which decides, or another."""
@@ -148,6 +144,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return (
-            f"Comparison of {len(self.contenders)} arms on {self.source}, {len(self.seeds)}"
+            f"Comparison of {len(self.arms)} arms on {self.source}, {len(self.seeds)}"
             f" splits\n{self.summary()}"
         )

@@ -1,188 +1,242 @@
-"""What is compared: contenders with the settings that each of them tries.
+"""What is compared: names and estimators of scikit-learn, in two literal tables.
 
-Every network arm tries twelve settings: three learning rates times four values of what is its own:
-the batch size of a plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP
-(both ends of the dial among them). Where an arm has a third thing to choose, its four values are
-spread over the twelve as in a Latin square.
+Every network tries twelve settings: three learning rates times four values of what is its own: the
+batch size of a plain loss, the weight decay of L2, the shape of mixup, the subset size of RLP (both
+ends of the dial among them). Where an arm has a third thing to choose, its four values are spread
+over the twelve as in a Latin square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import inspect
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from sklearn import ensemble
+from sklearn.base import clone
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from sklearn.model_selection import ParameterGrid
 
 from rlploss import _checks
-from rlploss.estimators.search import BATCH, DIALS, Dial, objective_at
-from rlploss.lab.study import Part, as_loss
-from rlploss.training.job import Adam
-from rlploss.training.objectives import MAE, MSE, RLP, CrossEntropy, Huber, Objective
-
-HIDDEN = (100,)
-MOST_ROWS_IN_A_SUBSET = 2000  # beyond, a step would cost more than the comparison is worth
-LARGE = 500  # training rows beyond which boosting works on histograms
-GP_ROWS = (150, 1000)  # from which a Gaussian process has its hyperparameters, and its predictions
-BASELINES = ("mean", "prior")
-STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
+from rlploss._values import Value, plain
+from rlploss.estimators import NetworkClassifierCV, NetworkRegressorCV, RLPRegressorCV
+from rlploss.estimators.tuned import FewRowsGP, TunedClassifier, TunedRegressor
+from rlploss.lab.study import Part, as_loss, canonical_json
 
 RATES = (1e-3, 3e-3, 1e-2)
 DECAYS = (1e-3, 1e-2, 3e-2, 1e-1)
-BATCHES = (20, 50, 100, BATCH)
+BATCHES = (20, 50, 100, "auto")
 SHAPES = (0.1, 0.25, 0.5, 1.0)
-N_SETTINGS = len(RATES) * len(DIALS)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting of a network; the dial gives RLP its subset size."""
-
-    objective: Objective
-    dial: Dial | None
-    optimizer: Adam
-    log: bool = False  # whether it predicts the logarithm of the target
-
-    def objective_for(self, n_rows: int, n_features: int) -> Objective:
-        """Return the objective for so many rows: no batch is larger, and subsets no larger than the
-        columns are MSE.
-        """
-        if self.dial is None or not isinstance(self.objective, RLP):
-            return self.objective.resolve(n_rows, n_features)
-        size = self.dial.subset_size(min(n_rows, MOST_ROWS_IN_A_SUBSET), n_features + 1)
-        most = max(20, min(200, 100_000 // size))
-        return objective_at(self.objective, size, n_rows, n_features, most_subsets=most)
-
-    def subset_size(self, n_rows: int, n_features: int) -> int | None:
-        """Return M for so many rows; None without subsets, and where RLP is MSE."""
-        made = self.objective_for(n_rows, n_features)
-        return made.subset_size if isinstance(made, RLP) else None
-
-
-@dataclass(frozen=True)
-class Contender(Part):
-    """One way to predict: a network with a loss, or a model of scikit-learn.
-
-    `own` is what a network varies beside the learning rate: "batch", "decay", "shape" or nothing.
-    """
-
-    labels = frozenset({"name", "label", "style"})
-    takes_steps = property(lambda self: not self.model)  # networks do
-
-    name: str
-    label: str = ""
-    style: str = "grey"  # in figures
-    objective: Objective | None = None
-    own: str = ""
-    model: str = ""  # what is no network
-    session: str = ""  # names a loss that nobody could find again in another session
-
-    def __str__(self) -> str:
-        return self.label
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields that decide a result as plain data."""
-        return super().to_json() | ({"objective": self.session} if self.session else {})
-
-    @property
-    def family(self) -> str:
-        """The model or the objective: predicted times of one family are wrong by the same
-        factor.
-        """
-        return self.model or type(self.objective).__name__
-
-    @property
-    def is_rlp(self) -> bool:
-        """Whether the subset size is its dial."""
-        return isinstance(self.objective, RLP)
-
-    @property
-    def gives_logits(self) -> bool:
-        """Whether the outputs of its network are logits."""
-        return isinstance(self.objective, CrossEntropy)
-
-    @property
-    def settings(self) -> list[Setting]:
-        """What a network tries."""
-        made, objective = [], cast(Any, self.objective)
-        for i, dial in enumerate(DIALS):
-            for j, rate in enumerate(RATES):
-                k = (i + j) % len(DIALS) if self.is_rlp else i  # the third choice of RLP goes round
-                changed: dict[str, Any] = {"mixup": SHAPES[k]} if self.own == "shape" else {}
-                if not self.is_rlp:
-                    changed["batch_size"] = BATCHES[i] if self.own == "batch" else BATCH
-                optimizer = Adam(rate, DECAYS[k]) if self.own == "decay" else Adam(rate)
-                made.append(
-                    Setting(replace(objective, **changed), dial if self.is_rlp else None, optimizer)
-                )
-        return made
-
-
-_RLP = (
-    Contender("rlp", "RLP", "vermillion", RLP(), ""),
-    Contender("rlp+l2", "RLP+L2", "purple", RLP(), "decay"),
-    Contender("rlp+mixup", "RLP+mixup", "purple", RLP(), "shape"),
+DIAL = ("auto", 0.85, 1.0)  # beside the MSE end: its middle, and up to all rows
+N_SETTINGS = len(RATES) * len(BATCHES)
+STRENGTHS = [float(strength) for strength in np.logspace(-3, 4, 8)]
+ELASTIC = list(ParameterGrid({"alpha": np.logspace(-3, 0, 4).tolist(), "l1_ratio": [0.5, 1.0]}))
+LEAVES = [{"min_samples_leaf": n, "max_features": 1.0} for n in (1, 3, 8)]
+FEWER_TREES = {"n_estimators": 12}  # while settings are chosen, which ranks them as well
+STAGES = (10, 20, 40, 80)  # trees of boosting to choose from
+SMALL_BOOSTING = (
+    list(ParameterGrid({"learning_rate": [0.15], "max_depth": [2, 4]})),
+    ("n_estimators", STAGES),
 )
-REGRESSION = (
-    Contender("mean", "the mean", model="mean"),
-    Contender("ridge", "ridge regression", model="ridge"),
-    Contender("lasso", "elastic net", model="lasso"),
-    Contender("boosting", "gradient boosting", model="boosting"),
-    Contender("trees", "extra trees", model="trees"),
-    Contender("gp", "Gaussian process", model="gp"),
-    Contender("mse", "MSE", "blue", MSE(), "batch"),
-    Contender("mae", "MAE", "grey", MAE(), "batch"),
-    Contender("huber", "Huber", "blue", Huber(), "batch"),
-    Contender("mse+l2", "MSE+L2", "green", MSE(), "decay"),
-    Contender("mse+mixup", "MSE+mixup", "ochre", MSE(), "shape"),
-    *_RLP,
-    Contender("rlp-cv", "RLPRegressorCV", "vermillion", model="rlp-cv"),
+LARGE_BOOSTING = (
+    list(ParameterGrid({"learning_rate": [0.15, 0.4], "max_leaf_nodes": [6, 20]})),
+    ("max_iter", STAGES),
 )
-CLASSIFICATION = (
-    Contender("prior", "the class frequencies", model="prior"),
-    Contender("logistic", "logistic regression", model="logistic"),
-    Contender("boosting", "gradient boosting", model="boosting"),
-    Contender("trees", "extra trees", model="trees"),
-    Contender("cross_entropy", "cross entropy", "blue", CrossEntropy(), "batch"),
-    Contender("cross_entropy+l2", "cross entropy+L2", "green", CrossEntropy(), "decay"),
-    Contender("cross_entropy+mixup", "cross entropy+mixup", "ochre", CrossEntropy(), "shape"),
-    Contender("mse", "MSE", "grey", MSE(), "batch"),
-    Contender("mse+l2", "MSE+L2", "ochre", MSE(), "decay"),
-    *_RLP,
-)
+LARGE = 500  # training rows beyond which boosting works on histograms
+BASELINES = ("mean", "prior")
 QUICK = {
     "regression": ("mean", "ridge", "boosting", "trees", "mse", "mse+l2", "rlp"),
     "classification": ("prior", "logistic", "boosting", "trees", "cross_entropy", "mse", "rlp"),
 }
 
 
-def contenders_for(
+@dataclass(frozen=True)
+class Raw:
+    """An estimator of `models=` that is fitted on the raw frame, not on encoded numbers."""
+
+    estimator: Any
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorArm(Part):
+    """One way to predict: an estimator of scikit-learn under the name that `--arms` takes.
+
+    `role` is "baseline", "model", "network" (without RLP), "rlp" or "mixture" (of both).
+    """
+
+    name: str
+    label: str = ""  # what every line, table and figure calls it
+    role: str = ""
+    estimator: Any = None
+    style: str = "grey"  # in figures
+    raw: bool = False  # whether it is fitted on the raw frame
+    session: bool = False  # whether nobody could make it again in another session
+
+    @property
+    def family(self) -> str:
+        """What makes it: its cells take about the same time."""
+        return canonical_json(_described(self.estimator))
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it is trained for the budget of its cell."""
+        return self.role in ("network", "rlp")
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether it is trained with mixup."""
+        return getattr(self.estimator, "mixup", None) is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what decides a result as plain data."""
+        described = self.name if self.session else _described(self.estimator)
+        return {"kind": "EstimatorArm", "raw": self.raw, "estimator": described}
+
+
+def _described(value: Any) -> Any:
+    """Return what makes an estimator as plain data; of a class of no package, a digest of its
+    code.
+    """
+    if isinstance(value, list | tuple):
+        return [_described(part) for part in value]
+    if isinstance(value, dict):
+        return [[name, _described(part)] for name, part in value.items()]
+    if not hasattr(value, "get_params"):
+        known = value is None or isinstance(value, bool | int | float | str | Value)
+        return plain(value) if known else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    kind, digest = type(value), ""
+    if kind.__module__.partition(".")[0] not in ("sklearn", "rlploss"):
+        digest = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    parameters = sorted(value.get_params(deep=False).items())
+    return [kind.__qualname__, digest, *([name, _described(part)] for name, part in parameters)]
+
+
+def regression_arms(n_train: int, *, steps: int, log: bool | str) -> tuple[EstimatorArm, ...]:
+    """Return the arms for numbers, made for so many training rows and steps."""
+
+    def network(loss: Any, **own: Any) -> NetworkRegressorCV:
+        return NetworkRegressorCV(loss=loss, log_target=log, **_searched(steps, own))
+
+    def tuned(model: Any, grid: Sequence[Mapping[str, Any]] = ({},), **how: Any) -> TunedRegressor:
+        return TunedRegressor(model, grid, log_target=log, **how)
+
+    boosting: Any = ensemble.GradientBoostingRegressor(subsample=0.7)
+    if n_train > LARGE:
+        boosting = ensemble.HistGradientBoostingRegressor(early_stopping=False)
+    grid, trees = LARGE_BOOSTING if n_train > LARGE else SMALL_BOOSTING
+    mixture = RLPRegressorCV(
+        cv=3, activations=("relu",), max_iter=40, max_doublings=1, log_target=log
+    )
+    extra, net = ensemble.ExtraTreesRegressor(), ElasticNet(max_iter=3000, tol=1e-3)
+    ridge = [{"alpha": strength} for strength in STRENGTHS]
+    arm = EstimatorArm
+    return (
+        arm("mean", "the mean", "baseline", DummyRegressor()),
+        arm("ridge", "ridge regression", "model", tuned(Ridge(), ridge)),
+        arm("lasso", "elastic net", "model", tuned(net, ELASTIC)),
+        arm("boosting", "gradient boosting", "model", tuned(boosting, grid, stages=trees)),
+        arm("trees", "extra trees", "model", tuned(extra, LEAVES, quick=FEWER_TREES)),
+        arm("gp", "Gaussian process", "model", tuned(FewRowsGP())),
+        arm("mse", "MSE", "network", network("mse", batch_size=BATCHES), "blue"),
+        arm("mae", "MAE", "network", network("mae", batch_size=BATCHES), "grey"),
+        arm("huber", "Huber", "network", network("huber", batch_size=BATCHES), "blue"),
+        arm("mse+l2", "MSE+L2", "network", network("mse", alphas=DECAYS), "green"),
+        arm("mse+mixup", "MSE+mixup", "network", network("mse", mixup=SHAPES), "ochre"),
+        arm("rlp", "RLP", "rlp", network("rlp"), "vermillion"),
+        arm("rlp+l2", "RLP+L2", "rlp", network("rlp", alphas=DECAYS), "purple"),
+        arm("rlp+mixup", "RLP+mixup", "rlp", network("rlp", mixup=SHAPES), "purple"),
+        arm("rlp-cv", "RLPRegressorCV", "mixture", mixture, "vermillion"),
+    )
+
+
+def classification_arms(n_train: int, *, steps: int) -> tuple[EstimatorArm, ...]:
+    """Return the arms for classes, made for so many training rows and steps."""
+
+    def network(loss: Any, **own: Any) -> NetworkClassifierCV:
+        return NetworkClassifierCV(loss=loss, **_searched(steps, own))
+
+    tuned = TunedClassifier
+    boosting: Any = ensemble.GradientBoostingClassifier(subsample=0.7)
+    if n_train > LARGE:
+        boosting = ensemble.HistGradientBoostingClassifier(early_stopping=False)
+    grid, trees = LARGE_BOOSTING if n_train > LARGE else SMALL_BOOSTING
+    extra, logistic = ensemble.ExtraTreesClassifier(), LogisticRegression(max_iter=2000)
+    inverse = [{"C": 1 / strength} for strength in STRENGTHS]
+    entropy, arm = "cross_entropy", EstimatorArm
+    mixed = network(entropy, mixup=SHAPES)
+    return (
+        arm("prior", "the class frequencies", "baseline", DummyClassifier(strategy="prior")),
+        arm("logistic", "logistic regression", "model", tuned(logistic, inverse)),
+        arm("boosting", "gradient boosting", "model", tuned(boosting, grid, stages=trees)),
+        arm("trees", "extra trees", "model", tuned(extra, LEAVES, quick=FEWER_TREES)),
+        arm(entropy, "cross entropy", "network", network(entropy, batch_size=BATCHES), "blue"),
+        arm(
+            f"{entropy}+l2", "cross entropy+L2", "network", network(entropy, alphas=DECAYS), "green"
+        ),
+        arm(f"{entropy}+mixup", "cross entropy+mixup", "network", mixed, "ochre"),
+        arm("mse", "MSE", "network", network("mse", batch_size=BATCHES), "grey"),
+        arm("mse+l2", "MSE+L2", "network", network("mse", alphas=DECAYS), "ochre"),
+        arm("rlp", "RLP", "rlp", network("rlp"), "vermillion"),
+        arm("rlp+l2", "RLP+L2", "rlp", network("rlp", alphas=DECAYS), "purple"),
+        arm("rlp+mixup", "RLP+mixup", "rlp", network("rlp", mixup=SHAPES), "purple"),
+    )
+
+
+def _searched(steps: int, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a network: its own, and what all arms have in common."""
+    return {
+        "subset_sizes": DIAL,
+        "alphas": (0.0,),
+        "learning_rates": RATES,
+        "activations": ("relu",),
+        "latin": True,
+        "cv": "auto",
+        "max_steps": steps,
+        **own,
+    }
+
+
+def arms_for(
     task: str,
+    n_train: int = LARGE,
+    *,
     names: Sequence[str] | None = None,
     losses: Mapping[str, Any] | None = None,
-    *,
+    models: Mapping[str, Any] | None = None,
+    steps: int = 4000,
+    log: bool | str = "auto",
     session: bool = True,
-) -> tuple[Contender, ...]:
-    """Return the contenders of a task, all or the ones named, and those of a reader's losses;
-    refuse fewer than two.
+) -> tuple[EstimatorArm, ...]:
+    """Return the arms of a task, all or the ones named, and those of a reader's own losses and
+    models; refuse fewer than two.
 
     `session`: nothing is kept beyond this session, so that a loss may be a function which only this
     session has.
     """
-    known = REGRESSION if task == "regression" else CLASSIFICATION
-    taken = [one.name for one in known]
-    made = {name: as_loss(name, loss, taken) for name, loss in (losses or {}).items()}
-    own = tuple(
-        Contender(
-            name, name, "ochre", loss, "batch", session=f"{name} of this session" if session else ""
-        )
-        for name, loss in made.items()
-    )
+    if task == "regression":
+        known = regression_arms(n_train, steps=steps, log=log)
+    else:
+        known = classification_arms(n_train, steps=steps)
+    template = next(arm for arm in known if arm.name == "mse")
+    taken = {arm.name for arm in known}
+    own = []
+    for name, loss in (losses or {}).items():
+        objective = as_loss(name, loss, taken)
+        network = clone(template.estimator).set_params(loss=objective)
+        own.append(EstimatorArm(name, name, "network", network, "ochre", session=session))
+    taken |= {arm.name for arm in own}
+    for name, model in (models or {}).items():
+        own.append(replace(model_arm(name, model, taken), session=session))
     if names is None:
-        return known + own
+        return (*known, *own)
     for name in names:
-        _checks.one_of("arms", name, [contender.name for contender in (*known, *own)])
-    chosen = tuple(contender for contender in known if contender.name in names) + own
+        _checks.one_of("arms", name, [arm.name for arm in (*known, *own)])
+    chosen = (*(arm for arm in known if arm.name in names), *own)
     if len(chosen) < 2:
         raise ValueError(
             "arms must name at least two different arms to compare, got"
@@ -191,61 +245,17 @@ def contenders_for(
     return chosen
 
 
-def tuned(model: str, task: str, n_rows: int, seed: int = 0) -> list[Any]:
-    """Return the models of scikit-learn that a contender tries if it is no network; some choose for
-    themselves.
-    """
-    from sklearn import dummy, ensemble, gaussian_process, linear_model
-    from sklearn.gaussian_process import kernels
-    from sklearn.model_selection import ParameterGrid
-
-    strengths = [float(strength) for strength in np.logspace(-3, 4, 8)]
-    if model == "mean":
-        return [dummy.DummyRegressor()]
-    if model == "prior":
-        return [dummy.DummyClassifier(strategy="prior")]
-    if model == "ridge":
-        return [linear_model.Ridge(alpha=strength) for strength in strengths]
-    if model == "logistic":
-        return [
-            linear_model.LogisticRegression(max_iter=2000, C=1 / strength) for strength in strengths
-        ]
-    if model == "lasso":
-        penalties = ParameterGrid({"alpha": np.logspace(-3, 0, 4).tolist(), "l1_ratio": [0.5, 1.0]})
-        return [
-            linear_model.ElasticNet(**penalty, max_iter=3000, tol=1e-3, random_state=seed)
-            for penalty in penalties
-        ]
-    if model == "gp":
-        kernel = (
-            kernels.ConstantKernel() * kernels.RBF() + kernels.DotProduct() + kernels.WhiteKernel()
+def model_arm(name: str, model: Any, taken: Container[str]) -> EstimatorArm:
+    """Return the arm of anyone's estimator, or of one marked `Raw`."""
+    if not name or name in taken:
+        raise ValueError(
+            f"a model of your own needs a name that no arm has, got {name!r}; rename it"
         )
-        return [gaussian_process.GaussianProcessRegressor(kernel, random_state=seed)]
-    if model == "rlp-cv":
-        from rlploss.estimators import RLPRegressorCV
-
-        return [
-            RLPRegressorCV(
-                cv=3, activations=("relu",), max_iter=40, max_doublings=1, random_state=seed
-            )
-        ]
-    kind = "Regressor" if task == "regression" else "Classifier"
-    if model == "trees":
-        grid = ParameterGrid({"min_samples_leaf": [1, 3, 8], "max_features": [1.0]})
-        return [
-            getattr(ensemble, f"ExtraTrees{kind}")(100, random_state=seed, **setting)
-            for setting in grid
-        ]
-    if n_rows > LARGE:
-        grid = ParameterGrid({"learning_rate": [0.15, 0.4], "max_leaf_nodes": [6, 20]})
-        made = getattr(ensemble, f"HistGradientBoosting{kind}")
-        return [
-            made(max_iter=STAGES[-1], early_stopping=False, random_state=seed, **setting)
-            for setting in grid
-        ]
-    grid = ParameterGrid({"learning_rate": [0.15], "max_depth": [2, 4]})
-    made = getattr(ensemble, f"GradientBoosting{kind}")
-    return [
-        made(n_estimators=STAGES[-1], subsample=0.7, random_state=seed, **setting)
-        for setting in grid
-    ]
+    raw = isinstance(model, Raw)
+    estimator = model.estimator if raw else model
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        raise TypeError(
+            f"the model {name!r} must be an estimator with fit and predict, got {estimator!r}; make"
+            " one"
+        )
+    return EstimatorArm(name, name, "model", estimator, raw=raw)

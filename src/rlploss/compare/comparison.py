@@ -16,26 +16,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from rich.console import Console
 
 from rlploss import _checks
 from rlploss._progress import duration, say
 from rlploss.compare.answer import Comparison
-from rlploss.compare.arms import BASELINES, QUICK, Contender, contenders_for
+from rlploss.compare.arms import BASELINES, DIAL, QUICK, EstimatorArm, arms_for
 from rlploss.compare.design import Design, make_design
 from rlploss.compare.metrics import choose_metric
 from rlploss.compare.read import TableError, check_frame
-from rlploss.compare.rows import (
-    FEWEST_ROWS,
-    WINDOWS,
-    FillAndScale,
-    check_rows,
-    sample,
-    sampled_said,
-)
+from rlploss.compare.rows import FEWEST_ROWS, WINDOWS, check_rows, sample, sampled_said
 from rlploss.compare.train import DECIDING, ComparisonCell, Trainer
-from rlploss.estimators.search import auto_subset_size
+from rlploss.estimators.dial import Dial, auto_subset_size
+from rlploss.estimators.selection import FillAndScale
+from rlploss.estimators.settings import MOST_ROWS_IN_A_SUBSET
+from rlploss.estimators.table import frame_of
 from rlploss.lab.executors import Team, Workers, cores, parse_workers
 from rlploss.lab.run import check_there, execute, plan
 from rlploss.lab.store import Store, code_version
@@ -47,7 +42,6 @@ FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES = 30.0  # seconds of work for which processes are started
 BEGINNING, ENDING = 3.0, 3.0  # seconds to start processes, and to write a report
-INLINE = 0.8  # seconds on the wall for one of a core: one process keeps a second core half busy
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
 
@@ -59,6 +53,7 @@ def compare(
     metric: str | None = None,
     arms: Sequence[str] | None = None,
     losses: Mapping[str, Any] | None = None,
+    models: Mapping[str, Any] | None = None,
     time: str | None = None,
     group: str | None = None,
     n_splits: int | None = None,
@@ -75,11 +70,12 @@ def compare(
     """Compare RLP with other losses and with what one would otherwise use, on rows X (n, d) and
     targets y (n,).
 
-    Every arm sees the same splits and chooses among its settings on validation parts of the
-    training rows. Networks try the same number of settings, and go on while their best step is
-    among the latest, to at most `steps` steps. The test rows are used once. Other models come
-    first. With six splits or more, networks that are clearly behind end after three; RLP and the
-    best network without it go on. An arm that cannot be trained is left out, with a note.
+    An arm is an estimator of scikit-learn. Every arm sees the same splits, and chooses among its
+    settings on validation parts of the training rows. Networks try the same number of settings, and
+    go on while their best step is among the latest, to at most `steps` steps. The test rows are
+    used once. Other models come first. With six splits or more, networks that are clearly behind
+    end after three; RLP and the best network without it go on. An arm that cannot be trained is
+    left out, with a note.
 
     Args:
         X: array or frame (pandas, polars); text, dates and missing values are fine. Or the `Design`
@@ -92,6 +88,8 @@ def compare(
         losses: your own, by name: a `Pointwise` or `BatchLoss` value, a function (pred, target) of
             rows, or a function (pred, target, features) of a batch. Each is an arm beside the
             others.
+        models: your own estimators of scikit-learn, by name. Each is cloned and fitted on the
+            columns as numbers, standardised, or on the frame itself as `Raw(estimator)`.
         time: a column of X: train on the past, test on the future, in five windows.
         group: a column of X: rows that share its value are all in training or all in test.
         n_splits: splits into training and test rows; 10, or 5 if it is to be quick.
@@ -116,14 +114,9 @@ def compare(
         if isinstance(X, Design)
         else make_design(*as_frame(X, y), task=task, time=time, group=group)
     )
-    names = (
-        QUICK[design.target.task]
-        if quick and arms is None
-        else (arms,)
-        if isinstance(arms, str)
-        else arms
-    )
-    chosen = contenders_for(design.target.task, names, losses, session=out is None)
+    names = (arms,) if isinstance(arms, str) else arms
+    if quick and arms is None:
+        names = QUICK[design.target.task]
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     if design.time is not None and n_splits not in (None, WINDOWS):
         raise ValueError(
@@ -140,6 +133,16 @@ def compare(
     rows = Trainer.of(design, keep)
     check_rows(rows, seeds)
     steps = _checks.count("steps", steps)
+    n_train = max(len(rows.split(seed)[0]) for seed in seeds)
+    chosen = arms_for(
+        rows.task,
+        n_train,
+        names=names,
+        losses=losses,
+        models=models,
+        steps=steps,
+        session=out is None,
+    )
     team = None if workers == "auto" else parse_workers(workers)
     truths = [rows.y[rows.split(seed)[1]] for seed in seeds]
     deciding, why = choose_metric(rows.task, metric, truths, design.target.classes)
@@ -197,30 +200,9 @@ def as_frame(X: Any, y: Any) -> tuple[pd.DataFrame, str]:
     return frame, name
 
 
-def frame_of(X: Any, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a frame or array as a pandas frame; columns of an array are called `names`, or x0, x1
-    and so on.
-    """
-    if isinstance(X, pd.DataFrame):
-        return X.rename(columns=str)
-    if hasattr(X, "to_dict") and hasattr(X, "columns"):  # polars, without needing pyarrow
-        return pd.DataFrame({str(name): X[name].to_list() for name in X.columns})
-    if hasattr(X, "toarray"):
-        raise TableError("X must be dense, got a sparse matrix; pass X.toarray()")
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise TableError(f"X must have two dimensions (rows, columns), got shape {array.shape}")
-    given = (
-        list(names) if len(names) == array.shape[1] else [f"x{i}" for i in range(array.shape[1])]
-    )
-    return pd.DataFrame(array, columns=given)
-
-
 # When arms are trained
 
-Stage = tuple[
-    Sequence[Contender], tuple[int, ...]
-]  # arms, and the splits on which they are trained
+Stage = tuple[Sequence[EstimatorArm], tuple[int, ...]]  # arms, and the splits that they train on
 
 
 @dataclass
@@ -232,47 +214,45 @@ class Run:
     asked: Comparison  # all arms, without results
     store: Store
     console: Console
-    failed: dict[str, str] = field(default_factory=dict)  # reasons by contender
+    failed: dict[str, str] = field(default_factory=dict)  # reasons by arm
 
     def all(self, workers: Workers | None, time_limit: float | None) -> Comparison:
         """Train what is not stored: other models, networks on the first splits, on the rest those
         not behind.
         """
-        arms, seeds = self.asked.contenders, self.asked.seeds
+        arms, seeds = self.asked.arms, self.asked.seeds
         cut = FIRST if len(seeds) >= 2 * FIRST else len(seeds)
-        models = [one for one in arms if one.model and one.model != "rlp-cv"]
-        networks = [one for one in arms if one not in models]
-        stages: list[Stage] = [(models, seeds), (networks, seeds[:cut])]
+        networks = [arm for arm in arms if arm.role in ("network", "rlp", "mixture")]
+        models = [arm for arm in arms if arm not in networks]
 
         def rest() -> Stage:
-            behind = clearly_behind(networks, self._read(stages)) if seeds[cut:] else []
-            return [one for one in networks if one not in behind], seeds[cut:]
+            behind = clearly_behind(networks, self._read()) if seeds[cut:] else []
+            return [arm for arm in networks if arm not in behind], seeds[cut:]
 
+        stages: list[Stage] = [(models, seeds), (networks, seeds[:cut])]
         workers = self._workers(workers, [*stages, rest()])
         deadline = math.inf if time_limit is None else clock.monotonic() + time_limit
         with workers.start(workers.count) as team:
             self._train(stages[0], workers, team, deadline)
-            so_far = self._read(stages[:1])
-            if networks and len(so_far.contenders) > 1:
+            so_far = self._read()
+            if networks and len(so_far.arms) > 1:
                 say(self.console, f"So far, without networks: {so_far.lines()[0]}")
             self._train(stages[1], workers, team, deadline)
             stages.append(rest())
             self._train(stages[2], workers, team, deadline)
         check_there(self.store.directory)
-        found, notes = self._read(stages), list(self.asked.notes)
-        if behind := [one.label for one in networks if one not in stages[2][0]]:
+        results, notes = self._read(), list(self.asked.notes)
+        if behind := [arm.label for arm in networks if arm not in stages[2][0]]:
             notes.append(f"Ended after {FIRST} splits, clearly behind: {', '.join(behind)}.")
         if self.failed:
             reasons = [
-                f"{one.label} ({self.failed[one.name]})" for one in arms if one.name in self.failed
+                f"{arm.label} ({self.failed[arm.name]})" for arm in arms if arm.name in self.failed
             ]
             notes.append(f"Left out, because it could not be trained: {'; '.join(reasons)}.")
         limit = duration(time_limit or 0)
         if clock.monotonic() > deadline:
             missing = [
-                one.label
-                for one in arms
-                if one not in found.contenders and one.name not in self.failed
+                arm.label for arm in arms if arm not in results.arms and arm.name not in self.failed
             ]
             left = (
                 f"; not trained at all: {', '.join(missing)}"
@@ -280,45 +260,54 @@ class Run:
                 else "; some arms have fewer splits"
             )
             notes.append(f"The time limit of {limit} ended the training{left}.")
-        if len(found.contenders) > 1:
-            return replace(found, notes=tuple(notes))
+        if len(results.arms) > 1:
+            return replace(results, notes=tuple(notes))
         if self.failed:
             reason = next(iter(self.failed.values()))
             raise LabError(f"{len(self.failed)} of {len(arms)} arms could not be trained: {reason}")
         raise LabError(f"fewer than two arms were trained within {limit}; give more time")
 
     def _cells(self, stages: Sequence[Stage]) -> list[ComparisonCell]:
-        """Return the cells of arms that have not failed."""
+        """Return the cells of arms that have not failed: one for each arm and split."""
         rows, steps = self.asked.rows, self.asked.steps
-        pairs = [(one, seeds) for arms, seeds in stages if seeds for one in arms]
-        return [rows.cell(one, seeds, steps) for one, seeds in pairs if one.name not in self.failed]
+        return [
+            rows.cell(arm, seed, steps)
+            for arms, seeds in stages
+            for arm in arms
+            if arm.name not in self.failed
+            for seed in seeds
+        ]
 
-    def _read(self, stages: Sequence[Stage]) -> Comparison:
-        """Return the comparison of what is stored; later splits of an arm follow its first ones."""
+    def _read(self) -> Comparison:
+        """Return the comparison of what is stored: of every arm the splits from the first on."""
         cells: dict[str, StoredCell] = {}
-        for cell in self._cells(stages):
-            found, before = self.store.read(cell), cells.get(cell.arm.name)
-            if found is not None and before is not None:
-                networks, seconds = before.networks + found.networks, before.seconds + found.seconds
-                found = replace(found, networks=networks, seconds=seconds)
-            if found is not None:
-                cells[cell.arm.name] = found
-        there = tuple(one for one in self.asked.contenders if one.name in cells)
-        return replace(self.asked, contenders=there, cells=cells)
+        for arm in self.asked.arms:
+            stored = map(self.store.read, self._cells([([arm], self.asked.seeds)]))
+            splits: list[StoredCell] = []
+            for cell in stored:
+                if cell is None:
+                    break
+                splits.append(cell)
+            if splits:
+                networks = tuple(split.networks[0] for split in splits)
+                seconds = sum(split.seconds for split in splits)
+                cells[arm.name] = StoredCell(networks, splits[0].provenance, seconds)
+        there = tuple(arm for arm in self.asked.arms if arm.name in cells)
+        return replace(self.asked, arms=there, cells=cells)
 
     def _workers(self, workers: Workers | None, stages: Sequence[Stage]) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
-        n_arms = len(self.asked.contenders)
+        n_arms = len(self.asked.arms)
         todo = [cell for cell in self._cells(stages) if not self.store.has(cell)]
         work = sum(map(self.asked.rows.expected_seconds, todo))
         stored = n_arms - len({cell.arm.name for cell in todo})
         many = work >= WORTH_PROCESSES and cores() > 1
         workers = workers or parse_workers("local" if many else "inline")
-        here = workers.kind == "inline"
-        threads = torch.get_num_threads() if here else workers.count
-        left = ENDING + (work * INLINE if here else BEGINNING + work / threads)
+        begin = 0.0 if workers.kind == "inline" else BEGINNING
+        left = ENDING + begin + work / workers.count
         kept = f", {stored} trained already" if stored else ""
-        about = f": about {duration(left)} on {threads} core{'s' * (threads > 1)}" if todo else ""
+        on = f"on {workers.count} core{'s' * (workers.count > 1)}"
+        about = f": about {duration(left)} {on}" if todo else ""
         say(self.console, f"{n_arms} arms × {len(self.asked.seeds)} splits{kept}{about}.")
         return workers
 
@@ -343,33 +332,34 @@ class Run:
         self.failed |= {name: sentence(reason, 300) for name, reason in reasons.items()}
 
 
-def clearly_behind(networks: Sequence[Contender], found: Comparison) -> list[Contender]:
+def clearly_behind(networks: Sequence[EstimatorArm], results: Comparison) -> list[EstimatorArm]:
     """Return networks that were clearly behind the best arm in each of the first splits.
 
     RLP, and the best network without it, go on: how they stand to each other is a question of its
     own.
     """
-    lower, there = found.results.metric.lower_is_better, found.contenders
-    errors = {one.name: (1 if lower else -1) * found.values(one.name)[:FIRST] for one in there}
-    order = sorted(there, key=lambda one: float(errors[one.name].mean()))  # the best first
-    plain = [one for one in order if not one.model and not one.is_rlp]
-    kept = {"rlp", *(one.name for one in plain[:1])}
-    most = [BEHIND * errors[one.name] if lower else errors[one.name] + POINTS for one in order[:1]]
+    lower = results.results.metric.lower_is_better
+    errors = {
+        arm.name: (1 if lower else -1) * results.values(arm.name)[:FIRST] for arm in results.arms
+    }
+    errors = {name: values for name, values in errors.items() if len(values) == FIRST}
+    order = sorted(errors, key=lambda name: float(errors[name].mean()))  # the best first
+    plain = [arm.name for arm in networks if arm.role == "network"]
+    going = {"rlp", *[name for name in order if name in plain][:1]}
+    most = [BEHIND * errors[name] if lower else errors[name] + POINTS for name in order[:1]]
     return [
-        one
-        for one in networks
-        if one in there and one.name not in kept and (errors[one.name] > most).all()
+        arm
+        for arm in networks
+        if arm.name in errors and arm.name not in going and (errors[arm.name] > most).all()
     ]
 
 
-def stays_here(contenders: Sequence[Contender]) -> bool:
-    """Whether a loss among them cannot be sent to another process: a lambda, or a function of the
-    main script.
+def stays_here(arms: Sequence[EstimatorArm]) -> bool:
+    """Whether an arm cannot be sent to another process: a lambda, or what the main script
+    defines.
     """
     try:
-        sent = [
-            pickle.dumps(one.objective) for one in contenders if hasattr(one.objective, "function")
-        ]
+        sent = [pickle.dumps(arm.estimator) for arm in arms]
     except (pickle.PicklingError, AttributeError, TypeError):
         return True
     return any(b"__main__" in data for data in sent)
@@ -379,8 +369,8 @@ def stays_here(contenders: Sequence[Contender]) -> bool:
 
 
 def of_use(
-    chosen: tuple[Contender, ...], rows: Trainer, *, asked: bool
-) -> tuple[tuple[Contender, ...], str, list[str]]:
+    chosen: tuple[EstimatorArm, ...], rows: Trainer, *, asked: bool
+) -> tuple[tuple[EstimatorArm, ...], str, list[str]]:
     """Return the arms that are of use on these rows, why RLP is not one of them, and why others are
     not.
 
@@ -388,24 +378,24 @@ def of_use(
     for, is left out on few rows: every step draws anew, which takes ten times as long.
     """
     smallest, p, no_rlp, notes = rows.fewest(), rows.X.shape[1] + 1, "", []
-    rlp = [one for one in chosen if one.is_rlp or one.model == "rlp-cv"]
+    rlp = [arm for arm in chosen if arm.role in ("rlp", "mixture")]
     if rlp and smallest <= p:
         none = f"leave no subset of {smallest} training rows with more rows than columns"
-        labels = ", ".join(one.label for one in rlp)
+        labels = ", ".join(arm.label for arm in rlp)
         no_rlp = f"RLP is MSE here: {p} columns with the intercept {none}. {labels} not trained."
-        chosen = tuple(one for one in chosen if one not in rlp)
+        chosen = tuple(arm for arm in chosen if arm not in rlp)
         wanted = {"mse", *BASELINES} if len(chosen) < 2 else set()
-        chosen += tuple(
-            one for one in contenders_for(rows.task) if one.name in wanted and one not in chosen
-        )
-    mixed = [one for one in chosen if one.own == "shape"]
+        there = {arm.name for arm in chosen}
+        known = arms_for(rows.task, smallest, steps=0)
+        chosen += tuple(arm for arm in known if arm.name in wanted - there)
+    mixed = [arm for arm in chosen if arm.mixes_rows]
     if mixed and not asked and len(rows.X) < MIXUP_ROWS:
-        labels = ", ".join(one.label for one in mixed)
+        labels = ", ".join(arm.label for arm in mixed)
         notes.append(
             f"Left out on fewer than {MIXUP_ROWS} rows, where they take long: {labels}; --arms asks"
             " for them."
         )
-        chosen = tuple(one for one in chosen if one not in mixed)
+        chosen = tuple(arm for arm in chosen if arm not in mixed)
     return chosen, no_rlp, notes
 
 
@@ -415,10 +405,11 @@ def dial_said(rows: Trainer) -> str:
     if n <= d + 1:
         none = "leave RLP no subset with more rows than columns: it is MSE"
         return f"The dial: {d} columns and {n} rows to choose settings on {none}."
-    rlp = next(one for one in contenders_for(rows.task) if one.is_rlp)
-    sizes = sorted({setting.subset_size(n, d) or 0 for setting in rlp.settings} - {0})
+    most = min(n, MOST_ROWS_IN_A_SUBSET)
+    places = {Dial.of("dial", place).subset_size(most, d + 1) for place in DIAL}
+    sizes = sorted(size for size in places if size > d + 1)
     Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
-    auto = auto_subset_size(FillAndScale.of(rows.X).filled(rows.X), Y)
+    auto = auto_subset_size(FillAndScale().fit_transform(rows.X), Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     ends = (
         f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from rlploss.compare.arms import N_SETTINGS
 from rlploss.compare.columns import Column
 from rlploss.compare.comparison import dial_said
 from rlploss.compare.result import Results, reverse
-from rlploss.compare.rows import VALIDATION_SHARE, n_folds, sampled_said
+from rlploss.compare.rows import sampled_said
+from rlploss.estimators.selection import VALIDATION_SHARE, n_folds
 from rlploss.lab import report
 from rlploss.lab.figures import Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
@@ -254,7 +256,7 @@ def facts(found: Comparison) -> tuple[tuple[str, str], ...]:
     origin = found.origin
     target = (
         "as it is, or its logarithm, chosen with the setting"
-        if len(found.rows.logs) > 1
+        if any(arm.details["log"].any() for arm in found.results.arms)
         else "as it is"
     )
     return (
@@ -295,7 +297,8 @@ def write(found: Comparison, directory: Path) -> Path:
         "target_name": found.design.target.name,
         "arm": found.answer().best.name,
     }
-    model.save(found.best_model(), directory / "model", about)
+    if why := model.save(found.best_model(), directory / "model", about):
+        found = replace(found, notes=(*found.notes, why))
     page = report.write(build(found), directory)[0]
     write_text(
         directory / "comparison.json",

@@ -1,150 +1,25 @@
-"""Which rows train and which test (at random, by time, by groups), the target as models see it, and
-its errors.
-"""
+"""Which rows train and which test: at random, by time, by groups."""
 
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 
-from rlploss._scaling import Array, mean_and_scale
+from rlploss._scaling import Array
 from rlploss.compare.design import Design
-from rlploss.compare.metrics import measure
 from rlploss.compare.read import TableError
 from rlploss.estimators.search import Index, Split
+from rlploss.estimators.selection import VALIDATION_SHARE, inner_folds, n_folds
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
-FOLDS = (
-    (150, 3),
-    (250, 2),
-)  # three folds up to 150 training rows, two up to 250, one validation part beyond
-VALIDATION_SHARE = 0.2
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
-SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
-
-
-@dataclass(frozen=True)
-class TargetScale:
-    """A target as models see it, and the way back: numbers are standardised, after their logarithm
-    if asked.
-
-    Classes are one-hot rows for networks, and come back as probabilities.
-    """
-
-    log: bool = False
-    mean: float = 0.0
-    scale: float = 1.0
-    low: float = 0.0  # what comes back lies no further outside the training rows than they are wide
-    high: float = 0.0
-    n_classes: int = 0
-
-    @classmethod
-    def of(cls, y: NDArray[Any], *, log: bool = False, n_classes: int = 0) -> TargetScale:
-        """Return the scale of training rows."""
-        if n_classes:
-            return cls(n_classes=n_classes)
-        z = np.log(y) if log else np.asarray(y, dtype=np.float64)
-        (mean,), (scale,) = mean_and_scale(z[:, None])
-        low, high = float(z.min()), float(z.max())
-        return cls(log, float(mean), float(scale), low - (high - low), high + (high - low))
-
-    def scaled(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return targets (n,) as models see them: scaled numbers, or class numbers."""
-        return y if self.n_classes else ((np.log(y) if self.log else y) - self.mean) / self.scale
-
-    def matrix(self, y: NDArray[Any]) -> Array:
-        """Return targets (n,) as networks see them [n, C]."""
-        return np.eye(self.n_classes)[y] if self.n_classes else self.scaled(y)[:, None]
-
-    def original(self, out: Array, *, logits: bool = False) -> Array:
-        """Return outputs in the units of the table, or as probabilities."""
-        if self.n_classes:
-            return np.asarray(softmax(out, axis=1)) if logits else out
-        found = out * self.scale + self.mean
-        return np.exp(np.clip(found, self.low, self.high)) if self.log else found
-
-
-@dataclass(frozen=True, eq=False)
-class FillAndScale:
-    """Missing numbers become the median of their column, and columns are standardised."""
-
-    median: Array  # [d]; 0 for a column without values
-    mean: Array
-    scale: Array
-
-    @classmethod
-    def of(cls, X: Array) -> FillAndScale:
-        """Return what rows [n, d] say."""
-        empty = np.isnan(X).all(axis=0)
-        median = np.asarray(np.nanmedian(np.where(empty, 0.0, X), axis=0))
-        return cls(median, *mean_and_scale(np.where(np.isnan(X), median, X)))
-
-    def filled(self, X: Array) -> Array:
-        """Return rows without gaps."""
-        return np.where(np.isnan(X), self.median, X)
-
-    def __call__(self, X: Array) -> Array:
-        """Return scaled rows without gaps."""
-        return (self.filled(X) - self.mean) / self.scale
-
-
-@dataclass(frozen=True)
-class SplitData:
-    """Training and test rows of one seed, columns scaled by the training rows, targets as in the
-    table.
-    """
-
-    seed: int
-    X: Array
-    y: NDArray[Any]
-    X_test: Array
-    truth: NDArray[Any]
-    folds: list[Split]
-    n_classes: int
-
-    @property
-    def fold_sizes(self) -> list[int]:
-        """How many validation rows each fold has."""
-        return [len(validation) for _, validation in self.folds]
-
-    def scale(self, log: bool = False) -> TargetScale:
-        """Return how the target is scaled by the training rows."""
-        return TargetScale.of(self.y, log=log, n_classes=self.n_classes)
-
-    def error(
-        self, rows: NDArray[Any], scale: TargetScale, *, logits: bool = False
-    ) -> Callable[[Array], float]:
-        """Return what measures predictions of training rows: the squared error, in units of the
-        target's variance.
-        """
-        plain = self.scale()
-        truth = plain.matrix(self.y[rows]) if self.n_classes else self.y[rows][:, None]
-        return lambda out: float(
-            np.mean(((scale.original(out, logits=logits) - truth) / plain.scale) ** 2)
-        )
-
-    def measures(self, predicted: Array) -> dict[str, float]:
-        """Return errors of predictions of the test rows in the units of the table, and how many
-        rows there are.
-        """
-        counts = {"n_train": float(len(self.X)), "n_test": float(len(self.X_test))}
-        task = "classification" if self.n_classes else "regression"
-        return measure(task, predicted, self.truth) | counts
-
-    def kept(self, predicted: Array) -> dict[str, NDArray[np.float32]]:
-        """Return what is kept of predictions of the test rows: probabilities, or errors, which have
-        more digits so.
-        """
-        rows = predicted if self.n_classes else predicted - self.truth[:, None]
-        return {"test": rows.astype(np.float32)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,26 +51,8 @@ class Rows:
             digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()[:32]
 
-    @cached_property
-    def logs(self) -> tuple[bool, ...]:
-        """Whether targets are tried as they are only, or as logarithms too: positive and skewed
-        ones are.
-        """
-        if self.n_classes or self.y.min() <= 0:
-            return (False,)
-        z = (self.y - self.y.mean()) / max(float(self.y.std()), 1e-300)
-        return (False, True) if float(np.mean(z**3)) > SKEWED else (False,)
-
-    def data(self, seed: int) -> SplitData:
-        """Return the rows of a seed: they depend on the seed, never on the contender."""
-        train, test = self.split(seed)
-        scaled = FillAndScale.of(self.X[train])
-        X, X_test = scaled(self.X[train]), scaled(self.X[test])
-        folds = self.folds(train, np.random.default_rng([seed, 2]))
-        return SplitData(seed, X, self.y[train], X_test, self.y[test], folds, self.n_classes)
-
     def split(self, seed: int) -> Split:
-        """Return training and test rows.
+        """Return training and test rows: they depend on the seed, never on the arm.
 
         With times, `seed` is the number of the window: the past trains, the tenth of the rows that
         follows tests. With groups, a random quarter of the rows in whole groups tests.
@@ -224,34 +81,20 @@ class Rows:
             order = order[np.argsort(place, kind="stable")]
         return order[n_test:], order[:n_test]
 
-    def folds(self, train: NDArray[np.int64], rng: np.random.Generator) -> list[Split]:
-        """Return where training rows are cut to choose settings: folds, or one validation part."""
-        from sklearn import model_selection as cut
-
-        n, y, state = len(train), self.y[train], int(rng.integers(2**31))
-        folds = n_folds(n)
+    def folds(self, train: NDArray[np.int64], seed: int) -> list[Split] | None:
+        """Return where training rows are cut to choose settings, if times or groups decide it."""
+        n = len(train)
         if self.time is not None:  # the latest rows validate
             last = n - max(3, round(VALIDATION_SHARE * n))
             return [(np.arange(last), np.arange(last, n))]
-        groups = None if self.group is None else self.group[train]
-        # Classes in equal shares, unless they have too few rows for that.
-        sizes = (
-            np.unique(y, return_counts=True)[1] if self.task == "classification" else np.zeros(1)
-        )
-        shuffled: dict[str, Any] = {"test_size": VALIDATION_SHARE, "random_state": state}
-        if groups is not None:
-            folds = min(folds, len(np.unique(groups)))
-            cutter = cut.GroupKFold(folds) if folds > 1 else cut.GroupShuffleSplit(1, **shuffled)
-        elif folds > 1:
-            kind = cut.StratifiedKFold if sizes.max() >= folds else cut.KFold
-            cutter = kind(folds, shuffle=True, random_state=state)
-        else:
-            cutter = (cut.StratifiedShuffleSplit if sizes.min() >= 2 else cut.ShuffleSplit)(
-                1, **shuffled
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a class with fewer rows than folds
-            return list(cutter.split(np.empty((n, 1)), y, groups))
+        if self.group is None:
+            return None
+        groups = self.group[train]
+        k = min(n_folds(n), len(np.unique(groups)))
+        cutter = GroupShuffleSplit(1, test_size=VALIDATION_SHARE, random_state=seed)
+        if k > 1:
+            cutter = GroupKFold(k)
+        return list(cutter.split(groups, groups=groups))
 
     def fewest(self) -> int:
         """Return the fewest rows that a network trains on: of the first window of time, or of a
@@ -261,12 +104,11 @@ class Rows:
         one_group = self.group is not None and len(np.unique(self.group[train])) == 1
         if len(train) < FEWEST_TRAINING_ROWS or one_group:
             return len(train)
-        return min(len(inside) for inside, _ in self.folds(train, np.random.default_rng(0)))
+        folds = self.folds(train, 0) or inner_folds("auto", self._targets(train), 0)
+        return min(len(inside) for inside, _ in folds)
 
-
-def n_folds(n_train: int) -> int:
-    """Return in how many folds so many training rows choose settings; 1 is a validation part."""
-    return next((k for most, k in FOLDS if n_train <= most), 1)
+    def _targets(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return self.y[rows] if self.n_classes else self.y[rows, None]
 
 
 # Enough rows

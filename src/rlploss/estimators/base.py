@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from rlploss import RLP
 from rlploss._checks import count, one_of, warn
 from rlploss._scaling import Array, Scaling
-from rlploss.estimators.search import BATCH, Index
-from rlploss.models import build_network
+from rlploss.estimators.dial import BATCH
+from rlploss.estimators.search import Index
+from rlploss.models import build_network, put_together, take_apart
 
 C = TypeVar("C", bound=type)
 ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}  # how X is read
@@ -93,9 +94,9 @@ class NetworkEstimator(BaseEstimator, ABC):
         λ ≥ 0 of the planes' own ridge penalty. It does not act on the weights of the network.
     standardize : bool
         Whether inputs and targets are centred and scaled by their training rows.
-    batch_size : "auto" or int Rows per step of losses without subsets; "auto" is min(200, N). One
-        iteration is a pass over the rows in such batches, at least 10 steps, the same number for
-        every loss.
+    batch_size : "auto" or int
+        Rows per step of losses without subsets; "auto" is min(200, N). One iteration is a pass over
+        the rows in such batches, at least 10 steps, the same number for every loss.
     random_state : int, RandomState or None Decides folds or validation rows, initial weights,
         subsets and batches. None is different each time.
     verbose : bool
@@ -118,7 +119,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     intercept: bool | None = None
     ridge: float = 0.0
     standardize: bool = True
-    batch_size: int | str = "auto"
+    batch_size: Any = "auto"
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
     device: str | None = None
@@ -171,12 +172,6 @@ class NetworkEstimator(BaseEstimator, ABC):
 
     # Settings
 
-    def _batch(self, n_rows: int) -> int:
-        if isinstance(self.batch_size, str):
-            one_of("batch_size", self.batch_size, ("auto",))
-            return min(BATCH, n_rows)
-        return min(count("batch_size", self.batch_size), n_rows)
-
     def _form(self, n_subsets: int | None = None, mixup: float | None = None) -> RLP:
         """RLP without its subset size."""
         return RLP(
@@ -205,6 +200,22 @@ class NetworkEstimator(BaseEstimator, ABC):
         )
         sizes = self.n_features_in_, list(hidden), self.n_outputs_
         return build_network(*sizes, activation=activation, softmax=softmax, seed=seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all attributes, networks as plain data and arrays."""
+        state = dict(super().__getstate__())
+        for name, value in state.items():
+            if isinstance(value, nn.Module):
+                weights = {key: array.numpy() for key, array in value.state_dict().items()}
+                state[name] = {"network": take_apart(value), "weights": weights}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take all attributes, and put networks together."""
+        for name, value in state.items():
+            if isinstance(value, dict) and value.keys() == {"network", "weights"}:
+                state = state | {name: put_together(value["network"], value["weights"])}
+        super().__setstate__(state)
 
     # Prediction
 
@@ -320,6 +331,14 @@ class ClassificationEstimator(ClassifierMixin, NetworkEstimator):
         return np.searchsorted(self.classes_, y)
 
 
+def batch_of(batch_size: int | str, n_rows: int) -> int:
+    """Return the rows of one step."""
+    if isinstance(batch_size, str):
+        one_of("batch_size", batch_size, ("auto",))
+        return min(BATCH, n_rows)
+    return min(count("batch_size", batch_size), n_rows)
+
+
 def documented(cls: C) -> C:
     """Put the parameters and attributes that the classes above it explain into the docstring of an
     estimator.
@@ -327,7 +346,9 @@ def documented(cls: C) -> C:
     section = re.compile(r"\n\n(Parameters|Attributes)\n-+\n(.*?)(?=\n\n|\Z)", re.S)
     told: dict[str, dict[str, str]] = {"Parameters": {}, "Attributes": {}}
     for above in cls.__mro__:
-        text = vars(above).get("__doc__") if issubclass(above, NetworkEstimator) else None
+        text = None
+        if issubclass(above, NetworkEstimator):
+            text = vars(above).get("_written", vars(above).get("__doc__"))
         for title, entries in section.findall(
             inspect.cleandoc(text or "")
         ):  # python -OO leaves none
@@ -344,6 +365,7 @@ def documented(cls: C) -> C:
     made = [
         f"{title}\n{'-' * len(title)}\n" + "\n".join(entries) for title, entries in sections.items()
     ]
+    cls._written = cls.__doc__  # type: ignore[attr-defined]  # for classes below
     cls.__doc__ = "\n\n".join([about, *made, f"Examples\n{examples}"])
     return cls
 

@@ -17,7 +17,7 @@ from torch import nn
 from rlploss import Adam, EarlyStopping, Event, History, Problem, Steps
 from rlploss._checks import count, number, one_of
 from rlploss._scaling import Scaling
-from rlploss.estimators import base, search
+from rlploss.estimators import base, dial
 from rlploss.estimators.base import Data, documented
 from rlploss.training.evaluation import Callback
 from rlploss.training.fit import train
@@ -129,7 +129,9 @@ class MLP(base.NetworkEstimator):
         validation = None if held is None else held.scaled(scaling)[:2]
         problem = Problem(X, y, seed=seed, sample_weight=weight, validation=validation)
         adam = Adam(self.learning_rate_init, self.alpha)
-        every = Steps(search.steps_per_iteration(n, self._batch(n)))  # an iteration
+        every = Steps(
+            dial.steps_per_iteration(n, base.batch_of(self.batch_size, n))
+        )  # an iteration
         budget = Steps(every.n * (1 if partial else self.max_iter))
         # accuracy on few rows stands still for long while the network still learns: what is smooth
         # decides
@@ -184,7 +186,7 @@ class MLP(base.NetworkEstimator):
         """What `fit` makes small."""
         X, target, weight = data
         n_rows, d = X.shape
-        batch = self._batch(n_rows)
+        batch = base.batch_of(self.batch_size, n_rows)
         if self.loss != "rlp":
             return NAMES[self.loss](batch, mixup=self.mixup)
         form = self._form(
@@ -193,14 +195,14 @@ class MLP(base.NetworkEstimator):
         p = form.planes.n_columns(d)
         if isinstance(self.subset_size, str):
             one_of("subset_size", self.subset_size, ("auto",))
-            size = search.auto_subset_size(X, self._numbers(target), weight, intercept=p > d)
-            return search.objective_at(form, size, n_rows, d, batch_size=batch)
-        place = search.Dial.of("subset_size", self.subset_size)
+            size = dial.auto_subset_size(X, self._numbers(target), weight, intercept=p > d)
+            return dial.objective_at(form, size, n_rows, d, batch_size=batch)
+        place = dial.Dial.of("subset_size", self.subset_size)
         if isinstance(place.size, int) and place.size > n_rows:
             most = f"the number of rows {n_rows}, got {place.size}"
             raise ValueError(f"subset_size must be at most {most}; pass a fraction instead")
         # as asked, even where it is MSE: the warning of the loss says so
-        return search.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
+        return dial.with_subsets(form, place.subset_size(n_rows, p), n_rows, d)
 
     def _note_validation(self, history: History, target: NDArray[Any] | None) -> None:
         """Set the scores on validation rows with these targets: accuracy for classes, else R² over

@@ -1,16 +1,10 @@
-"""The search of the cross-validated estimators and of `compare`: places on the dial, networks, the
-choice, a mixture.
-
-The subset size is a dial. N is the number of rows and p that of the planes' columns, the ones
-included. Up to M = p RLP is MSE; at M = N it sees only the least-squares plane of all rows.
-"""
+"""The search of the cross-validated networks: the race in heats, the choice, a mixture."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,156 +14,22 @@ from sklearn.linear_model import RidgeCV
 from torch import nn
 
 from rlploss import Event, Steps
-from rlploss._checks import count, n_different, number
 from rlploss._progress import ProgressFunction
-from rlploss._scaling import Array, Scaling
+from rlploss._scaling import Array
 from rlploss._torch import one_torch_thread
-from rlploss.models import Skip, WeightedMean
+from rlploss.estimators.dial import relative
+from rlploss.models import FromLogarithms, Skip, WeightedMean
 from rlploss.training.fit import train
 from rlploss.training.job import Job
 from rlploss.training.loop import Supervision
-from rlploss.training.objectives import MSE, RLP, CrossEntropy
+from rlploss.training.objectives import CrossEntropy
 
 PENALTIES = np.logspace(-3, 4, 15)  # of the plane below a network, to choose from
-BATCH = 200  # rows per step of pointwise losses, as in scikit-learn's MLP estimators
-FEWEST_STEPS = 10  # in one iteration, so that small tables are trained too
-MOST_SUBSETS = 1000  # in a plan
-_PLAN_WORK = 10**9  # of K·M·p², the cost of factoring a plan
-RULE_ROWS, RULE_FEATURES = 1000, 300  # that "auto" looks at
-CURVED = 0.7  # of a plane's error: a curved fit below it tells that there is little noise
+TOLERANCE = 3e-3  # what is 0.3 % better is better
+LAST_PART = 0.8  # of the steps: a best step beyond it asks for more
 
 Index = NDArray[np.int64]
 Split = tuple[Index, Index]  # training and validation rows
-PointwiseEnd = MSE | CrossEntropy  # of the dial: it has no subsets
-
-
-@dataclass(frozen=True)
-class Dial:
-    """A place on the dial: so many rows (an int), a fraction of them (a float), or a place on a
-    logarithmic scale.
-
-    `place` 0 is M = p, which is MSE, and 1 is M = N, the least-squares plane of all rows.
-    """
-
-    size: int | float | None = None
-    place: float = 0.0  # where there is no size
-
-    @classmethod
-    def of(cls, name: str, size: object) -> Dial:
-        """Read a number of rows, or a fraction of them as a float; `name` is the setting that it
-        comes from.
-        """
-        if not isinstance(size, float | np.floating):
-            return cls(count(name, size))
-        fraction = number(f"{name}, a fraction of the rows,", float(size), 0.0, 1.0)
-        if fraction == 0:
-            raise ValueError(
-                f"{name}, a fraction of the rows, must be above 0, got 0.0; 1 is one row"
-            )
-        return cls(fraction)
-
-    def subset_size(self, n_rows: int, n_columns: int) -> int:
-        """M for N rows and p columns, at most N; M ≤ p stands for MSE."""
-        if isinstance(self.size, float):
-            return max(1, round(self.size * n_rows))
-        if self.size is None and n_rows > n_columns:
-            return round(float(n_columns * (n_rows / n_columns) ** self.place))
-        return n_rows if self.size is None else min(self.size, n_rows)
-
-
-MSE_END, MIDDLE, LINEAR_END = Dial(), Dial(place=0.5), Dial(place=1.0)
-DIALS = (MSE_END, MIDDLE, Dial(0.85), LINEAR_END)  # what is tried unless the user says otherwise
-
-
-def relative(weight: Array | None) -> Array | None:
-    """Weights [n] with mean 1, as only their ratios count; None where all are the same."""
-    return None if weight is None or np.ptp(weight) == 0 else weight / weight.mean()
-
-
-def auto_subset_size(
-    X: Any, y: Any, sample_weight: Any = None, *, intercept: bool = True
-) -> int | None:
-    """The subset size M that `subset_size="auto"` takes for rows X (n, d) and targets y (n,) or (n,
-    C); None is MSE.
-
-    M = √(p·N), the middle of the dial on a logarithmic scale, for N rows and p columns (the
-    intercept included). MSE where there are fewer than p + 3 rows, and where a curved fit, ridge
-    regression on random features, has less than 0.7 of the leave-one-out error of a plane: what is
-    not linear is no noise there, and RLP would learn it slowly.
-
-    >>> X = np.linspace(-1, 1, 90).reshape(30, 3) ** [1, 2, 3]
-    >>> auto_subset_size(X, X @ [1.0, 2.0, 3.0]), auto_subset_size(X, np.cos(9 * X[:, 0]))
-    (11, None)
-    """
-    X, Y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64).reshape(len(X), -1)
-    n_rows, p = len(X), X.shape[1] + int(intercept)
-    if n_rows < p + 3:
-        return None
-    rng = np.random.default_rng(0)
-    some = rng.permutation(n_rows)[:RULE_ROWS]
-    weight = (
-        None
-        if sample_weight is None
-        else relative(np.asarray(sample_weight, dtype=np.float64)[some])
-    )
-    scaling = Scaling.of(X[some], Y[some], weight)
-    Z, target = scaling.inputs(X[some]), scaling.targets(Y[some])
-    directions = rng.normal(size=(X.shape[1], RULE_FEATURES)) / np.sqrt(X.shape[1])
-    bent = np.maximum(Z @ directions + rng.uniform(-2, 2, size=RULE_FEATURES), 0)
-    curved = np.hstack([Z, Scaling.of(bent).inputs(bent)])
-    plane, curve = (
-        -RidgeCV(np.logspace(-4, 4, 17)).fit(part, target, weight).best_score_
-        for part in (Z, curved)
-    )
-    return None if curve < CURVED * plane else max(p + 2, round(float(np.sqrt(p * n_rows))))
-
-
-def with_subsets(
-    form: RLP, size: int, n_rows: int, n_features: int, *, most_subsets: int = MOST_SUBSETS
-) -> RLP:
-    """`form` with subsets of `size` rows; K, unless `form` has it, and the subsets per step follow.
-
-    K is `most_subsets`, or fewer where factoring them would take more than about a second or there
-    are not as many. Small subsets are taken several at a time: as many as fit into 200 rows and
-    into a fifth of all.
-    """
-    n_subsets = form.n_subsets
-    if n_subsets is None:
-        affordable = _PLAN_WORK // (size * form.planes.n_columns(n_features) ** 2)
-        n_subsets = max(min(most_subsets, affordable), -(-n_rows // size))
-        n_subsets = min(n_subsets, n_different(n_rows, size))
-    per_step = max(1, min(BATCH, n_rows // 5) // size)
-    return replace(
-        form, subset_size=size, n_subsets=n_subsets, subsets_per_step=min(n_subsets, per_step)
-    )
-
-
-def objective_at(
-    form: RLP,
-    size: int | None,
-    n_rows: int,
-    n_features: int,
-    *,
-    end: type[PointwiseEnd] = MSE,
-    batch_size: int = BATCH,
-    most_subsets: int = MOST_SUBSETS,
-) -> RLP | PointwiseEnd:
-    """What is made small with subsets of `size` rows: `end` up to p or with None, beyond it `form`
-    with these subsets.
-
-    `form` says what else belongs to RLP (probe, intercept, ridge, mixup); `end` takes its mixup and
-    `batch_size`.
-    """
-    if size is None or size <= form.planes.n_columns(n_features):
-        return end(min(batch_size, n_rows), mixup=form.mixup)
-    return with_subsets(form, size, n_rows, n_features, most_subsets=most_subsets)
-
-
-def steps_per_iteration(n_rows: int, batch_size: int = BATCH) -> int:
-    """Optimiser steps in one iteration: a pass over the rows in batches, at least 10. The same for
-    every loss.
-    """
-    return max(FEWEST_STEPS, -(-n_rows // min(batch_size, n_rows)))
 
 
 # Networks that are trained further and further, and the plane below them
@@ -183,6 +43,7 @@ class Replica:
 
     job: Job  # its targets are what the plane leaves
     plane: nn.Linear | None = None
+    back: FromLogarithms | None = None  # where its targets are logarithms
     kept: list[NDArray[np.float32]] = field(
         default_factory=list
     )  # the weights [P] of every evaluation
@@ -219,7 +80,9 @@ class Replica:
         out = self.outputs(X.astype(np.float32), kept)
         if self.job.table.classes:
             out = softmax(out, axis=-1)
-        return out if self.plane is None else out + on_plane(self.plane, X)
+        if self.plane is not None:
+            out = out + on_plane(self.plane, X)
+        return out if self.back is None else self.back(torch.from_numpy(out)).numpy()
 
     def module(self, evaluation: int) -> nn.Module:
         """The network as it was at one evaluation, with its plane or its soft-max, in float64; its
@@ -228,9 +91,11 @@ class Replica:
         nn.utils.vector_to_parameters(
             torch.tensor(self.kept[evaluation]), self.job.model.parameters()
         )
-        network = copy.deepcopy(self.job.model).cpu().double()
+        network: nn.Module = copy.deepcopy(self.job.model).cpu().double()
         if self.plane is not None:
-            return Skip(self.plane, network)
+            network = Skip(self.plane, network)
+        if self.back is not None:
+            return nn.Sequential(network, self.back)
         gives_logits = isinstance(self.job.objective, CrossEntropy)
         return nn.Sequential(*network.children(), nn.Softmax(dim=-1)) if gives_logits else network
 
@@ -295,8 +160,7 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     """Choose by errors [settings, folds, evaluations], averaged over folds by their sizes (None:
     all alike).
 
-    Leave the evaluation before the first step out, it is no choice. NaN counts as infinite: a
-    network that diverged.
+    NaN counts as infinite: a network that diverged.
     """
     finite = np.where(np.isnan(errors), np.inf, errors)
     curves = np.average(finite, axis=1, weights=fold_sizes)
@@ -306,52 +170,100 @@ def choose(errors: Array, fold_sizes: Sequence[float] | Array | None = None) -> 
     return Choice(curves, evaluations, best, finite[here, :, evaluations], order, int(order[0]))
 
 
+def heats(first: int, total: int, evaluations: int) -> list[Index]:
+    """Return the steps at which networks are evaluated, heat by heat, up to `total`.
+
+    The first heat has `first` steps and so many evaluations. Each other takes as many steps as all
+    before it, with half as many evaluations.
+    """
+    plan: list[Index] = []
+    begin, end = 0, min(first, total)
+    while begin < total:
+        every = -(-(end - begin) // (max(1, evaluations // 2) if begin else evaluations))
+        plan.append(np.minimum(np.arange(begin + every, end + every, every), end))
+        begin, end = end, min(total, 2 * end)
+    return plan
+
+
+def worth_more(curves: Array, steps: Index, last: int) -> NDArray[np.bool_]:
+    """Return which settings, with errors [settings, evaluations] at these steps, go on in a race.
+
+    A setting goes on while its best step lies in the last fifth of the steps, unless it would not
+    come to the best of all by the `last` step even if every doubling of its steps were to gain as
+    much as the latest has.
+    """
+    now = curves.min(axis=1)
+    earlier = curves[:, steps <= steps[-1] / 2].min(axis=1, initial=np.inf)
+    best = steps[np.argmax(curves <= (1 + TOLERANCE) * now[:, None], axis=1)]
+    with np.errstate(invalid="ignore"):  # infinite errors
+        gain = np.log2(last / steps[-1]) * (earlier - now)
+        late, hopeful = best > LAST_PART * steps[-1], now - gain <= now.min()
+    goes_on: NDArray[np.bool_] = np.isfinite(now) & late & hopeful
+    return goes_on
+
+
 class Search:
     """The candidates: every network of every setting at every evaluation, and its out-of-fold
     errors.
 
-    Replicas go through the folds one after another, setting by setting. `tests` are the validation
-    rows [n, d] of each fold, `truth` their targets one fold after another [rows, C], and `counts`
-    their weights [rows].
+    `replicas` are those of every setting, fold by fold. `tests` are the validation rows [n, d] of
+    each fold, `truth` their targets one fold after another [rows, C], and `counts` their weights
+    [rows].
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], tests: Sequence[Array], truth: Array, counts: Array
+        self,
+        replicas: Sequence[Sequence[Replica]],
+        tests: Sequence[Array],
+        truth: Array,
+        counts: Array,
     ) -> None:
         self.replicas, self._tests, self._truth, self._counts = replicas, tests, truth, counts
         self.steps: Index = np.zeros(1, dtype=np.int64)  # [e] of every evaluation
-        self.residuals = self._latest(0)  # [settings, e, rows, C]; NaN after a network diverged
+        # [settings, e, rows, C]; NaN after a network diverged
+        self.residuals = np.stack([self._latest(folds, 0) for folds in replicas])
 
-    def _latest(self, first: int) -> Array:
-        """Residuals at the evaluations from `first` on."""
-        folds, last = len(self._tests), len(self.steps)
+    def _latest(self, folds: Sequence[Replica], first: int) -> Array:
+        """Return the residuals [e, rows, C] of one setting at the evaluations from `first` on."""
         with one_torch_thread():
-            found = [
-                one.predictions(self._tests[i % folds], first, last)
-                for i, one in enumerate(self.replicas)
+            predictions = [
+                replica.predictions(rows, first, len(self.steps))
+                for replica, rows in zip(folds, self._tests, strict=True)
             ]
-        rows = [np.concatenate(found[i : i + folds], axis=1) for i in range(0, len(found), folds)]
-        return np.stack(rows) - self._truth
+        return np.concatenate(predictions, axis=1) - self._truth
 
-    def grow(self, steps: int, every: int, *, progress: bool) -> None:
-        """Train for so many steps more, with an evaluation every so often."""
-        train_further(self.replicas, steps, every, progress=progress)
-        first, more = len(self.steps), np.minimum(np.arange(every, steps + every, every), steps)
-        self.steps = np.concatenate([self.steps, self.steps[-1] + more])
-        self.residuals = np.concatenate([self.residuals, self._latest(first)], axis=1)
+    def race(self, plan: Sequence[Index], *, progress: bool) -> None:
+        """Train all settings heat by heat, until none is worth another.
+
+        A setting that has ended keeps its last residuals.
+        """
+        going = list(range(len(self.replicas)))
+        for steps in plan:
+            if not going:
+                return
+            begin, first = int(self.steps[-1]), len(self.steps)
+            runners = [replica for setting in going for replica in self.replicas[setting]]
+            train_further(runners, int(steps[-1]) - begin, int(steps[0]) - begin, progress=progress)
+            self.steps = np.concatenate([self.steps, steps])
+            latest = np.repeat(self.residuals[:, -1:], len(steps), axis=1)
+            for setting in going:
+                latest[setting] = self._latest(self.replicas[setting], first)
+            self.residuals = np.concatenate([self.residuals, latest], axis=1)
+            goes_on = worth_more(self.choice().curves[going, 1:], self.steps[1:], int(plan[-1][-1]))
+            going = [setting for setting, more in zip(going, goes_on, strict=True) if more]
 
     def choice(self) -> Choice:
-        """The best single candidate, and the best of every setting."""
+        """Return the best single candidate, and the best of every setting."""
         with np.errstate(over="ignore"):
             squared = self._counts * (self.residuals**2).mean(axis=-1)  # [settings, e, rows]
         ends = np.cumsum([len(rows) for rows in self._tests])[:-1]
         sizes = np.add.reduceat(self._counts, [0, *ends])
-        sums = [one.sum(axis=-1) for one in np.split(squared, ends, axis=-1)]
+        sums = [fold.sum(axis=-1) for fold in np.split(squared, ends, axis=-1)]
         return choose(np.stack(sums, axis=1) / sizes[:, None], sizes)
 
     def mixture(self, draws: int) -> tuple[Array, float]:
-        """The shares [settings, e] of the candidates in the best mixture of so many draws, and its
-        error.
+        """Return the shares [settings, e] of the candidates in the best mixture of so many draws,
+        and its error.
         """
         candidates = self.residuals.reshape(-1, *self._truth.shape)
         shares = greedy(candidates, self._counts, draws)
@@ -360,9 +272,9 @@ class Search:
         return shares.reshape(self.residuals.shape[:2]), float(error)
 
     def network(self, shares: Array, folds: Array) -> WeightedMean:
-        """The mixture as one network; `folds` [F] weigh the networks of the folds."""
+        """Return the mixture as one network; `folds` [F] weigh the networks of the folds."""
         chosen = [(s, e, f) for s, e in np.argwhere(shares > 0) for f in range(len(folds))]
-        members = [self.replicas[s * len(folds) + f].module(e) for s, e, f in chosen]
+        members = [self.replicas[s][f].module(e) for s, e, f in chosen]
         return WeightedMean(members, [float(shares[s, e] * folds[f]) for s, e, f in chosen])
 
 

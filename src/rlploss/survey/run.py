@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from rlploss import _checks
 from rlploss._values import from_json
 from rlploss.compare import train
-from rlploss.compare.arms import Contender, contenders_for
+from rlploss.compare.arms import EstimatorArm, arms_for
 from rlploss.datasets.tables import survey_tables
+from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
 from rlploss.lab import cost
 from rlploss.lab.study import Cell, CellResult, Part, Tell
-from rlploss.survey.tables import FACTS, WINE, SurveyRows, drawn_rows, load_rows, table_names
+from rlploss.survey.tables import FACTS, TWIN, WINE, SurveyRows, drawn_rows, load_rows, table_names
 from rlploss.training.job import Steps
 
 DECIDING = (
@@ -28,7 +29,7 @@ DECIDING = (
 )  # files that decide a number
 STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
 ARMS: dict[str, list[str]] = FACTS["arms"]
-NETWORKS = {one.name for kind in ARMS for one in contenders_for(kind) if not one.model}
+NETWORKS = {arm.name for kind in ARMS for arm in arms_for(kind, 100) if arm.takes_steps}
 Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
 
 
@@ -101,7 +102,7 @@ class Request:
     @property
     def arms(self) -> list[SurveyArm]:
         """The arms that are compared."""
-        known = [SurveyArm(contender(name, self.kind).label, name) for name in ARMS[self.kind]]
+        known = [SurveyArm(label_of(name, self.kind), name) for name in ARMS[self.kind]]
         return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
 
     @property
@@ -137,13 +138,20 @@ class Request:
         )
 
 
-def contender(name: str, kind: str, loss: str = "") -> Contender:
-    """An arm as the comparison knows it."""
-    if loss:
-        return contenders_for(kind, None, {name: from_json(json.loads(loss))}, session=False)[-1]
-    if name in FACTS["labels"][kind]:
-        return Contender(name, FACTS["labels"][kind][name], model=name)
-    return next(one for one in contenders_for(kind) if one.name == name)
+def label_of(name: str, kind: str) -> str:
+    """What an arm is called."""
+    return estimator_arm(SurveyArm("", name), kind, 100, STEPS).label
+
+
+def estimator_arm(arm: SurveyArm, kind: str, n_train: int, steps: int) -> EstimatorArm:
+    """An arm as the comparison trains it on so many rows; targets are taken as they are."""
+    own = {arm.arm: from_json(json.loads(arm.loss))} if arm.loss else {}
+    if not own and arm.arm in FACTS["labels"][kind]:
+        made = {"regression": RLPRegressorCV, "classification": RLPClassifierCV}[kind]
+        estimator = made(**(TWIN if arm.arm == "mse-cv" else {}))
+        return EstimatorArm(arm.arm, FACTS["labels"][kind][arm.arm], "mixture", estimator)
+    known = arms_for(kind, n_train, losses=own, steps=steps, log=False)
+    return next(one for one in known if one.name == arm.arm)
 
 
 # Training
@@ -167,11 +175,10 @@ class SurveyTrainer:
         rows = replace(
             self.tables[cell.task.table], n_train=cell.task.rows, outside=cell.task.outside
         )
-        arm = contender(cell.arm.arm, cell.task.kind, cell.arm.loss)
+        n_train = len(rows.split(cell.seeds[0])[0])
+        arm = estimator_arm(cell.arm, cell.task.kind, n_train, cell.budget.n)
         table = train.Table(cell.task.name, cell.task.digest)
-        result = rows(
-            Cell(arm, table, cell.budget, cell.seeds, evaluate_every=cell.evaluate_every), tell
-        )
+        result = rows(Cell(arm, table, cell.budget, cell.seeds), tell)
         size = float(len(rows.X))  # of the whole table, for tests over its splits
         networks = (
             replace(network, values={**network.values, "n_rows": size}, artifacts={})

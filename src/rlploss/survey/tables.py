@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlploss import _checks, datasets
-from rlploss.compare.arms import Contender
 from rlploss.compare.train import Trainer
 from rlploss.datasets.splits import mahalanobis_region
 from rlploss.datasets.tables import load_table, survey_tables
-from rlploss.estimators import RLPClassifierCV, RLPRegressorCV
 from rlploss.estimators.search import Split
 
 MOST_TEST_ROWS = 1000
@@ -76,7 +74,6 @@ class SurveyRows(Trainer):
 
     n_train: int | None = None
     outside: bool = False
-    logs = (False,)  # targets are taken as they are
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
@@ -94,10 +91,3 @@ class SurveyRows(Trainer):
             near[: min(self.n_train or len(near), round(DRAWN * len(near)))],
             far[: min(MOST_TEST_ROWS, round(DRAWN * len(far)))],
         )
-
-    def tries(self, arm: Contender, n_rows: int, seed: int) -> list[tuple[Any, bool]]:
-        """Return the models that an arm tries."""
-        if arm.model not in FACTS["labels"][self.task]:
-            return super().tries(arm, n_rows, seed)
-        made = RLPRegressorCV if self.task == "regression" else RLPClassifierCV
-        return [(made(random_state=seed, **(TWIN if arm.model == "mse-cv" else {})), False)]
