@@ -31,6 +31,7 @@ from rlploss import (
     Problem,
     RegressionNet,
     Steps,
+    TwoSpeed,
     balanced_subsets,
     fit,
     fit_fleet,
@@ -167,7 +168,7 @@ def kinds_of_step(rounds: int) -> list[Row]:
     X = torch.randn(N, 8, generator=g)
     data, steps = Problem(X, X @ torch.randn(8, 1, generator=g)), 20_000
 
-    def seconds(objective: object) -> float:
+    def seconds(objective: object, data: Problem = data) -> float:
         model = seeded(lambda: RegressionNet(8), 0)
         settings = {"budget": Steps(steps), "optimizer": ADAM, "evaluate_every": Steps(steps)}
         return fit(model, data.X, data.y, objective, **settings).last("seconds") / steps
@@ -182,6 +183,16 @@ def kinds_of_step(rounds: int) -> list[Row]:
         rows.append(
             at_most(f"kernel, RLP step ({name}) / MSE step, 8-32-1, M = 100", value, limit, detail)
         )
+    few = Problem(data.X[:M], data.y[:M])
+    for name, rows_of, size, limit in (("all rows", few, "all", 1.1), ("batches", data, M, 2.0)):
+        seconds(TwoSpeed(0.3, size), rows_of)
+        pairs = [
+            (seconds(MSE(size), rows_of), seconds(TwoSpeed(0.3, size), rows_of))
+            for _ in range(max(5, rounds // 2))
+        ]
+        value, a, b = ratio(pairs)
+        title = f"kernel, TwoSpeed step ({name}) / MSE step, 8-32-1, 100 rows a step"
+        rows.append(at_most(title, value, limit, f"{timed(b)} / {timed(a)}"))
     return rows
 
 

@@ -20,6 +20,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import readme
+import sklearn.datasets as sk
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -32,8 +33,10 @@ from rlploss import (
     ProjectionBank,
     RegressionNet,
     Steps,
+    TwoSpeed,
     balanced_subsets,
     fit_fleet,
+    kappa,
     seeded,
 )
 from rlploss.lab import figures as lab
@@ -232,6 +235,66 @@ def dial(path: Path) -> None:
         )
 
 
+def two_speed_tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Rows and target of two generated and of two development tables."""
+    X = np.random.default_rng(0).normal(size=(1100, 5))
+    noise = np.random.default_rng(1).normal(size=1100)
+    return {
+        "half linear, noisy": (X, X[:, 0] + X[:, 1] + np.sin(2 * X[:, 2]) + noise),
+        "strongly nonlinear": (X, np.sin(2 * X[:, 0]) * X[:, 1]),
+        "diabetes": sk.load_diabetes(return_X_y=True, scaled=False),
+        "Friedman 3": sk.make_friedman3(3000, noise=0.1, random_state=0),
+    }
+
+
+@cache
+def two_speed_curves(n: int = 100, size: int = 35, seeds: int = 3) -> dict[str, dict[str, list]]:
+    """Steps and test errors (over the variance of y) of MSE, RLP and the two-speed loss."""
+    curves: dict[str, dict[str, list]] = {}
+    for name, (X, y) in two_speed_tables().items():
+        problems = []
+        for seed in range(seeds):
+            order = np.random.default_rng(seed).permutation(len(X))[: n + 300]
+            x, target = X[order], y[order, None]
+            x = (x - x[:n].mean(0)) / x[:n].std(0)
+            target = ((target - target[:n].mean()) / target[:n].std()).astype(np.float32)
+            x = x.astype(np.float32)
+            problems.append(Problem(x[:n], target[:n], validation=(x[n:], target[n:]), seed=seed))
+        dial = kappa(size, n, X.shape[1] + 1)
+        objectives = {
+            "MSE": MSE("all"),
+            f"RLP, M = {size}": RLP(size, 500, subsets_per_step="all"),
+            "two-speed": TwoSpeed(dial),
+        }
+        curves[name] = {}
+        for label, objective in objectives.items():
+            histories = fit_fleet(
+                lambda seed, d=X.shape[1]: seeded(lambda: RegressionNet(d), seed),
+                problems,
+                objective,
+                budget=Steps(3000),
+                optimizer=Adam(3e-3),
+                evaluate_every=Steps(50),
+            )
+            errors = np.array([history["mse"] for history in histories])
+            steps = list(histories[0]["step"])
+            curves[name][label] = [steps, np.exp(np.log(errors).mean(0))]
+    return curves
+
+
+def two_speed(path: Path) -> None:
+    """Test error against steps: of RLP, its closed form and MSE."""
+    styles = {"MSE": (LABEL, "-"), "two-speed": (PREDICTION, "--")}
+    with figure(path, columns=4, size=(9.6, 2.9)) as panels:
+        for axes, (name, lines) in zip(panels, two_speed_curves().items(), strict=True):
+            for label, (steps, errors) in lines.items():
+                color, dashes = styles.get(label, (THIRD, "-"))
+                axes.plot(steps, errors, dashes, lw=1.4, color=color, label=label)
+            axes.set(yscale="log", xlabel="steps", ylabel="test error")
+            axes.set_title(name, fontsize=9)
+        panels[0].legend(frameon=False, fontsize=8)
+
+
 TONES = {  # the colour of each word that is a verdict; the others are grey
     "reproduced": "#4c9a52",
     "reproduced, undecided at equal steps": "#a9b84e",
@@ -379,6 +442,7 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     "residual": residual,
     "spectrum": spectrum,
     "dial": dial,
+    "two-speed": two_speed,
     "verdicts": verdict_map,
     "survey": survey,
     "curves": curves,
