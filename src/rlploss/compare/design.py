@@ -1,14 +1,10 @@
-"""From a frame to a design: every column as numbers, the target, and what orders or groups the
-rows.
-"""
-
+"""From a frame to a design: kinds of columns, the target, and what orders or groups the rows."""
 from __future__ import annotations
 
 import difflib
-import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,17 +13,11 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.columns import (
-    IDENTIFIER,
-    LARGEST,
-    Column,
-    left_out,
-    read_column,
-    texts_of,
-    too_large,
-)
+from rlploss.compare.doubts import LARGEST, doubts_of, is_skewed, too_large
 from rlploss.compare.read import Convention, TableError
 from rlploss.estimators.cells import as_dates, as_numbers
+from rlploss.estimators.kinds import Column, left_out, read_column, texts_of
+from rlploss.estimators.table import TableEncoder, read_frame
 
 MOST_CLASSES = 20
 FEWEST_GROUPS = 8
@@ -52,9 +42,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Design:
-    """A table as numbers: its rows that have a target. X may hold NaN."""
+    """A table that has been read: its rows that have a target, as `read_frame` gives them."""
 
-    X: Array
+    frame: pd.DataFrame
     target: Target
     columns: tuple[Column, ...]
     n_rows: int  # in the file
@@ -66,7 +56,17 @@ class Design:
     @property
     def n_dropped(self) -> int:
         """How many rows of the file have no target."""
-        return self.n_rows - len(self.X)
+        return self.n_rows - len(self.frame)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """The first step of every model, which turns raw rows into numbers."""
+        return TableEncoder(self.columns, task=self.target.task)
+
+    @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """The original column of each column of numbers, where all rows are training rows."""
+        return tuple(self.encoder.fit(self.frame, self.target.y).origins_)
 
 
 def make_design(
@@ -81,115 +81,105 @@ def make_design(
     thousands: str | None = None,
     from_file: bool = False,
 ) -> Design:
-    """Decide what every column is, and return the table as numbers; columns named in `drop` are
-    left out.
+    """Decide what every column is, and return the table read; columns named in `drop` are left out.
 
     `time` and `group` name columns: rows of later times, or of other groups, are what the arms are
     tested on. In a table `from_file` text may stand for numbers: the classes "0" and "1" are 0 and
     1.
     """
     one_of("task", task, ("auto", "regression", "classification"))
-    asked = [
-        ("target", target),
-        *(("drop", name) for name in drop),
-        ("time", time),
-        ("group", group),
-    ]
-    for option, name in asked:
-        if name is not None and name not in frame.columns:
-            raise TableError(_no_such_column(name, list(frame.columns), option))
-        if option == "drop" and name == target:
-            raise TableError(f"the target {target!r} cannot be dropped too; leave it out of --drop")
-        if option in ("time", "group") and name == target:
-            raise TableError(
-                f"the target {target!r} cannot be the column of --{option} too; name another column"
-            )
-    if time and group:
-        raise TableError("--time and --group ask for different splits; give one of them")
+    _check_names(frame, target, drop=drop, time=time, group=group)
+    warned = list(frame.attrs.get("notes", ()))
     frame = pd.DataFrame(
         {name: values if name in drop else _checked(values) for name, values in frame.items()}
     )
+    frame = frame.reset_index(drop=True)
     convention = Convention.of(frame.drop(columns=list(drop)), decimal, thousands)
+    warned += convention.warnings
     raw = frame[target]
     if raw.isna().all():
         raise TableError(f"the target {target!r} has no values; choose another column")
-    found = as_numbers(raw, convention.styles(target))
-    if (
-        found is not None and found.words
-    ):  # words that say "no value"; among classes such a word is a class
-        numbers = np.unique(found.values[~np.isnan(found.values)])
+    reading = as_numbers(raw, convention.styles(target))
+    if reading is not None and reading.words:
+        # Words that say "no value"; among classes such a word is a class.
+        numbers = reading.values.dropna().unique()
         few = len(numbers) <= FEW_INTEGERS and bool(np.equal(numbers, np.round(numbers)).all())
         if task == "regression" or (task == "auto" and not few):
-            raw = raw.where(~np.isnan(found.values))
-    known = raw.notna().to_numpy()
-    read = read_target(raw[known].reset_index(drop=True), task, convention, from_file=from_file)
-    columns, parts, warned = [], [], list(convention.warnings)
+            raw = raw.where(reading.values.notna())
+    known = raw.notna()
+    outcome = read_target(raw[known].reset_index(drop=True), task, convention, from_file=from_file)
+    columns = []
     for name in [name for name in frame.columns if name != target and name not in drop]:
-        values = frame[name].reset_index(drop=True)
-        column = read_column(values, convention)
-        numbers = column.numbers(values)[known]
+        column = read_column(frame[name], convention.styles(name))
+        read = column.read(frame[name][known]) if column.used else frame[name][:0]
         if name == group:
-            column = replace(
-                left_out(name, "identifier", "its rows stay together"), n_missing=column.n_missing
+            why = left_out(name, "identifier", "its rows stay together")
+            column = replace(why, n_missing=column.n_missing)
+        elif column.used and read.isna().all():
+            why = left_out(name, "empty", "no values in the rows with a target")
+            column = replace(why, n_missing=column.n_missing)
+        elif column.kind == "number" and read.abs().max() > LARGEST:
+            raise TableError(
+                f"column {name!r} {too_large(read.dropna())}, or leave it out with --drop"
             )
-        elif numbers.shape[1] and np.isnan(numbers[:, 0]).all():
-            column = Column(
-                name, "empty", "left out: no values in the rows with a target", column.n_missing
-            )
-        elif not time and not group and (told := _order_or_key(column, values[known])):
-            warned.append(told)
-        if column.doubt:
-            warned.append(f"column {name!r} {column.doubt}")
         columns.append(column)
-        parts.append(numbers[:, : len(column.names)])
-    columns += [
-        Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum()))
-        for name in drop
-    ]
-    X = np.concatenate(parts, axis=1) if parts else np.empty((int(known.sum()), 0))
-    if X.shape[1] == 0:
+    if not any(column.used for column in columns):
         raise TableError(
             f"no column but the target {target!r} can be used; add columns with numbers,"
             " categories or dates"
         )
-    warned += [
-        f"column {column.name!r} tells the target exactly: is it known beforehand? --drop leaves"
-        " it out"
-        for column, numbers in zip(columns, parts, strict=False)
-        if column.names and not read.classes and _is_target(numbers[:, 0], read.y)
+    rows = read_frame(columns, frame[known]).reset_index(drop=True)
+    Y = np.eye(len(outcome.classes))[outcome.y] if outcome.classes else outcome.y[:, None]
+    given = frame[known].reset_index(drop=True)
+    warned += doubts_of(columns, rows, given, Y, outcome.classes, asked=bool(time or group))
+    columns += [
+        Column(name, "dropped", "left out, as asked", int(frame[name].isna().sum()))
+        for name in drop
     ]
-    when = None if time is None else _times(frame[time].reset_index(drop=True), convention, known)
+    when = None if time is None else _times(frame[time], convention, known)
     keys = None if group is None else _groups(frame[group][known])
     said = "Numbers are read with decimal commas (7,8 is 7.8)." if convention.decimal == "," else ""
-    return Design(X, read, tuple(columns), len(frame), when, keys, tuple(warned), said)
+    return Design(rows, outcome, tuple(columns), len(frame), when, keys, tuple(warned), said)
 
 
-def _is_target(numbers: Array, y: Array) -> bool:
-    """Return whether a column is the target, to rounding, in other units."""
-    there = ~np.isnan(numbers)
-    a, b = numbers[there] - numbers[there].mean(), y[there] - y[there].mean()
-    return (
-        len(a) > 2 and abs(float(a @ b)) > (1 - 1e-9) * math.sqrt(float(a @ a) * float(b @ b)) > 0
-    )
+def _check_names(
+    frame: pd.DataFrame, target: str, *, drop: Sequence[str], time: str | None, group: str | None
+) -> None:
+    """Refuse names of columns that are not there, or that contradict each other."""
+    asked = {"target": [target], "drop": drop, "time": [time], "group": [group]}
+    for option, names in asked.items():
+        for name in names:
+            if name is not None and name not in frame.columns:
+                raise TableError(_no_such_column(name, list(frame.columns), option))
+            if option == "drop" and name == target:
+                raise TableError(
+                    f"the target {target!r} cannot be dropped too; leave it out of --drop"
+                )
+            if option in ("time", "group") and name == target:
+                raise TableError(
+                    f"the target {target!r} cannot be the column of --{option} too; name another"
+                    " column"
+                )
+    if time and group:
+        raise TableError("--time and --group ask for different splits; give one of them")
 
 
-def _times(values: pd.Series, convention: Convention, known: NDArray[np.bool_]) -> Array:
+def _times(values: pd.Series, convention: Convention, known: pd.Series) -> Array:
     """Return a column of dates or numbers as numbers that order the rows that are known; it is read
     as a whole.
     """
-    days: Array = np.full(len(values), np.nan)
-    if (dates := as_dates(values)) is not None:
-        days = (dates.values - dates.values.min()).dt.total_seconds().to_numpy(dtype=np.float64)
-    elif (found := as_numbers(values, convention.styles(str(values.name)))) is not None:
-        days = found.values.to_numpy()
-    days, values = days[known], values[known]
-    if np.isnan(days).any():
-        shown = values.iloc[int(np.isnan(days).argmax())]
+    reading = as_dates(values) or as_numbers(values, convention.styles(str(values.name)))
+    moments = pd.Series(np.nan, values.index) if reading is None else reading.values
+    if moments.dtype.kind == "M":
+        moments = (moments - moments.min()).dt.total_seconds()
+    gaps = moments[known].isna()
+    if gaps.any():
+        shown = values[known][gaps].iloc[0]
         wanted = "--time needs dates or numbers without gaps"
         raise TableError(
             f"{wanted}, but in {values.name!r} {shown!r} is none; correct it or leave its row out"
         )
-    return days
+    return np.asarray(moments[known], dtype=np.float64)
 
 
 def _groups(values: pd.Series) -> NDArray[np.int64]:
@@ -207,33 +197,6 @@ def _groups(values: pd.Series) -> NDArray[np.int64]:
         )
         raise TableError(f"{wrong}; name another column")
     return np.asarray(keys, dtype=np.int64)
-
-
-def _order_or_key(column: Column, values: pd.Series) -> str:
-    """Return a warning about rows that are not independent: sorted by a date, or with a key that
-    repeats.
-    """
-    n, name = len(values), column.name
-    if column.kind == "date":
-        days: Array = column.numbers(values)[:, 0]
-        if (
-            not np.isnan(days).any()
-            and len(np.unique(days)) > n / 10
-            and (np.diff(days) >= 0).all()
-        ):
-            sees = (
-                "random splits let an arm see days after those it is tested on, so errors on days"
-                " to come may be"
-            )
-            remedy = f"--time {shlex.quote(name)} tests on the future"
-            return f"the rows are sorted by {name!r}: {sees} much larger; {remedy}"
-    elif IDENTIFIER.search(name) and column.kind in ("number", "category", "text"):
-        different = values.nunique()
-        if 1 < different < 0.9 * n and n / different >= 1.5:
-            flatters = "rows of one may be in training and in test, which flatters every arm"
-            key = f"{name!r} looks like a key that repeats ({different:,} values in {n:,} rows)"
-            return f"{key}: {flatters}; --group {shlex.quote(name)} keeps them together"
-    return ""
 
 
 def _checked(values: pd.Series) -> pd.Series:
@@ -331,6 +294,11 @@ def read_target(
             raise refused(
                 f"must differ by more than {1 / LARGEST:g}, got {np.ptp(numbers):g}; rescale it"
             )
+        if numbers.min() > 0 and is_skewed(numbers):
+            said += "; positive and skewed, so its logarithm is tried too"
+        elif numbers.min() >= 0 and is_skewed(numbers):
+            what = "counts" if whole else "numbers"
+            said += f"; skewed {what} with zeros, whose logarithm is not tried"
         return Target(name, task, numbers, said=said)
     classes = sorted(set(labels), key=_natural)
     if len(classes) > MOST_CLASSES:
