@@ -25,11 +25,6 @@ def table(n=30, **columns):
     return pd.DataFrame({"y": rng.normal(size=n), **columns}, index=range(n))
 
 
-def names(design):
-    """Names of the columns of X."""
-    return [name for column in design.columns for name in column.names]
-
-
 def german(n=30):
     litres = [f"{v:.1f}".replace(".", ",") for v in np.linspace(5.2, 9.9, n)]
     km = ["95.418" if i % 2 else "900" for i in range(n - 1)] + ["12.000"]
@@ -38,7 +33,7 @@ def german(n=30):
 
 def test_one_convention_for_all_columns():
     design = make_design(german(), "y")
-    km = design.X[:, names(design).index("km")]
+    km = design.frame["km"]
     assert sorted(set(km)) == [900, 12_000, 95_418]
     assert design.said == "Numbers are read with decimal commas (7,8 is 7.8)."
     (told,) = design.warnings
@@ -51,10 +46,10 @@ def test_one_convention_for_all_columns():
 
 def test_the_decimal_sign_can_be_given():
     design = make_design(german(), "y", decimal=".", drop=["litres"])
-    assert sorted(set(design.X[:, 0])) == [12, 95.418, 900]
+    assert sorted(set(design.frame["km"])) == [12, 95.418, 900]
     assert design.warnings == ()
     design = make_design(german(), "y", thousands=".")
-    assert design.X[:, names(design).index("km")].max() == 95_418
+    assert design.frame["km"].max() == 95_418
 
 
 def test_plain_tables_are_read_without_a_word():
@@ -62,12 +57,12 @@ def test_plain_tables_are_read_without_a_word():
         table(a=[f"{i}.5" for i in range(30)], b=["1.250", "2.375", "10.125"] * 10), "y"
     )
     assert (design.warnings, design.said) == ((), "")
-    assert design.X[0].tolist() == [0.5, 1.25]
+    assert design.frame.iloc[0].tolist() == [0.5, 1.25]
 
 
 def test_what_nothing_in_the_table_decides_is_warned_about():
     design = make_design(table(b=["1,250", "2,375", "10,125"] * 10), "y")
-    assert design.X[0, 0] == 1250
+    assert design.frame["b"][0] == 1250
     assert (
         "column 'b' can be read in two ways: 1,250 is taken as 1,250, though nothing in the table"
         in design.warnings[0]
@@ -77,7 +72,7 @@ def test_what_nothing_in_the_table_decides_is_warned_about():
 def test_a_column_that_is_certainly_otherwise_keeps_its_own_style():
     columns = {"a": ["0,5", "1,25"] * 15, "b": ["7,1", "2,2"] * 15, "c": ["0.5", "1.25"] * 15}
     design = make_design(table(**columns), "y")
-    assert design.X[1].tolist() == [1.25, 2.2, 1.25]
+    assert design.frame.iloc[1].tolist() == [1.25, 2.2, 1.25]
     assert design.warnings == ("column 'c' is written with decimal points, unlike 2 other columns",)
 
 
@@ -196,7 +191,7 @@ def test_a_moment_is_never_cut():
 
 def test_groups_stay_together():
     design = make_design(days(), "y", group="patient_id")
-    assert "patient_id" not in names(design)
+    assert "patient_id" not in design.frame
     one = Trainer.of(design)
     for seed in range(5):
         train, test = one.split(seed)

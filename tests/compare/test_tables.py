@@ -6,28 +6,50 @@ import gzip
 import subprocess
 import sys
 import time
+import warnings
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose as assert_close
 
-from rlploss.compare.columns import read_column
 from rlploss.compare.design import make_design
 from rlploss.compare.read import TableError, read_table
 from rlploss.estimators.cells import as_numbers
+from rlploss.estimators.kinds import read_column
+from rlploss.estimators.table import TableEncoder, TableWarning
 
 
 def column(values, name="c"):
-    series = pd.Series(values, name=name, dtype=object)
-    made = read_column(series)
-    return made, made.numbers(series)
+    """What a column is, with its columns of numbers by name, and these [n, k]."""
+    series = values if isinstance(values, pd.Series) else pd.Series(values, name=name, dtype=object)
+    kind = read_column(series)
+    columns = parts(kind, series)
+    matrix = np.column_stack([*columns.values()]) if columns else np.empty((len(series), 0))
+    return SimpleNamespace(**vars(kind), names=tuple(columns), column=kind), matrix
+
+
+def parts(kind, series):
+    """The columns of numbers of a column, by name."""
+    if not kind.used:
+        return {}
+    read = kind.read(series)
+    return kind.parts(read, sorted(read.dropna().unique()) if kind.one_hot else [])
 
 
 def names(design):
-    """Names of the columns of X."""
-    return [name for column in design.columns for name in column.names]
+    """Names of the columns of numbers."""
+    return [name for kind in design.columns for name in parts(kind, design.frame.get(kind.name))]
+
+
+def numbers(design):
+    """The columns of numbers as they are before they are filled and scaled."""
+    used = [kind for kind in design.columns if kind.used]
+    return np.column_stack(
+        [v for kind in used for v in parts(kind, design.frame[kind.name]).values()]
+    )
 
 
 def written(path, text, encoding="utf-8"):
@@ -100,11 +122,11 @@ def test_types_of_parquet_become_numbers(tmp_path):
     ).set_index(pd.Index(np.arange(30)[::-1] * 2 + 1, name="patient id"))
     frame.to_parquet(tmp_path / "t.parquet")
     design = make_design(read_table(tmp_path / "t.parquet"), "y")
-    assert {c.name: (c.kind, len(c.names)) for c in design.columns} == {
+    assert {c.name: (c.kind, len(parts(c, design.frame.get(c.name)))) for c in design.columns} == {
         "patient id": ("identifier", 0), "a": ("number", 1), "price": ("number", 1), "kind": ("category", 1),
         "count": ("number", 2), "took": ("number", 1), "month": ("date", 3),
     }  # fmt: skip
-    hours = design.X[:, names(design).index("took")] * 24
+    hours = numbers(design)[:, names(design).index("took")] * 24
     np.testing.assert_allclose(hours, np.arange(30) % 7)
 
 
@@ -181,7 +203,7 @@ def test_a_column_of_lists(tmp_path):
             make_design(table, "y")
         with pytest.raises(TableError, match="column 'tags' holds lists"):
             make_design(table, "tags")
-        assert make_design(table, "y", drop=["tags"]).X.shape == (30, 1)
+        assert numbers(make_design(table, "y", drop=["tags"])).shape == (30, 1)
 
 
 TITLED = {
@@ -222,7 +244,7 @@ def test_other_files_give_the_same_table(tmp_path, name):
         "t.parquet.gz": lambda path: path.write_bytes(gzip.compress(frame.to_parquet())),
     }[name](tmp_path / name)
     design = make_design(read_table(tmp_path / name), "y")
-    assert_close(design.X, plain.X, rtol=1e-14)
+    assert_close(numbers(design), numbers(plain), rtol=1e-14)
     assert [c.kind for c in design.columns] == ["number", "category"]
 
 
@@ -348,22 +370,21 @@ def test_categories():
     assert (numbers.sum(1) == 1).all()
 
 
-def test_rare_categories_share_a_column():
-    values = [f"level {i % 40}" for i in range(200)] + ["often"] * 200
-    made, numbers = column(values)
-    assert len(made.names) == 21
-    assert made.names[-1] == "c = other"
-    assert "c = often" in made.names
-    assert (numbers.sum(1) == 1).all()
-    assert "20 most frequent of 41" in made.does
+def test_many_categories_have_their_mean_target_too():
+    made, _ = column([f"level {i % 40}" for i in range(200)])
+    assert (made.one_hot, made.mean_target, len(made.names)) == (True, True, 40)
+    assert "one column for each of 40 categories and one with the mean target" in made.does
+    made, _ = column([f"level {i % 90}" for i in range(200)])
+    assert (made.one_hot, made.mean_target, made.names) == (False, True, ())
+    made, _ = column([f"level {i % 20}" for i in range(60)])
+    assert (made.one_hot, made.mean_target) == (True, False)
 
 
 def test_yes_no_and_bools():
     made, numbers = column(["yes", "no", "no"] * 5)
     assert (made.kind, made.names) == ("yes/no", ("c = yes",))
     assert numbers[:3, 0].tolist() == [1, 0, 0]
-    bools = pd.Series([True, False] * 5, name="c")
-    numbers = read_column(bools).numbers(bools)
+    _, numbers = column(pd.Series([True, False] * 5, name="c"))
     assert numbers[:2, 0].tolist() == [1, 0]
 
 
@@ -406,7 +427,7 @@ def test_a_design_says_what_became_of_every_column():
     )
     frame.loc[3, "y"] = np.nan
     design = make_design(frame, "y")
-    assert design.X.shape == (29, len(names(design)))
+    assert numbers(design).shape == (29, len(names(design)))
     assert design.n_dropped == 1
     assert {c.name: c.kind for c in design.columns} == {
         "a": "number", "constant": "constant", "number": "identifier", "city": "category", "when": "date",
@@ -735,8 +756,8 @@ def test_dates_that_can_be_read_in_two_ways_are_told():
 
 def test_dates_of_typed_tables_are_read_again_in_one_form_only():
     made, _ = column(list(pd.date_range("2019-01-01", periods=30)))
-    assert made.numbers(pd.Series(["2019-03-01"]))[0, 0] == 59
-    assert np.isnan(made.numbers(pd.Series(["01.03.2019"]))[0, 0])
+    assert made.column.parts(made.column.read(pd.Series(["2019-03-01"])))["c days"] == [59]
+    assert made.column.read(pd.Series(["01.03.2019"])).isna().all()
 
 
 def test_a_word_among_classes_is_a_class():
@@ -773,9 +794,11 @@ def test_targets_that_floats_cannot_tell_apart(target, message):
     ],
 )
 def test_values_that_are_unlike_the_tables_are_counted(values, new, unread):
-    made, _ = column(values)
-    assert made.n_unread(pd.Series(new, dtype=object)) == unread
-    assert made.n_unread(pd.Series(values, dtype=object)) == 0
+    table, new = (pd.DataFrame({"c": pd.Series(some, dtype=object)}) for some in (values, new))
+    encoder = TableEncoder().fit(table)
+    encoder.transform(table)
+    with pytest.warns(TableWarning, match=f"column c: {unread} of {len(new)} values are unlike"):
+        encoder.transform(new)
 
 
 def test_times_are_read_as_their_column_is():
@@ -809,4 +832,7 @@ def test_long_cells_are_texts_and_take_no_time(tmp_path, cells):
     design = make_design(read_table(path), "y")
     assert time.monotonic() - began < 10
     assert design.columns[0].kind in ("category", "text")
-    assert design.columns[0].n_unread(pd.Series(cells)) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)
+        design.encoder.fit(design.frame, design.target.y).transform(read_table(path))
+    assert time.monotonic() - began < 10

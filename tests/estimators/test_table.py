@@ -54,7 +54,7 @@ def test_numbers_are_standardised_and_filled_by_the_training_rows_alone():
     mean, scale = mean_and_scale(filled)
     assert_array_equal(numbers, (filled - mean) / scale)
     filled = np.column_stack([test["rooms"].fillna(median), test["rooms"].isna()])
-    assert_array_equal(encoder.encode(test), (filled - mean) / scale)
+    assert_array_equal(encoder.transform(test), (filled - mean) / scale)
     assert encoder.get_feature_names_out().tolist() == ["rooms", "rooms is missing"]
     assert encoder.origins_ == ["rooms", "rooms"]
 
@@ -62,12 +62,12 @@ def test_numbers_are_standardised_and_filled_by_the_training_rows_alone():
 def test_what_was_read_already_gives_the_same_numbers():
     table, y = frame(), target(frame())
     columns = read_columns(table)
-    read = read_frame(columns, table)
+    read = read_frame(table, columns)
     encoder, again = TableEncoder(columns), TableEncoder(columns)
     assert_array_equal(encoder.fit_transform(table, y), again.fit_transform(read, y))
-    assert_array_equal(encoder.encode(table), again.encode(read))
+    assert_array_equal(encoder.transform(table), again.transform(read))
     assert "row" not in encoder.origins_
-    assert encoder.get_feature_names_out().shape == (encoder.encode(table).shape[1],)
+    assert encoder.get_feature_names_out().shape == (encoder.transform(table).shape[1],)
 
 
 def test_a_pipeline_from_raw_frames_to_predictions():
@@ -116,7 +116,7 @@ def test_mean_targets_of_training_rows_come_from_other_rows():
     encoder = TableEncoder(read_columns(table))
     numbers = encoder.fit_transform(table, y)
     assert encoder.get_feature_names_out().tolist() == ["shop, mean target"]
-    assert abs(np.corrcoef(numbers[:, 0], y)[0, 1]) < 0.3 < np.corrcoef(encoder.encode(table)[:, 0], y)[0, 1]  # fmt: skip
+    assert abs(np.corrcoef(numbers[:, 0], y)[0, 1]) < 0.3 < np.corrcoef(encoder.transform(table)[:, 0], y)[0, 1]  # fmt: skip
 
 
 def test_mean_targets_of_several_classes():

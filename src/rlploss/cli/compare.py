@@ -21,8 +21,8 @@ from rlploss.cli.shell import choice
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlploss.compare.columns import Column
     from rlploss.compare.design import Design
+    from rlploss.estimators.kinds import Column
 
 ARMS = (
     "regression: mean, ridge, lasso, boosting, trees, gp, mse, mae, huber, mse+l2, mse+mixup, rlp,"
@@ -258,9 +258,7 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     )
     if columns:
         show(console, columns_table(columns))
-    if plain := len(
-        [column for column in design.columns if column.names and column not in columns]
-    ):
+    if plain := len([column for column in design.columns if column.used and column not in columns]):
         say(
             console,
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -40,12 +41,16 @@ def predict(
 
     told = Console(stderr=True)
     model, frame = load(directory, trust=trust or ()), read_table(table, encoding=encoding)
-    for lacking in model[0].told(frame):
-        say(told, f"Warning: in {table.name} {lacking}.")
-    header, columns = ["prediction"], [model.predict(frame).tolist()]
-    if hasattr(model, "predict_proba"):
-        header += [f"probability of {label}" for label in model.classes_]
-        columns += model.predict_proba(frame).T.tolist()
+    header = ["prediction"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        columns = [model.predict(frame).tolist()]
+        if hasattr(model, "predict_proba"):
+            header += [f"probability of {label}" for label in model.classes_]
+            columns += model.predict_proba(frame).T.tolist()
+    lacking = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for text in dict.fromkeys([*frame.attrs.get("notes", ()), *lacking]):
+        say(told, f"Warning: in {table.name} {text}.")
     text = csv_text(header, list(zip(*columns, strict=True)))
     if out is None:
         print(text, end="")

@@ -66,7 +66,7 @@ class Comparison:
             arms=tuple(map(self._arm_result, self.arms)),
             truth=[self.rows.y[test] for test in tests[:most]],
             n_train=n_train[:most],
-            n_rows=len(self.rows.X),
+            n_rows=len(self.rows.y),
             windows=self.design.time is not None,
         )
 

@@ -28,7 +28,6 @@ from rlploss.compare.read import TableError, check_frame
 from rlploss.compare.rows import FEWEST_ROWS, WINDOWS, check_rows, sample, sampled_said
 from rlploss.compare.train import DECIDING, ComparisonCell, Trainer
 from rlploss.estimators.dial import Dial, auto_subset_size
-from rlploss.estimators.selection import FillAndScale
 from rlploss.estimators.settings import MOST_ROWS_IN_A_SUBSET
 from rlploss.estimators.table import frame_of
 from rlploss.lab.executors import Team, Workers, cores, parse_workers
@@ -175,8 +174,8 @@ def compare(
             store.refuse_others("compare")
             if on_start is not None:
                 on_start()
-            if len(keep) < len(design.X):
-                say(console, sampled_said(len(keep), len(design.X)))
+            if len(keep) < len(design.frame):
+                say(console, sampled_said(len(keep), len(design.frame)))
             say(console, dial_said(rows))
             return Run(asked, store, console).all(team, limit)
 
@@ -409,7 +408,7 @@ def dial_said(rows: Trainer) -> str:
     places = {Dial.of("dial", place).subset_size(most, d + 1) for place in DIAL}
     sizes = sorted(size for size in places if size > d + 1)
     Y = np.eye(rows.n_classes)[rows.y] if rows.n_classes else rows.y
-    auto = auto_subset_size(FillAndScale().fit_transform(rows.X), Y)
+    auto = auto_subset_size(rows.X, Y)
     curved = "MSE, because a curved fit is much better than a plane: what is not linear is no noise"
     ends = (
         f"subsets of {d + 1} rows or fewer (columns and intercept) are MSE, all rows are linear"

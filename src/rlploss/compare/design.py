@@ -1,10 +1,10 @@
 """From a frame to a design: kinds of columns, the target, and what orders or groups the rows."""
+
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from rlploss._checks import one_of
 from rlploss._scaling import Array
-from rlploss.compare.doubts import LARGEST, doubts_of, is_skewed, too_large
+from rlploss.compare.doubts import LARGEST, doubts_of, too_large
 from rlploss.compare.read import Convention, TableError
 from rlploss.estimators.cells import as_dates, as_numbers
 from rlploss.estimators.kinds import Column, left_out, read_column, texts_of
+from rlploss.estimators.selection import is_skewed
 from rlploss.estimators.table import TableEncoder, read_frame
 
 MOST_CLASSES = 20
@@ -62,11 +63,6 @@ class Design:
     def encoder(self) -> TableEncoder:
         """The first step of every model, which turns raw rows into numbers."""
         return TableEncoder(self.columns, task=self.target.task)
-
-    @cached_property
-    def origins(self) -> tuple[str, ...]:
-        """The original column of each column of numbers, where all rows are training rows."""
-        return tuple(self.encoder.fit(self.frame, self.target.y).origins_)
 
 
 def make_design(
@@ -128,7 +124,7 @@ def make_design(
             f"no column but the target {target!r} can be used; add columns with numbers,"
             " categories or dates"
         )
-    rows = read_frame(columns, frame[known]).reset_index(drop=True)
+    rows = read_frame(frame[known], columns).reset_index(drop=True)
     Y = np.eye(len(outcome.classes))[outcome.y] if outcome.classes else outcome.y[:, None]
     given = frame[known].reset_index(drop=True)
     warned += doubts_of(columns, rows, given, Y, outcome.classes, asked=bool(time or group))

@@ -14,7 +14,6 @@ from rlploss._scaling import Array
 from rlploss.estimators.kinds import IDENTIFIER, Column
 
 LARGEST = 1e100  # beyond, squares overflow
-SKEWED = 1.0  # skewness beyond which a positive target is tried as a logarithm too
 LEAK = 0.99  # share of the target's variance that one column alone should not tell
 BY_CHANCE = 1e-4  # that all rows with a value are of one class
 FEWEST_COPIES = 0.01  # share of the rows
@@ -23,12 +22,6 @@ FEWEST_COPIES = 0.01  # share of the rows
 def too_large(numbers: Sequence[float] | Array | pd.Series) -> str:
     """Return what is told of numbers whose squares overflow."""
     return f"must be within ±{LARGEST:g}, got {max(numbers, key=abs):g}; rescale it"
-
-
-def is_skewed(y: Array) -> bool:
-    """Return whether numbers have a long tail above."""
-    z = (y - y.mean()) / max(float(y.std()), 1e-300)
-    return float(np.mean(z**3)) > SKEWED
 
 
 def doubts_of(
@@ -63,8 +56,8 @@ def _leaks(column: Column, values: pd.Series, Y: Array, classes: Sequence[str]) 
         if shares.max() == 1 and Y.mean(axis=0)[shares.argmax()] ** there.sum() < BY_CHANCE:
             label = classes[int(shares.argmax())]
             return [f"column {name!r} {word} only where the target is {label!r}: {remedy}"]
-    x = pd.factorize(values)[0] if values.dtype == object else values
-    told = told_by_neighbours(np.asarray(x, dtype=np.float64)[known], Y[known])
+    x = values if column.kind in ("number", "date") else pd.factorize(values)[0]
+    told = told_by_neighbours(np.asarray(x)[known].astype(np.float64), Y[known])
     if told > 1 - 1e-9:
         return [f"column {name!r} tells the target exactly: {remedy}"]
     if told > LEAK:

@@ -8,24 +8,20 @@ import copy
 import json
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.pipeline import Pipeline
 
 from rlploss import __version__
 from rlploss._files import read_bytes, write_bytes, write_text
-from rlploss._scaling import Array
 from rlploss._trusted import UntrustedError, load_estimator
-from rlploss.compare.columns import Column
 from rlploss.compare.read import TableError
 from rlploss.compare.train import Trainer
 from rlploss.estimators.network_cv import NetworkCV
-from rlploss.estimators.table import frame_of
 from rlploss.lab.text import LabError, sentence
 
 if TYPE_CHECKING:
@@ -37,53 +33,6 @@ LARGEST = 2**31  # bytes of a file of a model
 
 class OlderModelError(Exception):
     """The model was kept by a version whose models were of another form."""
-
-
-class ReadColumns(TransformerMixin, BaseEstimator):
-    """Raw frames to numbers: every column as it was read in the table, dates counted from the
-    table's first day.
-
-    Columns may be missing or in another order. A category that the table did not have counts as
-    none of its own, or where the table had two as the more frequent.
-    """
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = columns
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn nothing: the columns are known."""
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def transform(self, X: Any) -> Array:
-        """Return the columns of numbers [n, d], NaN where a value is missing."""
-        frame = frame_of(X, [column.name for column in self.columns]).reset_index(drop=True)
-        nothing = pd.Series([None] * len(frame), dtype=object)
-        return np.hstack(
-            [column.numbers(frame.get(column.name, nothing)) for column in self.columns]
-        )
-
-    def told(self, frame: pd.DataFrame) -> list[str]:
-        """Return what a frame lacks: columns that are not there, and values that are not as in the
-        table.
-        """
-        said = []
-        for column in self.columns:
-            if column.name not in frame.columns:
-                said.append(f"column {column.name} is not there; every row counts as missing in it")
-            elif n := column.n_unread(frame[column.name]):
-                what = (
-                    "none of its categories there"
-                    if column.levels
-                    else f"not read as a {column.kind} there"
-                )
-                said.append(
-                    f"column {column.name}: {n:,} of {len(frame):,} values are unlike the table's,"
-                    f" {what}"
-                )
-        return said
 
 
 def train_model(results: Comparison) -> Pipeline:
@@ -98,13 +47,11 @@ def train_model(results: Comparison) -> Pipeline:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as while it was compared
-            model = everything.fit(arm, np.arange(len(y)), 0, y=y)
+            return everything.fit(arm, np.arange(len(y)), 0, y=y)
     except Exception as error:  # of anyone's estimator
         raise LabError(
             f"{arm.label} could not be trained on all rows: {sentence(str(error), 300)}"
         ) from error
-    columns = ReadColumns([column for column in design.columns if column.names])
-    return Pipeline([("table", columns), *model.steps])
 
 
 # Files
@@ -155,10 +102,10 @@ def load(directory: str | Path, *, trust: Collection[str] = ()) -> Pipeline:
         if "columns" in described:
             raise OlderModelError
         model = load_estimator(read_bytes(place / ESTIMATOR, LARGEST), trust)
-        names = [column.name for column in model[0].columns]
-        model.predict(
-            pd.DataFrame({name: [None, "1", "a"] for name in names})
-        )  # whether its parts fit
+        rows = pd.DataFrame({column.name: [None, "1", "a"] for column in model[0].columns})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.predict(rows)  # whether its parts fit
     except OlderModelError:
         raise TableError(
             f"the model in {place} was kept by an older rlploss, which this version cannot read;"

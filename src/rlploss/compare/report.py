@@ -19,10 +19,10 @@ from rlploss._scaling import Array
 from rlploss.compare import drawings, model
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import N_SETTINGS
-from rlploss.compare.columns import Column
 from rlploss.compare.comparison import dial_said
 from rlploss.compare.result import Results, reverse
 from rlploss.compare.rows import sampled_said
+from rlploss.estimators.kinds import Column
 from rlploss.estimators.selection import VALIDATION_SHARE, n_folds
 from rlploss.lab import report
 from rlploss.lab.figures import Figure
@@ -113,8 +113,8 @@ def columns_table(columns: Sequence[Column], *, marked: bool = False) -> Table:
     """Return a table of what became of each column of the file; with `marked` it shows those that
     people should look at, and has all of them as CSV.
     """
-    head = ("column", "kind", "what became of it", "missing", "columns of numbers")
-    rows = [(c.name, c.kind, c.does, f"{c.n_missing:,}", f"{len(c.names)}") for c in columns]
+    head = ("column", "kind", "what became of it", "missing")
+    rows = [(c.name, c.kind, c.does, f"{c.n_missing:,}") for c in columns]
     shown = [row for row, c in zip(rows, columns, strict=True) if c.remark or not marked]
     return Table(
         "columns",
@@ -151,7 +151,7 @@ def build(found: Comparison) -> Report:
     a, metric = results.answer, results.metric
     told = f"Mean {metric.words} and its 95 % interval over {len(results.truth)} splits."
     drawn = [Figure("arms", "", told, (drawings.arms_drawing(results),), 1)]
-    if (dial := drawings.dial_panel(results, design.X.shape[1] + 1)) is not None:
+    if (dial := drawings.dial_panel(results, found.rows.X.shape[1] + 1)) is not None:
         rlp = results.arm("rlp")
         told = (
             "Mean and 95 % interval over splits of the error on validation rows; RLP chose the MSE"
@@ -172,7 +172,7 @@ def build(found: Comparison) -> Report:
     else:
         table = classes_table(results, design.target.classes)
         truth = Section("predictions", "Classes recognised", tables=(table,))
-    rest = [column.name for column in design.columns if not column.remark and column.names]
+    rest = [column.name for column in design.columns if not column.remark and column.used]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' * (len(rest) > 40)}."
     table = columns_table(design.columns, marked=True)
     kept = (
@@ -224,8 +224,8 @@ def rows_said(found: Comparison) -> str:
     ]
     if design.n_dropped:
         words.append(f"{design.n_dropped:,} rows without a target were left out.")
-    if len(found.rows.X) < len(design.X):
-        words.append(sampled_said(len(found.rows.X), len(design.X)))
+    if len(found.rows.y) < len(design.frame):
+        words.append(sampled_said(len(found.rows.y), len(design.frame)))
     return " ".join(word for word in words if word)
 
 
@@ -312,7 +312,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
     design = found.design
     dial = None
     results = found.results
-    if (panel := drawings.dial_panel(results, design.X.shape[1] + 1)) is not None:
+    if (panel := drawings.dial_panel(results, found.rows.X.shape[1] + 1)) is not None:
         (line,), rlp = panel.lines, results.arm("rlp")
         dial = {
             "subset_size": line.x.tolist(),
@@ -332,16 +332,10 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "rows": {
             "file": design.n_rows,
             "without_target": design.n_dropped,
-            "used": len(found.rows.X),
+            "used": len(found.rows.y),
         },
         "columns": [
-            {
-                "name": c.name,
-                "kind": c.kind,
-                "does": c.does,
-                "missing": c.n_missing,
-                "gives": list(c.names),
-            }
+            {"name": c.name, "kind": c.kind, "does": c.does, "missing": c.n_missing}
             for c in design.columns
         ],
         "best": found.answer().best.name,

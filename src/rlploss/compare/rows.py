@@ -9,14 +9,18 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 
 from rlploss._scaling import Array
 from rlploss.compare.design import Design
 from rlploss.compare.read import TableError
+from rlploss.estimators.kinds import Column
 from rlploss.estimators.search import Index, Split
 from rlploss.estimators.selection import VALIDATION_SHARE, inner_folds, n_folds
+from rlploss.estimators.table import TableEncoder, frame_of
 
 TEST_SHARE, MOST_TEST_ROWS, WINDOWS = 0.25, 5000, 5
 FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 15, 5
@@ -26,7 +30,8 @@ FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_TRAINING_ROWS, FEWEST_TEST_ROWS = 24, 8, 
 class Rows:
     """The rows of one table, and how they are split."""
 
-    X: Array
+    frame: pd.DataFrame  # as `read_frame` gives it
+    encoder: TableEncoder
     y: NDArray[Any]
     task: str
     n_classes: int = 0
@@ -39,15 +44,29 @@ class Rows:
         target = design.target
         time = None if design.time is None else design.time[keep]
         group = None if design.group is None else design.group[keep]
-        return cls(design.X[keep], target.y[keep], target.task, len(target.classes), time, group)
+        frame, classes = design.frame.iloc[keep].reset_index(drop=True), len(target.classes)
+        return cls(frame, design.encoder, target.y[keep], target.task, classes, time, group)
+
+    @classmethod
+    def of_numbers(cls, X: Array, y: NDArray[Any], task: str, n_classes: int = 0) -> Self:
+        """Return rows whose columns are all numbers without gaps."""
+        frame = frame_of(X)
+        columns = tuple(Column(name, "number", "a number") for name in frame)
+        return cls(frame, TableEncoder(columns, task=task), y, task, n_classes)
+
+    @cached_property
+    def X(self) -> Array:
+        """All rows as numbers, for what is told of the table before anything is trained."""
+        return np.asarray(clone(self.encoder).fit_transform(self.frame, self.y))
 
     @cached_property
     def digest(self) -> str:
         """A digest that tells this table, and its order or groups, from another."""
         digest = hashlib.sha256(
-            f"{self.task} {self.X.shape} {self.time is None} {self.group is None}".encode()
+            f"{self.task} {self.encoder.columns} {self.time is None} {self.group is None}".encode()
         )
-        for part in (self.X, self.y, self.time, self.group):
+        frame = pd.util.hash_pandas_object(self.frame, index=False).to_numpy()
+        for part in (frame, self.y, self.time, self.group):
             digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()[:32]
 
@@ -57,7 +76,7 @@ class Rows:
         With times, `seed` is the number of the window: the past trains, the tenth of the rows that
         follows tests. With groups, a random quarter of the rows in whole groups tests.
         """
-        n, rng = len(self.X), np.random.default_rng([seed, 0])
+        n, rng = len(self.y), np.random.default_rng([seed, 0])
         if self.time is not None:
             order = np.argsort(self.time, kind="stable")
             last = order[np.linspace(n / 2, n, WINDOWS + 1).astype(int) - 1]
@@ -116,7 +135,7 @@ class Rows:
 
 def sample(design: Design, max_rows: int, seed: int) -> Index:
     """Return the rows that are used, all or a sample of them; refuse a table that has too few."""
-    n = len(design.X)
+    n = len(design.frame)
     if n < FEWEST_ROWS:
         gone = f" ({design.n_dropped} more have no target)" if design.n_dropped else ""
         raise TableError(
@@ -148,9 +167,9 @@ def check_rows(rows: Rows, seeds: Sequence[int]) -> None:
     if rows.time is None and rows.group is None:
         return
     fewest = FEWEST_TEST_ROWS * 2 * WINDOWS
-    if rows.time is not None and len(rows.X) < fewest:
+    if rows.time is not None and len(rows.y) < fewest:
         raise TableError(
-            f"--time needs at least {fewest} rows, got {len(rows.X)}; add rows or leave --time out"
+            f"--time needs at least {fewest} rows, got {len(rows.y)}; add rows or leave --time out"
         )
     for seed in seeds:
         train, test = rows.split(seed)

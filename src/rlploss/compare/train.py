@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
@@ -20,7 +21,7 @@ from rlploss.compare.arms import EstimatorArm
 from rlploss.compare.metrics import measure
 from rlploss.compare.rows import Rows
 from rlploss.estimators.network_cv import NetworkCV
-from rlploss.estimators.selection import FillAndScale
+from rlploss.estimators.table import TableWarning, read_frame
 from rlploss.estimators.tuned import Tuned
 from rlploss.lab import cost
 from rlploss.lab.store import TRAINING
@@ -53,6 +54,7 @@ class Trainer(Rows):
         started = time.perf_counter()
         with warnings.catch_warnings(record=True) as told, threadpool_limits(1), one_torch_thread():
             warnings.simplefilter("always")
+            warnings.simplefilter("ignore", TableWarning)  # of test rows, which are the table's
             networks = tuple(self.train(cell.arm, seed) for seed in cell.seeds)
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split())[:300] for w in told))
         return CellResult(networks, "none", 1, time.perf_counter() - started, notes)
@@ -66,7 +68,7 @@ class Trainer(Rows):
         started = time.perf_counter()
         train, test = self.split(seed)
         model = self.fit(arm, train, seed)
-        predicted = self.outputs(model, self.X[test])
+        predicted = self.outputs(model, self.frame.iloc[test])
         fitted, truth = model[-1], self.y[test]
         values = {"n_train": float(len(train)), "n_test": float(len(test)), "log": 0.0}
         # errors have more digits than predictions would
@@ -91,7 +93,10 @@ class Trainer(Rows):
 
         Folds are handed on where times or groups make them; whoever takes none makes its own.
         """
-        model = Pipeline([("numbers", FillAndScale()), ("model", clone(arm.estimator))])
+        first: Any = clone(self.encoder)
+        if arm.raw:
+            first = FunctionTransformer(read_frame, kw_args={"columns": self.encoder.columns})
+        model = Pipeline([("table", first), ("model", clone(arm.estimator))])
         random = {
             name: seed
             for name, value in model.get_params().items()
@@ -101,7 +106,7 @@ class Trainer(Rows):
         if folds is not None and has_fit_parameter(model[-1], "folds"):
             given = {"model__folds": folds}
         return model.set_params(**random).fit(
-            self.X[train], self.y[train] if y is None else y[train], **given
+            self.frame.iloc[train], self.y[train] if y is None else y[train], **given
         )
 
     def outputs(self, model: Pipeline, X: Any) -> Array:

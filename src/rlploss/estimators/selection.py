@@ -7,12 +7,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import model_selection as cut
-from sklearn.base import BaseEstimator, TransformerMixin
 
 from rlploss._checks import count, one_of
 from rlploss._scaling import Array, mean_and_scale
@@ -54,6 +53,12 @@ def inner_folds(cv: int | str, target: NDArray[Any], seed: int) -> list[Split]:
         return list(splitter.split(labels, labels))
 
 
+def is_skewed(y: Array) -> bool:
+    """Return whether numbers have a long tail above."""
+    z = (y - y.mean()) / max(float(y.std()), 1e-300)
+    return float(np.mean(z**3)) > SKEWED
+
+
 def log_choices(log_target: bool | str, target: NDArray[Any]) -> Sequence[bool]:
     """Return whether numbers [n, C] are to be tried as they are, as logarithms, or both.
 
@@ -63,8 +68,7 @@ def log_choices(log_target: bool | str, target: NDArray[Any]) -> Sequence[bool]:
         one_of("log_target", log_target, ("auto",))
         if target.ndim == 1 or target.shape[1] > 1 or target.min() <= 0:
             return (False,)
-        z = (target - target.mean()) / max(float(target.std()), 1e-300)
-        return (False, True) if float(np.mean(z**3)) > SKEWED else (False,)
+        return (False, True) if is_skewed(target) else (False,)
     if log_target and (target.ndim == 1 or target.shape[1] > 1 or target.min() <= 0):
         raise ValueError(
             "log_target=True needs one target above 0, got another; pass log_target=False"
@@ -100,18 +104,3 @@ class TargetScale:
         """Return outputs in the units of the target."""
         back = out * self.scale + self.mean
         return np.exp(np.clip(back, self.low, self.high)) if self.log else back
-
-
-class FillAndScale(TransformerMixin, BaseEstimator):
-    """Missing numbers become the median of their column, and columns are standardised."""
-
-    def fit(self, X: Array, y: Any = None) -> Self:
-        """Learn from rows [n, d]; a column without values has median 0."""
-        empty = np.isnan(X).all(axis=0)
-        self.median_ = np.nanmedian(np.where(empty, 0.0, X), axis=0)
-        self.mean_, self.scale_ = mean_and_scale(np.where(np.isnan(X), self.median_, X))
-        return self
-
-    def transform(self, X: Array) -> Array:
-        """Return scaled rows without gaps."""
-        return (np.where(np.isnan(X), self.median_, X) - self.mean_) / self.scale_

@@ -6,7 +6,7 @@ Use it so:
     encoder = TableEncoder(columns, task="regression")
     model = Pipeline([("table", encoder), ("model", estimator)]).fit(frame, y).predict(new_frame)
 
-To read the texts of a table only once, split `read_frame(columns, frame)` instead of the frame: an
+To read the texts of a table only once, split `read_frame(frame, columns)` instead of the frame: an
 encoder gives the same numbers for both. `fit_transform(X, y)` gives training rows (of a split, of a
 fold) as models should see them: the mean targets of categories come from other rows than their own.
 """
@@ -41,7 +41,7 @@ def read_columns(frame: pd.DataFrame, styles: Sequence[Style] = STYLES) -> tuple
     return tuple(read_column(values, styles) for _, values in frame.items())
 
 
-def read_frame(columns: Sequence[Column], frame: pd.DataFrame) -> pd.DataFrame:
+def read_frame(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     """Return the columns that are used as floats, timestamps and texts; those that the frame lacks
     are missing in every row.
     """
@@ -139,7 +139,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise ValueError("no column of X can be used; add numbers, categories or dates")
         self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        table = read_frame(self.columns_, frame)
+        table = read_frame(frame, self.columns_)
         self.categories_ = {
             column.name: sorted(table[column.name].dropna().unique())
             for column in self.columns_
@@ -177,38 +177,32 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Array:
         """Return rows as numbers, and warn of what is unlike the training rows."""
         frame = self._frame(X)
-        for text in self.told(frame):
+        table = read_frame(frame, self.columns_)
+        for text in self._told(frame, table):
             warnings.warn(text, TableWarning, stacklevel=2)
-        return self.encode(frame)
-
-    def encode(self, X: Any) -> Array:
-        """Return rows as numbers, without a look at what they lack."""
-        table = read_frame(self.columns_, self._frame(X))
         wide = [column.name for column in self.columns_ if column.mean_target]
         means = self.means_.transform(_texts(table[wide])) if wide else np.empty((len(table), 0))
         numbers = np.column_stack([values for _, _, values in self._parts(table, means)])
         return (np.where(np.isnan(numbers), self.median_, numbers) - self.mean_) / self.scale_
 
-    def told(self, X: Any) -> list[str]:
+    def _told(self, frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         """Return what rows lack: columns that are not there, values that cannot be read, and those
         far outside the training rows.
         """
-        frame, told = self._frame(X), []
+        told = []
+        of_all = f"of {len(frame):,} values"
         for column in self.columns_:
-            if column.name not in frame.columns:
-                told.append(f"column {column.name} is not there; every row counts as missing in it")
+            name, values = column.name, table[column.name]
+            if name not in frame.columns:
+                told.append(f"column {name} is not there; every row counts as missing in it")
                 continue
-            values, given = column.read(frame[column.name]), column.given(frame[column.name])
-            levels = self.categories_.get(column.name)
+            levels = self.categories_.get(name)
             known = values.notna() if levels is None else values.isin(levels)
-            of_all = f"of {len(frame):,} values"
-            n = int((given & ~known).sum())
+            n = int(column.given(frame[name][~known]).sum())
             if n > (len(frame) / 2 if column.mean_target else 0):  # new ones of many are usual
-                what = f"not read as a {column.kind} there"
-                if levels is not None:
-                    what = "none of its categories there"
-                told.append(f"column {column.name}: {n:,} {of_all} are unlike the table's, {what}")
-            if column.name in self.ranges_ and known.any():
+                what = "none of its categories" if levels else f"not read as a {column.kind}"
+                told.append(f"column {name}: {n:,} {of_all} are unlike the table's, {what} there")
+            if name in self.ranges_ and known.any():
                 told += self._outside(column, values[known], of_all)
         return told
 

@@ -51,11 +51,11 @@ def load_rows(table: str) -> SurveyRows:
     """The rows of a table."""
     if table == WINE:
         wine = datasets.load(WINE, progress=False)
-        return SurveyRows(wine.X, wine.y.astype(np.float64), "regression")
+        return SurveyRows.of_numbers(wine.X, wine.y.astype(np.float64), "regression")
     X, y = load_table(table, progress=False)
     if survey_tables()[table].classes:
-        return SurveyRows(X, y.astype(np.int64), "classification", len(np.unique(y)))
-    return SurveyRows(X, y, "regression")
+        return SurveyRows.of_numbers(X, y.astype(np.int64), "classification", len(np.unique(y)))
+    return SurveyRows.of_numbers(X, y, "regression")
 
 
 @lru_cache(maxsize=256)
