@@ -18,16 +18,14 @@ import pytest
 import skops.io
 import torch
 from sklearn.linear_model import SGDRegressor
-from sklearn.pipeline import Pipeline
 
 from rlploss import _trusted
 from rlploss._files import read_bytes, stored_zip
 from rlploss._torch import load_tensors
 from rlploss._trusted import UntrustedError, attributes, load_estimator
 from rlploss.compare import arms
-from rlploss.compare.columns import read_column
-from rlploss.compare.model import ReadColumns
 from rlploss.compare.train import Trainer
+from rlploss.estimators.table import TableEncoder, read_columns
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(900, 3))
@@ -40,7 +38,10 @@ CASES = [
     for arm in arms.arms_for(task, n_rows)
     if n_rows == 60 or arm.name == "boosting"
 ]
-COLUMNS = [read_column(pd.Series(X[:, place], name=f"x{place}")) for place in range(3)]
+SHOPS = {"shop": [f"shop {i % 30}" for i in range(len(X))]}
+TABLE = pd.DataFrame(X, columns=["x0", "x1", "x2"]).assign(**SHOPS)
+COLUMNS = read_columns(TABLE)
+pytestmark = pytest.mark.filterwarnings("ignore::rlploss.estimators.table.TableWarning")
 
 
 @cache
@@ -50,12 +51,13 @@ def pipeline(name, n_classes, n_rows):
     y = y if n_classes == 1 else np.digitize(y, [0.5, 2.0][: n_classes - 1])
     known = arms.arms_for(CLASSES[n_classes], n_rows, steps=20, log=False)
     arm = next(arm for arm in known if arm.name == name)
-    trainer = Trainer(X[:n_rows], y, CLASSES[n_classes], n_classes if n_classes > 1 else 0)
+    task = CLASSES[n_classes]
+    encoder = TableEncoder(COLUMNS, task=task)
+    trainer = Trainer(TABLE[:n_rows], encoder, y, task, n_classes if n_classes > 1 else 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = trainer.fit(arm, np.arange(n_rows), 0)
-    whole = Pipeline([("table", ReadColumns(COLUMNS)), *fitted.steps])
-    return whole, skops.io.dumps(whole)
+    return fitted, skops.io.dumps(fitted)
 
 
 @cache
@@ -115,9 +117,9 @@ def test_every_arm_is_loaded_and_predicts_the_same(case):
     model, data = pipeline(*case)
     again = load_estimator(data)
     assert type(again) is type(model)
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.predict(TABLE), model.predict(TABLE))
     if case[1] > 1:
-        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+        np.testing.assert_array_equal(again.predict_proba(TABLE), model.predict_proba(TABLE))
 
 
 def test_the_list_is_what_saving_writes():
@@ -196,7 +198,7 @@ def test_an_identity_does_not_let_one_node_stand_for_another():
     for node in nodes(schema):
         node["__id__"] = 7
     again = load_estimator(with_schema(ridge(), schema))
-    np.testing.assert_array_equal(again.predict(X), saved("ridge", 1, 60)[0].predict(X))
+    np.testing.assert_array_equal(again.predict(TABLE), saved("ridge", 1, 60)[0].predict(X))
 
 
 def test_other_types_need_a_package_that_is_trusted():

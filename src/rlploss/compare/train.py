@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
@@ -21,7 +20,7 @@ from rlploss.compare.arms import EstimatorArm
 from rlploss.compare.metrics import measure
 from rlploss.compare.rows import Rows
 from rlploss.estimators.network_cv import NetworkCV
-from rlploss.estimators.table import TableWarning, read_frame
+from rlploss.estimators.table import TableWarning
 from rlploss.estimators.tuned import Tuned
 from rlploss.lab import cost
 from rlploss.lab.store import TRAINING
@@ -93,9 +92,7 @@ class Trainer(Rows):
 
         Folds are handed on where times or groups make them; whoever takes none makes its own.
         """
-        first: Any = clone(self.encoder)
-        if arm.raw:
-            first = FunctionTransformer(read_frame, kw_args={"columns": self.encoder.columns})
+        first = clone(self.encoder).set_params(raw=arm.raw)
         model = Pipeline([("table", first), ("model", clone(arm.estimator))])
         random = {
             name: seed

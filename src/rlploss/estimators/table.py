@@ -93,6 +93,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         What the columns of the table are, from `read_columns`. None decides it at `fit`.
     task : "regression" or "classification"
         What the target is, for categories that are encoded by it.
+    raw : bool
+        Whether rows stay a frame, of floats, timestamps and texts, for a model that takes these.
     random_state : int
         Decides the folds in which mean targets are taken.
 
@@ -119,10 +121,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         columns: Sequence[Column] | None = None,
         *,
         task: str = "regression",
+        raw: bool = False,
         random_state: int = 0,
     ) -> None:
         self.columns = columns
         self.task = task
+        self.raw = raw
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -130,7 +134,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.fit_transform(X, y)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Array:
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Learn from training rows and return them as numbers; no mean target knows its own row."""
         frame = frame_of(X, [column.name for column in self.columns or ()])
         columns = read_columns(frame) if self.columns is None else self.columns
@@ -145,6 +149,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             for column in self.columns_
             if column.kind in ("category", "yes/no")
         }
+        self.ranges_: dict[str, tuple[float, float, float]] = {}
+        if self.raw:
+            self._names = self.origins_ = table.columns.tolist()
+            return table
         wide = [column.name for column in self.columns_ if column.mean_target]
         means = np.empty((len(table), 0))
         if wide and y is None:
@@ -165,7 +173,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.median_ = np.nanmedian(np.where(empty, 0.0, numbers), axis=0)
         filled = np.where(np.isnan(numbers), self.median_, numbers)
         self.mean_, self.scale_ = mean_and_scale(filled)
-        self.ranges_ = {}
         for column in self.columns_:
             first = numbers[:, self.origins_.index(column.name)]
             if column.kind in ("number", "date") and not np.isnan(first).all():
@@ -174,12 +181,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 self.ranges_[column.name] = low, high, usual
         return (filled - self.mean_) / self.scale_
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> Any:
         """Return rows as numbers, and warn of what is unlike the training rows."""
         frame = self._frame(X)
         table = read_frame(frame, self.columns_)
         for text in self._told(frame, table):
             warnings.warn(text, TableWarning, stacklevel=2)
+        if self.raw:
+            return table
         wide = [column.name for column in self.columns_ if column.mean_target]
         means = self.means_.transform(_texts(table[wide])) if wide else np.empty((len(table), 0))
         numbers = np.column_stack([values for _, _, values in self._parts(table, means)])
