@@ -87,8 +87,8 @@ def contender(task, name):
 def trainer(task="regression", n=80):
     X, y = noisy_line(n)
     if task == "regression":
-        return Trainer(X, y, task)
-    return Trainer(X, (y > np.quantile(y, 0.7)).astype(np.int64), task, 2)
+        return Trainer.of_numbers(X, y, task)
+    return Trainer.of_numbers(X, (y > np.quantile(y, 0.7)).astype(np.int64), task, 2)
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
@@ -191,7 +191,8 @@ def test_the_test_rows_decide_nothing():
     X = one.X.copy()
     X[test] *= 3
     first, second = (
-        t(cell, lambda _: None).networks[0] for t in (one, Trainer(X, changed, "regression"))
+        t(cell, lambda _: None).networks[0]
+        for t in (one, Trainer.of_numbers(X, changed, "regression"))
     )
     for name in ("subset_size", "n_steps"):
         assert first.values[name] == second.values[name]
@@ -228,7 +229,7 @@ def test_classes_are_spread_over_all_parts():
 def test_missing_values_are_filled_from_the_training_rows():
     X, y = noisy_line(80)
     X[::7, 0] = np.nan
-    one = Trainer(X, y, "regression")
+    one = Trainer.of_numbers(X, y, "regression")
     train, test = one.split(0)
     arm = contender("regression", "mean")
     scaled = one.fit(arm, train, 0)[0].transform(X[test])
@@ -424,7 +425,7 @@ def test_classes_of_few_rows_can_be_trained_on(n_train):
         def split(self, seed):
             return np.arange(n_train), np.arange(n_train, 700)
 
-    one = FirstRows(X, y, "classification", 10)
+    one = FirstRows.of_numbers(X, y, "classification", 10)
     run = one(
         one.cell(contender("classification", "logistic"), SEED, 10), lambda fraction: None
     ).networks[0]

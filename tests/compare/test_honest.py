@@ -1,6 +1,8 @@
 """compare is never wrong in silence: numbers, statistics, attribution, time and groups, more
 columns than rows."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -162,10 +164,90 @@ def test_sorted_dates_and_repeated_keys_are_warned_about():
     assert "'patient_id' looks like a key that repeats (30 values in 120 rows)" in repeated
     assert "--group patient_id keeps them together" in repeated
     assert make_design(days(), "y", time="when").warnings == ()
-    assert (
-        make_design(days().sample(frac=1, random_state=0).drop(columns="patient_id"), "y").warnings
-        == ()
+    shuffled = days().sample(frac=1, random_state=0).drop(columns="patient_id")
+    (orders,) = make_design(shuffled, "y").warnings
+    assert "'when' orders the rows in time: random splits let an arm see days after" in orders
+    seconds = shuffled.assign(when=1_600_000_000 + 86_400 * np.arange(len(shuffled))[::-1])
+    (orders,) = make_design(seconds, "y").warnings
+    assert "the rows are sorted by 'when'" in orders
+
+
+def leaky(n=120):
+    rng = np.random.default_rng(SEED)
+    y = np.exp(rng.normal(size=n))
+    return pd.DataFrame({"x": rng.normal(size=n), "y": y})
+
+
+LEAKS = {
+    "a copy": lambda y: 3 * y + 1,
+    "a logarithm": np.log,
+    "rounded": lambda y: np.round(y, 1),
+    "a code": lambda y: pd.qcut(y, 20, labels=[f"{i * 7 % 20}x" for i in range(20)]).astype(str),
+    "with gaps": lambda y: np.where(np.arange(len(y)) % 3, y, np.nan),
+    "turned": lambda y: -np.sqrt(y),
+}
+
+
+@pytest.mark.parametrize("how", LEAKS)
+def test_a_column_that_tells_the_target_alone_is_told(how):
+    rows = leaky(400)
+    rows = rows.assign(leak=LEAKS[how](rows["y"]), other=rows["y"] + 0.5 * rows["x"])
+    if how == "a code":  # the target is all that the code can tell
+        rows["y"] = rows.groupby("leak")["y"].transform("mean") + 1e-3 * rows["x"]
+        rows = rows.drop(columns="other")
+    (warning,) = make_design(rows.sort_values("y"), "y", task="regression").warnings
+    told = r"column 'leak' (tells the target exactly|alone tells 99\.\d% of the target)"
+    assert re.match(told, warning)
+    assert warning.endswith(": is it known beforehand? --drop leak leaves it out")
+
+
+def test_a_column_that_tells_classes_alone_is_told():
+    rows = leaky(400)
+    classes = np.where(rows["y"] > 1, "yes", "no")
+    (warning,) = make_design(rows.assign(size=rows["y"], y=classes), "y").warnings
+    assert "column 'size' alone tells 99." in warning
+    rare = np.where(rows["x"] > 1.5, "yes", "no")
+    assert make_design(rows.assign(x=rows["y"], y=rare), "y").warnings == ()
+
+
+@pytest.mark.parametrize("word", ["has values", "is missing"])
+def test_a_column_that_one_outcome_alone_has_is_told(word):
+    rows, rng = leaky(), np.random.default_rng(0)
+    lost = rng.random(len(rows)) < 0.3
+    some = lost & (rng.random(len(rows)) < 0.8)
+    some = some if word == "has values" else ~some
+    rows = rows.assign(
+        y=np.where(lost, "lost", "won"),
+        paid=np.where(some, rng.choice(["a", "b"], len(rows)), None),
     )
+    (warning,) = make_design(rows, "y").warnings
+    assert warning == (
+        f"column 'paid' {word} only where the target is 'lost': is it known beforehand? --drop paid"
+        " leaves it out"
+    )
+    few = rows.assign(paid=np.where(np.arange(len(rows)) == np.argmax(lost), "a", None))
+    assert make_design(few, "y").warnings == ()
+
+
+def test_copies_of_rows_are_told():
+    rows = leaky().assign(z=np.arange(120) % 7 / 2)
+    twice = pd.concat([rows, rows[:12]])
+    (warning,) = make_design(twice, "y").warnings
+    assert warning.startswith("12 of 132 rows are copies of others: some fall into training and")
+    assert make_design(rows, "y").warnings == ()
+    few = pd.DataFrame({"a": ["x", "y"] * 30, "y": [1, 2, 3] * 20})  # copies by few values
+    assert not any("copies" in text for text in make_design(few, "y").warnings)
+
+
+def test_what_is_done_with_a_skewed_target_is_told():
+    rng = np.random.default_rng(0)
+    y = np.exp(2 * rng.normal(size=60))
+    said = make_design(table(60, x=rng.normal(size=60)).assign(y=y), "y").target.said
+    assert "positive and skewed, so its logarithm is tried too" in said
+    said = make_design(table(60, x=rng.normal(size=60)).assign(y=np.floor(2 * y)), "y").target.said
+    assert "skewed counts with zeros, whose logarithm is not tried" in said
+    said = make_design(table(60, x=rng.normal(size=60)), "y").target.said
+    assert "skewed" not in said
 
 
 def test_windows_train_on_the_past_and_test_on_the_future():
@@ -267,7 +349,7 @@ def test_one_group_with_most_of_the_rows_is_refused():
 def test_where_rlp_is_mse_it_is_not_trained():
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(60, 50))
-    one = Trainer(X, X[:, 0], "regression")
+    one = Trainer.of_numbers(X, X[:, 0], "regression")
     every = arms.arms_for("regression")
     left, why, _ = of_use(every, one, asked=True)
     assert not any(arm.role in ("rlp", "mixture") for arm in left)
@@ -277,11 +359,11 @@ def test_where_rlp_is_mse_it_is_not_trained():
     # 30 rows in a fold: 29 columns with the intercept leave one subset, of all rows, 30 columns
     # none
     for d, kept in ((28, True), (29, False)):
-        narrow = Trainer(X[:, :d], X[:, 0], "regression")
+        narrow = Trainer.of_numbers(X[:, :d], X[:, 0], "regression")
         left, _, _ = of_use(every, narrow, asked=True)
         assert any(arm.role == "rlp" for arm in left) is kept
         assert ("tried are MSE and" in dial_said(narrow)) is kept
-    narrow = Trainer(X[:, :5], X[:, 0], "regression")
+    narrow = Trainer.of_numbers(X[:, :5], X[:, 0], "regression")
     assert of_use(every, narrow, asked=True) == (every, "", [])
     found = compare(X, X[:, 0], arms=["mse", "rlp"], n_splits=2, steps=20)
     assert found.lines()[1].startswith("RLP is MSE here")
@@ -295,7 +377,7 @@ def test_the_dial_that_is_told_is_the_dial_that_is_tried():
     """No subset has more than 2,000 rows, and places that this would make the same are spread."""
     rng = np.random.default_rng(SEED)
     X = rng.normal(size=(10_000, 5))
-    one = Trainer(X, X.sum(1), "regression")
+    one = Trainer.of_numbers(X, X.sum(1), "regression")
     rlp = next(arm for arm in arms.arms_for("regression") if arm.name == "rlp").estimator
     rlp.n_features_in_ = 5
     settings = rlp._settings(one.fewest(), (False,))

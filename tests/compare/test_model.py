@@ -112,6 +112,7 @@ def test_the_same_rows_have_the_same_predictions_through_the_file(kept):
     np.testing.assert_allclose(through, whole[rows.index], rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::rlploss.estimators.table.TableWarning")
 def test_strange_new_rows(kept, capsys):
     model = load(kept / "out")
     new = frame().drop(columns="price").iloc[:4, ::-1].reset_index(drop=True)
@@ -194,6 +195,7 @@ def test_models_of_older_versions_are_refused(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::rlploss.estimators.table.TableWarning")
 def test_what_is_missing_only_in_new_rows_is_the_median():
     X, y = frame().drop(columns="price"), frame()["price"]
     model = compare(X, y, arms=["mean", "ridge"], n_splits=2).best_model()
@@ -227,6 +229,7 @@ def test_classes_come_back_as_they_were_given(low, high, tmp_path):
         assert set(predicted.tolist()) == {low, high}
 
 
+@pytest.mark.filterwarnings("ignore::rlploss.estimators.table.TableWarning")
 def test_two_categories_and_a_third_in_new_rows():
     """What is neither of two counts as the more frequent, wherever it stands in the alphabet."""
     rng = np.random.default_rng(SEED)

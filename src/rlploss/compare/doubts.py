@@ -61,7 +61,7 @@ def _leaks(column: Column, values: pd.Series, Y: Array, classes: Sequence[str]) 
     if told > 1 - 1e-9:
         return [f"column {name!r} tells the target exactly: {remedy}"]
     if told > LEAK:
-        return [f"column {name!r} alone tells {told:.1%} of the target: {remedy}"]
+        return [f"column {name!r} alone tells {min(told, 0.999):.1%} of the target: {remedy}"]
     return []
 
 
@@ -116,11 +116,12 @@ def _repeats(column: Column, values: pd.Series) -> list[str]:
 
 
 def _copies(rows: pd.DataFrame, Y: Array) -> list[str]:
-    """Return whether rows are copies of others, more than few different values explain."""
+    """Return whether rows are copies of others, more than there are where columns are mixed."""
     whole = rows.assign(**{"\0target": list(map(tuple, Y))})
     n, copies = len(whole), int(whole.duplicated().sum())
-    cells = sum(np.log(max(1, rows[name].nunique())) for name in rows)
-    if copies < max(2, FEWEST_COPIES * n) or cells < 2 * np.log(n):
+    rng = np.random.default_rng(0)
+    mixed = pd.DataFrame({name: rng.permutation(values) for name, values in whole.items()})
+    if copies < max(2, FEWEST_COPIES * n, 2 * int(mixed.duplicated().sum())):
         return []
     flatters = "some fall into training and their copies into test, which flatters every arm"
     return [f"{copies:,} of {n:,} rows are copies of others: {flatters}; leave the copies out"]
