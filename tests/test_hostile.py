@@ -280,7 +280,7 @@ def test_a_column_with_values_only_where_the_target_has_none_is_empty():
     )
     design = make_design(frame, "y")
     assert {c.name: c.kind for c in design.columns} == {"a": "number", "b": "empty"}
-    assert design.X.shape == (18, 1)
+    assert design.frame.shape == (18, 1)
 
 
 def trained(path):

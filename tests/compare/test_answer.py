@@ -18,7 +18,7 @@ from rlploss.compare import Comparison, TableError, arms, compare, report
 from rlploss.compare.design import make_design
 from rlploss.compare.rows import sample
 from rlploss.compare.train import Trainer
-from rlploss.estimators.selection import FillAndScale
+from rlploss.estimators.table import TableEncoder
 from rlploss.estimators.tuned import TunedRegressor
 from rlploss.lab import stats
 from rlploss.lab.text import LabError
@@ -145,15 +145,15 @@ class Logged(RegressorMixin, BaseEstimator):
         return np.full(len(X), self.mean_)
 
 
-class LoggedScale(FillAndScale):
+class LoggedEncoder(TableEncoder):
     """Leaves numbers as they are, and knows which rows it was fitted to."""
 
-    def fit(self, X, y=None):
-        Logged.fitted.append(set(X[:, 0].astype(int)))
-        return self
+    def fit_transform(self, X, y=None):
+        Logged.fitted.append(set(X["row"].astype(int)))
+        return self.transform(X)
 
     def transform(self, X):
-        return X
+        return X[["row"]].to_numpy()
 
 
 @pytest.mark.parametrize("split", [{}, {"time": "t"}, {"group": "g"}])
@@ -164,7 +164,7 @@ def test_every_test_row_is_scored_once_and_never_fitted(split, monkeypatch):
     frame["t"] = np.arange(n)[::-1] + 1000.5
     frame["g"] = [f"g{i % 30}" for i in range(n)]
     y = np.random.default_rng(SEED).normal(size=n)
-    monkeypatch.setattr("rlploss.compare.train.FillAndScale", LoggedScale)
+    monkeypatch.setattr("rlploss.compare.design.TableEncoder", LoggedEncoder)
     tuned = TunedRegressor(Logged(), [{}, {}])
     splits = {} if "time" in split else {"n_splits": 3}
     found = compare(frame, y, arms=["mean"], models={"logged": tuned}, **split, **splits)
@@ -315,7 +315,7 @@ def test_the_fewest_rows():
 def test_a_target_named_like_a_column_of_numbers_takes_no_place():
     X, y = noisy_line(40, d=3)
     found = compare(pd.DataFrame(X), pd.Series(y, name=1), arms=["mean", "ridge"], n_splits=2)
-    assert found.design.X.shape == (40, 3)
+    assert found.design.frame.shape == (40, 3)
     assert found.design.target.name == "1 (target)"
 
 

@@ -14,7 +14,7 @@ TRAINERS = ("lab.train", "paper.measure", "compare.train", "survey.run")
 NO_NUMBERS = {
     *("__init__", "_api", "_checks", "_extras", "_files", "_progress", "_values", "_version"),
     *("datasets/__init__", "datasets/sources", "datasets/transfers"),
-    *("compare/__init__", "compare/columns", "compare/design", "compare/read"),
+    *("compare/__init__", "compare/doubts", "compare/design", "compare/read"),
     *("lab/__init__", "lab/cost", "lab/store", "lab/study", "lab/text"),
 }
 
