@@ -88,7 +88,6 @@ LINES_PER_FILE = 400
 # Files that were longer before lines were at most 100 columns wide: none may be added.
 LONG = {
     "compare/comparison.py",
-    "compare/read.py",
     "lab/store.py",
     "loss/bank.py",
     "loss/factors.py",
@@ -102,8 +101,8 @@ LONG = {
 STATEMENTS = {
     "loss": 1_198,
     "training": 2_308,  # 226 borrowed for compiled losses of users, 30 for TwoSpeed
-    "estimators": 1_599,  # 519 borrowed until `compare` reads its tables by them
-    "compare": 1_779,
+    "estimators": 1_594,  # the reading of columns, which was in compare, among them
+    "compare": 1_714,
     "survey": 404,
     "datasets": 662,
     "lab": 1_286,

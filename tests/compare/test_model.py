@@ -270,7 +270,7 @@ def test_damaged_models_are_refused_in_a_sentence(kept, tmp_path, damage):
         estimator.write_bytes(data[:200] + bytes(255 - b for b in data[200:260]) + data[260:])
     else:
         model = load(tmp_path)
-        model[0].columns = model[0].columns[1:]
+        model[0].columns_ = model[0].columns_[1:]
         estimator.write_bytes(skops.io.dumps(model))
     with pytest.raises(
         TableError, match=r"the model in .* cannot be read \(\w+: .*\); make it anew"
