@@ -310,6 +310,8 @@ def write(found: Comparison, directory: Path) -> Path:
 def as_json(found: Comparison) -> dict[str, Any]:
     """Return the comparison as plain data."""
     design = found.design
+    encoder = design.encoder.fit(design.frame, design.target.y)
+    given = list(zip(encoder.origins_, encoder.get_feature_names_out(), strict=True))
     dial = None
     results = found.results
     if (panel := drawings.dial_panel(results, found.rows.X.shape[1] + 1)) is not None:
@@ -335,7 +337,13 @@ def as_json(found: Comparison) -> dict[str, Any]:
             "used": len(found.rows.y),
         },
         "columns": [
-            {"name": c.name, "kind": c.kind, "does": c.does, "missing": c.n_missing}
+            {
+                "name": c.name,
+                "kind": c.kind,
+                "does": c.does,
+                "missing": c.n_missing,
+                "gives": [name for origin, name in given if origin == c.name],
+            }
             for c in design.columns
         ],
         "best": found.answer().best.name,
