@@ -112,7 +112,7 @@ BAD = {
     "picture.csv": (b"\x89PNG\x00\x00", "picture.csv is not a table but binary data"),
     "ragged.csv": (HEAD + b"1,2\n3\n", "line 3 has 1 fields and the header has 2"),
     "broken.parquet": (b"PAR1", "broken.parquet is not a Parquet table"),
-    "sheet.xlsx": (b"PK", "a table must end in one of .csv, .tsv"),
+    "sheet.xlsx": (b"PK", "is not an Excel table"),
     "twice.csv": (b"a,a,price\n1,2,3\n", "column names must be different, but 'a' occurs twice"),
     "latin.csv": ("città,price\n1,2\n".encode("latin-1"), "latin.csv is not utf-8 text (byte 0xe0"),
     "lists.csv": (HEAD + b'"[1, 2]",3\n"[0, 1]",5\n' * 20, "column 'a' holds lists such as [1, 2]"),
