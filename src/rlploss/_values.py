@@ -22,7 +22,7 @@ from rlploss._checks import Checked, one_of
 
 put = object.__setattr__  # how a frozen value sets its own fields while it is made
 
-_LOADED = "rlploss_file_"  # begins the names of modules that were loaded from a file
+LOADED = "rlploss_file_"  # begins the names of modules that were loaded from a file
 
 _KINDS: dict[str, type[Value]] = {}
 
@@ -112,7 +112,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def loaded_by_path(function: Callable[..., Any]) -> bool:
     """Return whether `load_file` loaded the function; such a function cannot be imported."""
-    return str(getattr(function, "__module__", "")).startswith(_LOADED)
+    return str(getattr(function, "__module__", "")).startswith(LOADED)
 
 
 def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def function_from_json(data: dict[str, Any]) -> Callable[..., Any]:
 
 def load_file(path: Path) -> Any:
     """Return the module in a Python file. It is loaded once, under a name made from its path."""
-    name = _LOADED + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    name = LOADED + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None or not path.exists():

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 from tests.seeds import SEED
 
 from rlploss import BatchLoss, Pointwise
@@ -404,3 +406,48 @@ def test_a_table_fits_a_terminal(capsys):
     assert "|" not in said
     plain = re.sub(r"\x1b\[[\d;]*m", "", said)  # without the codes of colours
     assert max(map(len, plain.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("_here")
+def test_models_from_a_file(capsys):
+    Path("models.py").write_text(
+        "from sklearn.linear_model import Lasso\nown_lasso = Lasso(0.01)\nclass Mine(Lasso):\n"
+        "    pass\nnothing = 3\n"
+    )
+    words = ["compare", "t.csv", "--target", "y", "--arms", "mean,ridge", "--splits", "2"]
+    own = ["--model", "models.py:own_lasso", "--model", "models.py:Mine"]
+    assert run([*words, *own, "--out", "o"]) == 0
+    said = capsys.readouterr().out
+    assert "own_lasso" in said
+    assert "Mine" in said
+    assert run([*words, "--model", "models.py:nothing", "--out", "p"]) == 2
+    said = capsys.readouterr().err
+    assert "--model models.py:nothing cannot be used" in said
+    assert "must be an estimator with fit and predict, got 3" in said
+    assert said.count("\n") == 1
+    assert not Path("p").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (np.mean, TypeError, "the model 'mine' must be an estimator with fit and predict"),
+        (Ridge, TypeError, "the model 'mine' must be an estimator with fit and predict"),
+    ],
+)
+def test_models_that_cannot_be(model, error, message):
+    with pytest.raises(error, match=message):
+        compare(*line(), arms=["mean"], models={"mine": model}, n_splits=2)
+    with pytest.raises(ValueError, match="needs a name that no arm has, got 'ridge'"):
+        compare(*line(), arms=["mean"], models={"ridge": Ridge()}, n_splits=2)
+
+
+def test_an_estimator_of_ones_own_gives_what_it_gives_alone():
+    X, y = line(60)
+    found = compare(X, y, arms=["mean"], models={"mine": Ridge(0.5)}, n_splits=3)
+    for seed, value in zip(found.seeds, found.values("mine"), strict=True):
+        train, test = found.rows.split(seed)
+        scaled = StandardScaler().fit(X[train])
+        alone = Ridge(0.5).fit(scaled.transform(X[train]), y[train])
+        error = alone.predict(scaled.transform(X[test])) - y[test]
+        assert value == pytest.approx(np.sqrt(np.mean(error**2)))

@@ -58,6 +58,10 @@ Encoding = Annotated[str, choice("The encoding of a text file, e.g. latin-1.", E
 OwnLosses = Annotated[
     list[str] | None, typer.Option(help="A loss of your own, FILE.py:NAME; may be repeated.")
 ]
+OwnModels = Annotated[
+    list[str] | None,
+    typer.Option(help="An estimator of scikit-learn, FILE.py:NAME; may be repeated."),
+]
 WHO = (
     "Who trains: inline (this process), local (one process per core), local:N, or a cluster,"
     " dask:tcp://HOST:PORT"
@@ -91,6 +95,7 @@ def compare(
         str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)
     ] = None,
     loss: OwnLosses = None,
+    model: OwnModels = None,
     drop: Drop = None,
     time: Time = None,
     group: Group = None,
@@ -148,6 +153,7 @@ def compare(
         metric=metric,
         arms=_names(arms),
         losses=_own_values(loss),
+        models=_own_values(model, "model"),
         n_splits=splits,
         steps=steps,
         max_rows=max_rows,
@@ -290,27 +296,34 @@ def _check_place(place: Path, design: Design, source: str) -> None:
         )
 
 
-def _own_values(texts: list[str] | None) -> dict[str, Any]:
-    """Return the losses of FILE.py:NAME by their names; a class is called without arguments."""
+def _own_values(texts: list[str] | None, option: str = "loss") -> dict[str, Any]:
+    """Return what FILE.py:NAME names, losses or models, by their names; a class is called without
+    arguments.
+    """
     from rlploss._values import load_file
+    from rlploss.compare.arms import model_arm
     from rlploss.lab.executors import reason
     from rlploss.lab.study import as_loss
 
-    found: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for text in texts or ():
         path, _, name = text.rpartition(":")
         if not path.endswith(".py") or not Path(path).exists():
-            raise ValueError(f"--loss takes FILE.py:NAME of a file that is there, got {text!r}")
+            raise ValueError(f"--{option} takes FILE.py:NAME of a file that is there, got {text!r}")
         try:
-            loss = vars(load_file(Path(path))).get(name)
-            if loss is None:
+            value = vars(load_file(Path(path))).get(name)
+            if value is None:
                 raise LookupError(f"there is no {name!r} in it")
-            found[name] = as_loss(name, loss() if isinstance(loss, type) else loss, found)
+            value = value() if isinstance(value, type) else value
+            if option == "model":
+                model_arm(name, value, own)
+            own[name] = value if option == "model" else as_loss(name, value, own)
         except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
             raise ValueError(
-                f"--loss {text} cannot be used ({reason(error)}); correct the file or name another"
+                f"--{option} {text} cannot be used ({reason(error)}); correct the file or name"
+                " another"
             ) from error
-    return found
+    return own
 
 
 def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[str, str], ...]:

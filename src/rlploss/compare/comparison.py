@@ -20,6 +20,7 @@ from rich.console import Console
 
 from rlploss import _checks
 from rlploss._progress import duration, say
+from rlploss._values import LOADED
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import BASELINES, DIAL, QUICK, EstimatorArm, arms_for
 from rlploss.compare.design import Design, make_design
@@ -354,14 +355,16 @@ def clearly_behind(networks: Sequence[EstimatorArm], results: Comparison) -> lis
 
 
 def stays_here(arms: Sequence[EstimatorArm]) -> bool:
-    """Whether an arm cannot be sent to another process: a lambda, or what the main script
-    defines.
+    """Whether an arm cannot be sent to another process: a lambda, what the main script defines, or
+    a model whose class is in a file of the reader's.
     """
     try:
-        sent = [pickle.dumps(arm.estimator) for arm in arms]
+        sent = [(pickle.dumps(arm.estimator), arm.role) for arm in arms]
     except (pickle.PicklingError, AttributeError, TypeError):
         return True
-    return any(b"__main__" in data for data in sent)
+    return any(
+        b"__main__" in data or (role == "model" and LOADED.encode() in data) for data, role in sent
+    )
 
 
 # The rows before anything is trained
