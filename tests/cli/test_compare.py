@@ -72,6 +72,30 @@ def test_the_same_directory_resumes(capsys):
     assert Path("out/report.html").read_bytes() == page
 
 
+def test_other_settings_are_told_before_anything_is_replaced(capsys):
+    houses()
+    command = ["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK]
+    assert run(command) == 0
+    assert "with other settings" not in capsys.readouterr().err
+    assert run([*command, "--metric", "mae", "--seed", "4"]) == 0
+    told = capsys.readouterr().err
+    assert "out has a report with other settings (--metric was None, --seed was 0)" in told
+    assert told.index("with other settings") < told.index("3 arms × 2 splits")
+
+
+def test_a_model_of_ones_own_is_an_arm(capsys, tmp_path):
+    houses()
+    (tmp_path / "mine.py").write_text(
+        "from sklearn.neighbors import KNeighborsRegressor\nnearest = KNeighborsRegressor(3)\n"
+    )
+    command = ["compare", "houses.csv", "--target", "price", "--out", "out", "--splits", "2"]
+    assert run([*command, "--arms", "ridge", "--model", "mine.py:nearest"]) == 0
+    assert "nearest" in capsys.readouterr().out
+    assert run([*command, "--model", "mine.py:farthest"]) == 2
+    told = capsys.readouterr().err
+    assert "--model mine.py:farthest cannot be used" in told
+
+
 def test_inspect(capsys):
     houses(when=[None, *["2020-01-01"] * 39])
     assert run(["inspect", "houses.csv", "--target", "price"]) == 0

@@ -128,7 +128,7 @@ def test_strange_new_rows(kept, capsys):
     assert run(["predict", str(kept / "out"), str(kept / "new.csv")]) == 0
     said = capsys.readouterr()
     assert "in new.csv column size is not there" in said.err
-    assert said.out.splitlines()[0] == "prediction"
+    assert said.out.splitlines()[0] == "prediction,lower,upper"
     assert len(said.out.splitlines()) == 5
 
 
@@ -139,7 +139,7 @@ def test_what_is_no_model_is_refused(kept, tmp_path):
     with pytest.raises(TableError, match="cannot be read"):
         load(tmp_path)
     files = sorted(p.name for p in (kept / "out" / "model").iterdir())
-    assert files == ["model.json", "model.skops"]
+    assert files == ["expected.json", "model.json", "model.skops"]
     assert json.loads((kept / "out" / "model" / "model.json").read_text())["target_name"] == "price"
 
 

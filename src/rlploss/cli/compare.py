@@ -92,7 +92,7 @@ def compare(
         ),
     ] = None,
     arms: Annotated[
-        str | None, choice(f"Only these contenders, separated by commas. For {ARMS}.", ARM_NAMES)
+        str | None, choice(f"Only these arms, separated by commas. For {ARMS}.", ARM_NAMES)
     ] = None,
     loss: OwnLosses = None,
     model: OwnModels = None,
@@ -100,10 +100,10 @@ def compare(
     time: Time = None,
     group: Group = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The contenders that matter most, on 5 splits.")
+        bool, typer.Option("--quick", help="The arms that matter most, on 5 splits.")
     ] = False,
     time_limit: Annotated[
-        float | None, typer.Option(help="Train for so many seconds at most.")
+        float | None, typer.Option(help="End within so many seconds, with what there is.")
     ] = None,
     splits: Annotated[
         int | None,
@@ -125,8 +125,12 @@ def compare(
         bool, typer.Option("--quiet", help="Print the three lines of the answer, and nothing else.")
     ] = False,
 ) -> None:
-    """Say what to use on a table of your own, and whether RLP helps. Keep the model that does
-    best.
+    """Find the best of fifteen models for your table, with an honest error, and keep it.
+
+    Linear models, trees, a Gaussian process and neural networks are tuned and tested on the same
+    splits of your rows. You get three lines (what to use and how far off it is, whether another
+    loss helps a network, how sure that is), a report with the columns that matter, and a model file
+    for `rlploss predict`. A loss (--loss) or a model (--model) of your own may compete.
     """
     from rich.console import Console
 
@@ -147,7 +151,28 @@ def compare(
         thousands=thousands,
     )
     place = Path(re.sub(r"[^\w.+-]+", "_", f"{table.stem}-{target}")[:100]) if out is None else out
-    _check_place(place, design, table.name)
+    asked = {
+        "task": task,
+        "metric": metric,
+        "arms": arms,
+        "loss": loss,
+        "model": model,
+        "drop": drop,
+        "time": time,
+        "group": group,
+        "quick": quick,
+        "splits": splits,
+        "steps": steps,
+        "max-rows": max_rows,
+        "seed": seed,
+    }
+    replaced = _check_place(place, design, table.name, asked)
+
+    def tell() -> None:
+        if replaced:
+            say(progress, replaced)
+        _tell_table(progress, table, design, [c for c in design.columns if c.remark])
+
     found = comparison.compare(
         design,
         metric=metric,
@@ -163,13 +188,12 @@ def compare(
         workers=workers,
         out=place,
         progress=progress,
-        on_start=lambda: _tell_table(
-            progress, table, design, [c for c in design.columns if c.remark]
-        ),
+        on_start=tell,
     )
     found = replace(
         found,
         source=table.name,
+        settings=asked,
         command=shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "",
     )
     page = found.write(place)  # before anything is printed: the reader may go away
@@ -277,14 +301,16 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
         say(console, f"Warning: {text}.")
 
 
-def _check_place(place: Path, design: Design, source: str) -> None:
-    """Refuse a directory that has the report of another table."""
+def _check_place(place: Path, design: Design, source: str, asked: dict[str, Any]) -> str:
+    """Refuse a directory that has the report of another table; return which settings of a report
+    that will be replaced were others.
+    """
     from rlploss.compare import TableError
 
     try:
         before = json.loads((place / "comparison.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return
+        return ""
     other = [
         *(before.get("source", source), before.get("target")),
         {column["name"] for column in before.get("columns", ())},
@@ -294,6 +320,17 @@ def _check_place(place: Path, design: Design, source: str) -> None:
             f"{place} holds the report of another table, {other[0]} with the target {other[1]!r};"
             " choose another directory with --out"
         )
+    others = [
+        f"--{name} was {value}"
+        for name, value in before.get("settings", {}).items()
+        if asked.get(name) != value
+    ]
+    if not others:
+        return ""
+    return (
+        f"{place} has a report with other settings ({', '.join(others)}): it and its model are"
+        " replaced at the end, what was trained stays; --out names another directory."
+    )
 
 
 def _own_values(texts: list[str] | None, option: str = "loss") -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +18,18 @@ from rlploss._scaling import Array
 from rlploss.compare import words
 from rlploss.compare.arms import EstimatorArm
 from rlploss.compare.design import Design
+from rlploss.compare.expected import Expected
+from rlploss.compare.importance import importance
 from rlploss.compare.metrics import METRICS, Metric
 from rlploss.compare.result import Answer, ArmResult, Results
 from rlploss.compare.train import Trainer
+from rlploss.lab import stats
 from rlploss.lab.study import StoredCell
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
+
+FITS = 5  # splits on which the winner is trained once more, to see which columns matter
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Comparison:
     metric: Metric | None = None  # which decides; None is the usual one
     why_metric: str = ""  # if it is not the usual one and nobody asked for it
     no_rlp: str = ""  # why RLP was not trained
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the command that made it
+    deadline: float = math.inf  # a time of `time.monotonic` after which no column is shuffled
 
     @property
     def task(self) -> str:
@@ -126,6 +136,41 @@ class Comparison:
 
         return pd.DataFrame(result_rows(self.results))
 
+    @cached_property
+    def importance(self) -> list[tuple[str, float, float, float]]:
+        """How much worse the metric becomes on test rows when a column is shuffled: its name, the
+        mean over splits and the ends of a 95 % interval, for the winner; the largest first.
+        """
+        frame = self.rows.frame
+        arm = next(arm for arm in self.arms if arm.name == self.results.answer.best.name)
+        lost = []
+        for seed in self.seeds[:FITS]:
+            if time.monotonic() > self.deadline:
+                break
+            train, test = self.rows.split(seed)
+            lost.append(
+                importance(
+                    partial(self.rows.outputs, self.rows.fit(arm, train, seed)),
+                    frame.iloc[test],
+                    self.rows.y[test],
+                    metric=self.results.metric,
+                    columns=[[place] for place in range(frame.shape[1])],
+                    seed=seed,
+                )
+            )
+        if not lost:
+            return []
+        bands = zip(
+            frame.columns, *(end.tolist() for end in stats.band(np.array(lost))), strict=True
+        )
+        return sorted(bands, key=lambda band: -band[1])
+
+    def expected(self) -> Expected:
+        """Return what to expect of the winner on new rows."""
+        target = self.design.target
+        name = self.results.answer.best.name
+        return Expected.of(self.results, name, target=target.name, classes=target.classes)
+
     def best_model(self) -> Pipeline:
         """Return the winner, trained on all rows: a scikit-learn Pipeline that predicts from raw
         frames.
@@ -141,6 +186,15 @@ class Comparison:
         from rlploss.compare.report import write
 
         return write(self, Path(directory))
+
+    def _repr_html_(self) -> str:
+        """Return the three lines and the table for a notebook."""
+        from rlploss.compare.report import result_table
+
+        table = result_table(self.results, short=True)
+        shown = pd.DataFrame(table.rows, columns=table.header)
+        said = "".join(f"<p>{escape(line)}</p>" for line in self.lines())
+        return f"{said}{shown.to_html(index=False, border=0)}"
 
     def __repr__(self) -> str:
         return (

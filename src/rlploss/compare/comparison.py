@@ -42,6 +42,7 @@ FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
 WORTH_PROCESSES = 30.0  # seconds of work for which processes are started
 BEGINNING, ENDING = 3.0, 3.0  # seconds to start processes, and to write a report
+TRAINING_SHARE = 0.7  # of a time limit
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked
 
 
@@ -115,8 +116,7 @@ def compare(
         else make_design(*as_frame(X, y), task=task, time=time, group=group)
     )
     names = (arms,) if isinstance(arms, str) else arms
-    if quick and arms is None:
-        names = QUICK[design.target.task]
+    started = clock.monotonic()
     first = _checks.count("random_state", random_state, minimum=0, maximum=MOST_SEED)
     if design.time is not None and n_splits not in (None, WINDOWS):
         raise ValueError(
@@ -145,8 +145,10 @@ def compare(
     )
     team = None if workers == "auto" else parse_workers(workers)
     truths = [rows.y[rows.split(seed)[1]] for seed in seeds]
+    chosen, left_out = of_quick(chosen, rows) if quick and names is None else (chosen, [])
     deciding, why = choose_metric(rows.task, metric, truths, design.target.classes)
     chosen, no_rlp, notes = of_use(chosen, rows, asked=names is not None)
+    deadline = math.inf if limit is None else started + limit
     if stays_here(chosen):
         if workers not in ("auto", "inline"):
             raise ValueError(
@@ -164,7 +166,8 @@ def compare(
         rows,
         steps,
         seeds,
-        tuple(notes),
+        (*left_out, *notes),
+        deadline=deadline,
         metric=deciding,
         why_metric=why,
         no_rlp=no_rlp,
@@ -231,7 +234,9 @@ class Run:
 
         stages: list[Stage] = [(models, seeds), (networks, seeds[:cut])]
         workers = self._workers(workers, [*stages, rest()])
-        deadline = math.inf if time_limit is None else clock.monotonic() + time_limit
+        deadline = self.asked.deadline
+        if time_limit is not None:  # the rest is for the model, its columns and the report
+            deadline -= (1 - TRAINING_SHARE) * time_limit
         with workers.start(workers.count) as team:
             self._train(stages[0], workers, team, deadline)
             so_far = self._read()
@@ -368,6 +373,20 @@ def stays_here(arms: Sequence[EstimatorArm]) -> bool:
 
 
 # The rows before anything is trained
+
+
+def of_quick(
+    arms: tuple[EstimatorArm, ...], rows: Trainer
+) -> tuple[tuple[EstimatorArm, ...], list[str]]:
+    """Return the arms that `quick` keeps, and which it leaves out; elastic net stays where there
+    are as many columns as training rows.
+    """
+    wide = ("lasso",) if rows.X.shape[1] >= rows.fewest() else ()
+    names = (*QUICK[rows.task], *wide)
+    own = {arm.name for arm in arms} - {arm.name for arm in arms_for(rows.task)}
+    kept = tuple(arm for arm in arms if arm.name in own or arm.name in names)
+    gone = ", ".join(arm.label for arm in arms if arm not in kept)
+    return kept, [f"Left out by --quick: {gone}."]
 
 
 def of_use(

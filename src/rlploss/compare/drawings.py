@@ -17,7 +17,7 @@ from rlploss.lab import stats
 from rlploss.lab.figures import STYLES, Drawing, Line, Panel
 from rlploss.lab.text import number
 
-LETTER, WIDTH = 0.068, 4.6  # inches: of a label's letter, and of a figure
+LETTER, WIDTH, EDGE = 0.068, 4.6, 0.2  # inches: a label's letter, a figure, half a tick's label
 ROW = 0.24  # inches between two rows of a figure
 Bar = tuple[str, str, tuple[float, float, float]]  # label, style; mean and the ends of an interval
 
@@ -31,12 +31,7 @@ def intervals(
     names = [label if len(label) <= 28 else f"{label[:27]}…" for label, *_ in bars]
 
     def draw(axes: Axes) -> None:
-        box, room = (
-            axes.get_position(),
-            LETTER * max(map(len, names)) / WIDTH,
-        )  # the names stand left of the axes
-        right = box.x1 - 0.2 / WIDTH  # half of the last tick's label
-        axes.set_position((box.x0 + room, box.y0, right - box.x0 - room, box.height))
+        move_in(axes, LETTER * max(map(len, names)) / WIDTH)
         for height, (_, style, (mean, low, high)) in enumerate(bars):
             colour = STYLES[style][0]
             axes.plot([low, high], [height] * 2, color=colour, linewidth=2.2)
@@ -58,6 +53,12 @@ def intervals(
     return Drawing(name, draw, f"{x_label}: {said}.", size)
 
 
+def move_in(axes: Axes, left: float = 0.0) -> None:
+    """Leave room for names left of the axes, and for half of the last tick's label on the right."""
+    box = axes.get_position()
+    axes.set_position((box.x0 + left, box.y0, box.width - left - EDGE / WIDTH, box.height))
+
+
 def plain(axis: Axis) -> None:
     """Set few ticks, as plain numbers."""
     axis.set_major_locator(MaxNLocator(4))
@@ -66,7 +67,7 @@ def plain(axis: Axis) -> None:
 
 def arms_drawing(results: Results) -> Drawing:
     """Draw every arm on the test rows; the mean, or the class frequencies, as a line."""
-    metric, label, mark = results.metric, results.metric.words, None
+    label, mark = results.metric.words, None
     bars: list[Bar] = []
     for arm in results.best_first():
         spread = results.spread(arm.name)
@@ -74,8 +75,7 @@ def arms_drawing(results: Results) -> Drawing:
             mark, label = spread[0], f"{label} ({number(spread[0])} for {arm.label}, dotted)"
         else:
             bars.append((arm.label, arm.style, spread))
-    order = "lower is better" if metric.lower_is_better else "higher is better"
-    return intervals(f"Every arm on test rows, {order}", bars, label, "arm", mark=mark)
+    return intervals("Every arm on test rows", bars, label, "arm", mark=mark)
 
 
 def dial_panel(results: Results, n_columns: int) -> Panel | None:
@@ -111,6 +111,7 @@ def predictions_drawing(results: Results, arm: ArmResult) -> Drawing:
     ends = [float(min(truth.min(), predicted.min())), float(max(truth.max(), predicted.max()))]
 
     def draw(axes: Axes) -> None:
+        move_in(axes)
         axes.plot(ends, ends, color=STYLES["grey"][0], linewidth=1)
         size = 2.5 if len(truth) > 100 else 4.5
         colour = STYLES[arm.style][0]

@@ -19,7 +19,12 @@ from rlploss._scaling import Array
 from rlploss.compare import drawings, model
 from rlploss.compare.answer import Comparison
 from rlploss.compare.arms import N_SETTINGS
-from rlploss.compare.comparison import dial_said
+from rlploss.compare.evidence import (
+    classes_table,
+    expected_said,
+    importance_figure,
+    reliability_table,
+)
 from rlploss.compare.result import Results, reverse
 from rlploss.compare.rows import sampled_said
 from rlploss.estimators.kinds import Column
@@ -29,6 +34,7 @@ from rlploss.lab.figures import Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
 from rlploss.lab.text import number
 
+IMPORTANCE = ("column", "mean", "low", "high")
 UNTESTED = dict.fromkeys(("scale", "effect", "effect_low", "effect_high", "p", "p_holm", "verdict"))
 
 
@@ -127,35 +133,21 @@ def columns_table(columns: Sequence[Column], *, marked: bool = False) -> Table:
     )
 
 
-def classes_table(results: Results, classes: Sequence[str]) -> Table:
-    """Return how often each class is taken for each, by the arm that leads, on the test rows of all
-    splits.
-    """
-    arm = results.answer.leader
-    truth = np.concatenate(results.truth[: len(arm.predicted)])
-    predicted = np.concatenate(arm.predicted).argmax(1)
-    counts = [[int(((truth == i) & (predicted == j)).sum()) for j in range(len(classes))]
-              for i in range(len(classes))]  # fmt: skip
-    rows = [
-        (name, *(f"{n:,}" for n in row), f"{row[i] / max(1, sum(row)):.0%}")
-        for i, (name, row) in enumerate(zip(classes, counts, strict=True))
-    ]
-    head = ("truth", *(f"taken for {name}" for name in classes), "right")
-    title = f"Classes recognised by {arm.label}, test rows of all splits"
-    return Table("classes", title, head, tuple(rows))
-
-
 def build(found: Comparison) -> Report:
     """Return the whole report, what to use first."""
     design, results = found.design, found.results
     a, metric = results.answer, results.metric
-    told = f"Mean {metric.words} and its 95 % interval over {len(results.truth)} splits."
+    told = (
+        f"Mean {metric.words} and its 95 % interval over {len(results.truth)} splits;"
+        f" {'lower' if metric.lower_is_better else 'higher'} is better."
+    )
     drawn = [Figure("arms", "", told, (drawings.arms_drawing(results),), 1)]
     if (dial := drawings.dial_panel(results, found.rows.X.shape[1] + 1)) is not None:
-        rlp = results.arm("rlp")
+        rlp, p = results.arm("rlp"), found.rows.X.shape[1] + 1
         told = (
             "Mean and 95 % interval over splits of the error on validation rows; RLP chose the MSE"
-            f" end in {rlp.at_mse} of {len(rlp.predicted)} splits. {dial_said(found.rows)}"
+            f" end in {rlp.at_mse} of {len(rlp.predicted)} splits. Subsets of {p} rows or fewer"
+            " (columns and intercept) are MSE, all training rows of a split are linear regression."
         )
         drawn.append(Figure("dial", "", told, (dial,), 1))
     if found.task == "regression":
@@ -170,8 +162,11 @@ def build(found: Comparison) -> Report:
         )
         truth = Section("predictions", "Predictions against truth", figures=figures)
     else:
-        table = classes_table(results, design.target.classes)
-        truth = Section("predictions", "Classes recognised", tables=(table,))
+        tables = (
+            classes_table(results, design.target.classes),
+            reliability_table(results, found.expected()),
+        )
+        truth = Section("predictions", "Classes recognised", tables=tables)
     rest = [column.name for column in design.columns if not column.remark and column.used]
     plain = f"Taken as they stand: {', '.join(rest[:40])}{' and more' * (len(rest) > 40)}."
     table = columns_table(design.columns, marked=True)
@@ -179,6 +174,7 @@ def build(found: Comparison) -> Report:
         f"{a.best.label}, trained on all rows, is kept in model/: new rows in, predictions out.",
         "rlploss predict DIR new.csv uses it (DIR is this directory), and so does"
         " rlploss.compare.load(DIR) in Python.",
+        *expected_said(found.expected()),
     )
     sections = (
         Section(
@@ -195,6 +191,7 @@ def build(found: Comparison) -> Report:
             "columns",
             "The columns",
             lead=(plain,) if rest else (),
+            figures=(importance_figure(found),) if found.importance else (),
             tables=(table,) if table.rows else (),
         ),
         Section("model", "The model", lead=kept),
@@ -299,6 +296,8 @@ def write(found: Comparison, directory: Path) -> Path:
     }
     if why := model.save(found.best_model(), directory / "model", about):
         found = replace(found, notes=(*found.notes, why))
+    else:
+        found.expected().save(directory / "model")
     page = report.write(build(found), directory)[0]
     write_text(
         directory / "comparison.json",
@@ -347,6 +346,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
             for c in design.columns
         ],
         "best": found.answer().best.name,
+        "importance": [dict(zip(IMPORTANCE, row, strict=True)) for row in found.importance],
+        "settings": dict(found.settings),
         "steps": found.steps,
         "seeds": list(found.seeds),
         "results": json.loads(found.table.to_json(orient="records", double_precision=15)),
