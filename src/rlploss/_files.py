@@ -18,6 +18,12 @@ from filelock import FileLock, Timeout
 PART = ".part"  # ends the names of files that are being written
 
 
+class NoPlainFile(OSError):
+    """A file cannot take this place; the text is the whole sentence."""
+
+    exit_code = 2  # of the command
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends well: a reader sees the old
@@ -26,7 +32,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     What processes that were killed in the middle have left beside it is removed.
     """
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no plain file; choose another name")
+        raise NoPlainFile(f"{path} is no plain file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
     handle, temporary = tempfile.mkstemp(

@@ -1,6 +1,7 @@
 """The model to keep: the same numbers through the file, on strange new rows, without pickle."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,6 +111,14 @@ def test_the_same_rows_have_the_same_predictions_through_the_file(kept):
     )
     through = pd.read_csv(kept / "p.csv")["prediction"]
     np.testing.assert_allclose(through, whole[rows.index], rtol=1e-12)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_predictions_are_not_written_to_a_device(kept, capsys):
+    frame().to_csv(kept / "new.csv", index=False)
+    capsys.readouterr()
+    assert run(["predict", str(kept / "out"), str(kept / "new.csv"), "--out", "/dev/full"]) == 2
+    assert capsys.readouterr().err == ("rlploss: /dev/full is no plain file; choose another name\n")
 
 
 @pytest.mark.filterwarnings("ignore::rlploss.estimators.table.TableWarning")

@@ -242,6 +242,12 @@ def damage(path, kind):
         connection = sqlite3.connect(path)
         connection.execute("CREATE TABLE photographs (a)")
         connection.close()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "no text in the schema":
+        path.write_bytes(
+            path.read_bytes().replace(b"CREATE TABLE failure (", b"CREATE \xffABLE failure (")
+        )
     elif kind == "overwritten":
         data = bytearray(path.read_bytes())
         data[4096:8192] = os.urandom(4096)
@@ -257,6 +263,14 @@ def damage(path, kind):
             connection.execute("UPDATE request SET options = '[1, 2'")
         elif kind == "options":
             connection.execute("""UPDATE request SET options = '{"scale": "smoke"}'""")
+        elif kind == "scale":
+            connection.execute("UPDATE request SET options = replace(options, 'smoke', 'large')")
+        elif kind == "survey":
+            connection.execute("UPDATE request SET name = 'survey'")
+        elif kind == "no text":
+            connection.execute("UPDATE request SET options = CAST(x'7bff7d' AS TEXT)")
+        elif kind == "another journal":
+            connection.executescript("PRAGMA journal_mode = DELETE; DELETE FROM request;")
         elif kind == "rows":
             change(connection, "mse", lambda points: 7)
         elif kind == "no curve":
@@ -286,11 +300,15 @@ def damage(path, kind):
         ("overwritten", "is damaged or truncated .*the file is left as it is"),
         (
             "foreign",
-            "is a SQLite file of another program; move it away or choose another directory",
+            "is empty or of another program; move it away or choose another directory, the file is",
         ),
+        ("empty", "is empty or of another program; .*the file is left as it is"),
+        ("no text", r"is damaged or truncated \(Could not decode to UTF-8 column 'options'"),
+        ("no text in the schema", r"is damaged or truncated \('utf-8' codec can't decode byte"),
+        ("another journal", "holds nothing of the paper to render"),
         ("older", "has schema version 0, an older one .*the file is left as it is"),
         ("newer", "has schema version 4, a newer one .*the file is left as it is"),
-        ("no tables", r"cannot use .*runs.sqlite \(no such table: request\); check that"),
+        ("no tables", r"is damaged or truncated \(no such table: request\); .*left as it is"),
         *(
             (kind, r"is damaged or truncated \(cell .* cannot be read, .*left as it is")
             for kind in ("short curve", "no points", "words", "huge")
@@ -305,7 +323,9 @@ def damage(path, kind):
                 r" it is"
             ),
         ),
-        ("options", "a stored request must have a scale, a budget, seeds, datasets and arms, got"),
+        ("options", r"is damaged .*\(a request cannot be read, KeyError: 'datasets'\); .*left as"),
+        ("scale", r"is damaged .*\(a request cannot be read, ValueError: scale must be one of"),
+        ("survey", r"is damaged .*\(a request cannot be read, KeyError: 'tables'\); .*left as it"),
         ("rows", r"is damaged or truncated \(cell .* cannot be read, .*the file is left as it is"),
     ],
 )
@@ -436,8 +456,28 @@ def test_what_takes_the_place_of_the_store_and_is_no_file(forker, copy):
         path.unlink() if make is os.mkfifo else path.rmdir()
 
 
+def test_what_takes_the_place_of_a_table_and_is_no_file(forker, copy):
+    """The store is not to blame."""
+    before = bytes_of(copy)
+    (copy / "tables" / "table1.csv").unlink()
+    os.mkfifo(copy / "tables" / "table1.csv")
+    one_sentence(
+        forker.cli(["report", str(copy)]), r"rlploss: \S+/table1.csv is no plain file; choose"
+    )
+    assert bytes_of(copy).items() <= before.items()
+
+
+def test_a_store_keeps_its_log(tmp_path):
+    """A new one has a write-ahead log; one that somebody wrote without stays as it is."""
+    for mode in ("wal", "delete"):
+        with Store(tmp_path, code_version="e") as store:
+            assert store._rows("PRAGMA journal_mode") == [(mode,)]
+            assert store._rows("PRAGMA synchronous") == [(2,)]  # FULL
+            store._rows("PRAGMA journal_mode = DELETE")
+
+
 def test_a_device_is_no_place_for_a_file(tmp_path):
-    with pytest.raises(ValueError, match="null is no plain file; choose another name"):
+    with pytest.raises(OSError, match="null is no plain file; choose another name"):
         write_text(Path(os.devnull), "x")
     assert not Path(os.devnull).is_file()
 
@@ -636,15 +676,17 @@ ENDING = """
 import atexit, sys, time
 from rlploss import cli
 atexit.register(lambda: (print("ending", flush=True), time.sleep(20)))
-sys.argv = ["rlploss", "--version"]
 cli.main()
 """
 
 
-def test_ctrl_c_at_the_very_end_is_no_success():
+def test_ctrl_c_at_the_very_end_of_a_study_is_no_success(copy):
     """While Python ends it swallows Ctrl-C, and the code would be 0."""
     done = subprocess.Popen(
-        [sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", ENDING, *study(copy)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while done.stdout.readline() != "ending\n":
         pass

@@ -1,7 +1,9 @@
 """The survey: its splits and cells, its numbers over tables, its report and its command."""
 
+import json
 import math
 import pickle
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -440,6 +442,25 @@ def test_the_time_is_learned_from_what_is_stored(stub, tmp_path):
         todo = plan(new.cells(), store, cost=lambda cell: 10.0, workers=parse_workers("inline"))
     assert {cell.task.table for cell in todo.todo} == {"e"}
     assert set(todo.seconds.values()) == {0.1}  # what the stub says that each took
+
+
+def test_a_store_cannot_name_code_that_is_run(tmp_path, capsys):
+    """To train its rows again would be to load the file of a loss that its maker chose."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    where = {"function": "f", "where": str(tmp_path / "evil.py"), "source": ""}
+    loss = json.dumps({"kind": "Pointwise", "function": where, "batch_size": None})
+    crafted = Request(("a",), (40,), 2, 10, losses=(("mine", loss),))
+    with Store(tmp_path / "s", code_version="old") as store:
+        store.write_request("survey", asdict(crafted))
+        for cell in crafted.cells():
+            if cell.arm.loss:
+                networks = tuple(
+                    TrainedNetwork(seed, 0, {"step": [0.0]}, 0.0) for seed in cell.seeds
+                )
+                store.write(cell, CellResult(networks, "none", 2, 0.1))
+    assert cli.run(["report", str(tmp_path / "s"), "--declare-equal"]) == 2
+    assert "has no rows of other code that this one could use" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_list_tells_the_time_and_trains_nothing(stub, tmp_path, capsys):

@@ -1,8 +1,9 @@
-"""Stored models, checkpoints and tables with changes of every kind: each is read by a child of its
-own with 20 s and 2 GB, and refused in one sentence, or read."""
+"""Stored models, checkpoints, tables and studies with changes of every kind: each is read by a child
+of its own with 20 s and 2 GB, and refused in one sentence, or read."""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -10,13 +11,15 @@ import random
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.torture import stores
 from tests.torture.guard import LONGEST
 from tests.torture.summary import Line, Progress
 
@@ -36,7 +39,7 @@ def bytes_changed(path: Path, lottery: random.Random) -> None:
 def values_changed(path: Path, lottery: random.Random) -> None:
     """One value of the JSON, or of the JSON or an array in a zip, whose sums are right again."""
     if path.suffix == ".json":
-        path.write_text(_other(path.read_text(), lottery))
+        path.write_text(other(path.read_text(), lottery))
     elif zipfile.is_zipfile(path):
         buffer = io.BytesIO()
         with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
@@ -44,7 +47,7 @@ def values_changed(path: Path, lottery: random.Random) -> None:
             for name in old.namelist():
                 content = old.read(name)
                 if name == chosen == "schema.json":
-                    content = _other(content.decode(), lottery).encode()
+                    content = other(content.decode(), lottery).encode()
                 elif name == chosen and content:
                     content = bytearray(content)
                     content[lottery.randrange(len(content))] ^= 1 << lottery.randrange(8)
@@ -54,7 +57,8 @@ def values_changed(path: Path, lottery: random.Random) -> None:
         bytes_changed(path, lottery)
 
 
-def _other(text: str, lottery: random.Random) -> str:
+def other(text: str, lottery: random.Random) -> str:
+    """JSON of which one value is missing or another one."""
     tree = json.loads(text)
     places: list[tuple[Any, Any]] = []
 
@@ -97,7 +101,19 @@ def link(path: Path, lottery: random.Random) -> None:
         path.symlink_to({"link": copy, "nowhere": "nowhere", "zero": "/dev/zero"}[kind])
 
 
-CHANGES = (bytes_changed, values_changed, values_changed, size_changed, link)
+Change = Callable[[Path, random.Random], None]
+CHANGES: tuple[Change, ...] = (bytes_changed, values_changed, values_changed, size_changed, link)
+
+
+def of_a_file(change: Change) -> Change:
+    """Change one file of a directory, or a store's."""
+
+    @functools.wraps(change)
+    def changed(folder: Path, lottery: random.Random) -> None:
+        store = folder / stores.NAME
+        change(store if store.exists() else lottery.choice(sorted(folder.iterdir())), lottery)
+
+    return changed
 
 
 def predict(folder: Path) -> str:
@@ -125,6 +141,7 @@ def read(folder: Path) -> str:
 def outcome(work: Callable[[Path], str], folder: Path) -> str:
     """What a child says: `answer …`, `refused …`, or how it broke."""
     reader, writer = os.pipe()
+    sys.stdout.flush()  # or the child may write it again
     child = os.fork()
     if not child:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
@@ -151,8 +168,8 @@ def outcome(work: Callable[[Path], str], folder: Path) -> str:
     return text if os.WIFEXITED(status) else f"ended by signal {os.WTERMSIG(status)}"
 
 
-def _make(place: Path) -> list[tuple[str, Callable[[Path], str]]]:
-    """Honest files to change, and what reads them."""
+def _make(place: Path) -> list[tuple[str, Callable[[Path], str], Sequence[Change]]]:
+    """Honest files to change, what reads them, and how they are changed."""
     import numpy as np
     import pandas as pd
 
@@ -162,18 +179,21 @@ def _make(place: Path) -> list[tuple[str, Callable[[Path], str]]]:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 3)).round(3), columns=["a", "b", "c"])
     frame.assign(day="2020-01-05").to_csv(place / "new.csv", index=False)
+    changes = [*map(of_a_file, CHANGES)]
     targets = []
     for arm in ("ridge", "trees", "boosting", "gp"):
         found = compare(frame, frame["a"] + frame["b"] ** 2, arms=["mean", arm], n_splits=2)
         save(found.best_model(), place / arm, {})
-        targets.append((arm, predict))
+        targets.append((arm, predict, changes))
     for name, work in (("checkpoint", resume), ("table", read)):
         (place / name).mkdir()
-        targets.append((name, work))
+        targets.append((name, work, changes))
     resume(place / "checkpoint")
     (place / "checkpoint" / "bits").unlink()
     frame.to_csv(place / "table" / "t.csv", index=False)
-    return targets
+    stores.make(place / "store")
+    some = [of_a_file(change) for change in (bytes_changed, bytes_changed, size_changed)]
+    return [*targets, ("store", stores.report, [*some, *stores.CHANGES])]
 
 
 def run(n_cases: int, seed: int) -> list[Line]:
@@ -181,22 +201,21 @@ def run(n_cases: int, seed: int) -> list[Line]:
     lines = []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        for target, work in _make(place):
+        for target, work, changes in _make(place):
             lottery, seen = random.Random(f"{seed} {target}"), Counter[str]()
-            each = max(1, n_cases // 6)
+            each = max(1, n_cases // 7)
             progress, broken = Progress(f"files, {target}", each), []
             honest = outcome(work, _copy(place / target))
             if not honest.startswith("answer"):
                 broken.append(f"the honest file: {honest[:300]}")
             for case in range(each):
                 folder = _copy(place / target)
-                path = lottery.choice(sorted(folder.iterdir()))
-                change = lottery.choice(CHANGES)
-                change(path, lottery)
+                change = lottery.choice(changes)
+                change(folder, lottery)
                 text = outcome(work, folder)
                 word = "the same" if text == honest else text.split(" ")[0]
                 if word not in ("the same", "answer", "refused"):
-                    broken.append(f"case {case}, {change.__name__} of {path.name}: {text[:300]}")
+                    broken.append(f"case {case}, {change.__name__}: {text[:300]}")
                 seen[word] += 1
                 progress.tell(case + 1)
             told = ", ".join(f"{n:,} {word}" for word, n in sorted(seen.items()))

@@ -303,7 +303,7 @@ def check_store(case: tuple[str, str, str]) -> bool:
     from rlploss.lab.store import Store
     from rlploss.lab.study import Cell
     from rlploss.lab.text import LabError
-    from rlploss.paper.request import Request
+    from rlploss.paper.reproduce import stored_results
     from rlploss.paper.studies import expected_seconds
 
     spec, options, curve = case
@@ -325,10 +325,7 @@ def check_store(case: tuple[str, str, str]) -> bool:
         plan([cell], store, cost=expected_seconds, workers=parse_workers("inline"))
         Console(file=io.StringIO())
         accepted = True
-        for read in (
-            lambda: store.read(cell),
-            lambda: Request.from_options(store.requests()["table1"]),
-        ):
+        for read in (lambda: store.read(cell), lambda: stored_results(store)):
             try:
                 read()
             except (LabError, ValueError, TypeError) as error:

@@ -45,6 +45,10 @@ USED = (
     "(code_version = ?1 OR (code_version IN (SELECT older FROM equal WHERE equal.code_version = ?1)"
     " AND instr(spec, '\"timed\":true') = 0))"
 )
+OF_THE_SYSTEM = tuple(  # errors of SQLite for which the content of a file is not to blame
+    f"SQLITE_{name}"
+    for name in ("BUSY", "CANTOPEN", "FULL", "IOERR", "LOCKED", "NOMEM", "PERM", "READONLY")
+)
 STRANGE = (
     ValueError,
     TypeError,
@@ -82,9 +86,10 @@ class Store(AbstractContextManager["Store"]):
             ):  # a full disk may refuse the number, the lock holds all the same
                 signature.write_text(f"{os.getpid()}\n")
             with self._reporting(f"use {self.path}"):
-                opened = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
-                self._connection = stack.enter_context(closing(opened))
-                self._check_content()
+                self._connection = stack.enter_context(
+                    closing(sqlite3.connect(self.path, isolation_level=None, timeout=10.0))
+                )
+                self._check_content(create)
             self._held = stack.pop_all()
 
     def close(self, *_: object) -> None:
@@ -114,18 +119,22 @@ class Store(AbstractContextManager["Store"]):
             self.directory.mkdir(parents=True, exist_ok=True)
         _files.refuse_links_out(self.directory)
 
-    def _check_content(self) -> None:
-        """Make the tables of a new file; refuse one that is foreign, older, newer or damaged."""
+    def _check_content(self, create: bool) -> None:
+        """Make the tables of a new file; refuse one that is foreign, older, newer or damaged, which
+        stays as it is.
+        """
         self._connection.set_progress_handler(self._takes_too_long, 10_000)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
         self._rows("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
         # Whether it is empty is asked after SQLite has undone what a killed process left half done.
         ((application, schema),) = self._rows(HEADER_OF)
-        if not self.path.stat().st_size:
+        if create and not self.path.stat().st_size:
             # One transaction in rollback mode: a kill leaves nothing, never half a schema.
-            self._connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+            self._connection.executescript(
+                f"BEGIN IMMEDIATE; {TABLES} COMMIT; PRAGMA journal_mode = WAL;"
+            )
         elif application != APPLICATION_ID:
-            raise self._refused("is a SQLite file of another program")
+            raise self._refused("is empty or of another program")
         elif schema != SCHEMA:
             age = "an older" if schema < SCHEMA else "a newer"
             raise self._refused(
@@ -135,7 +144,7 @@ class Store(AbstractContextManager["Store"]):
             raise self._refused("has other tables than rlploss makes")
         elif self._rows("PRAGMA quick_check(1)") != [("ok",)]:
             raise self._refused("is damaged or truncated (malformed)")
-        self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+        self._rows("PRAGMA synchronous = FULL")
 
     def _refused(self, wrong: str) -> StoreError:
         return StoreError(
@@ -148,17 +157,16 @@ class Store(AbstractContextManager["Store"]):
         """Turn SQLite's and the system's errors into one sentence; `what` cannot be done."""
         try:
             yield
-        except (sqlite3.OperationalError, OSError) as error:
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
-                raise self._refused(
-                    f"is damaged or truncated (a query took longer than {LONGEST:g} s)"
+        except (sqlite3.Error, OSError, UnicodeError) as error:
+            name = getattr(error, "sqlite_errorname", type(error).__name__)
+            if isinstance(error, OSError) or name.startswith(OF_THE_SYSTEM):
+                raise StoreError(
+                    f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has"
+                    " room, or choose a directory you may write to"
                 ) from error
-            raise StoreError(
-                f"cannot {what} ({getattr(error, 'strerror', error)}); check that the disk has"
-                " room, or choose a directory you may write to"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise self._refused(f"is damaged or truncated ({error})") from error
+            late = {"SQLITE_INTERRUPT": f"a query took longer than {LONGEST:g} s"}
+            why = late.get(name, sentence(str(error), 100))
+            raise self._refused(f"is damaged or truncated ({why})") from error
 
     @contextmanager
     def understood(self, what: str) -> Iterator[None]:
@@ -243,9 +251,11 @@ class Store(AbstractContextManager["Store"]):
 
     def every_cell(self) -> Iterator[tuple[str, str, Any, Any, list[TrainedNetwork]]]:
         """Hash, code version, spec, provenance and networks of every cell, by whatever code."""
-        one = "SELECT spec_hash, code_version, spec, provenance, networks FROM cell WHERE id = ?"
         for (number,) in self._rows("SELECT id FROM cell ORDER BY id"):
-            ((key, code, *texts),) = self._rows(one, number)
+            ((key, code, *texts),) = self._rows(
+                "SELECT spec_hash, code_version, spec, provenance, networks FROM cell WHERE id = ?",
+                number,
+            )
             with self.understood(f"cell {key[:16]}"):
                 spec, origin, networks = map(json.loads, texts)
                 yield key, code, spec, origin, [_network(data) for data in networks]
@@ -397,8 +407,9 @@ def code_version(*files: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that touches the numbers."""
-    packages = ("rlploss", "torch", "numpy", "scikit-learn")
-    return {"python": platform.python_version()} | {n: metadata.version(n) for n in packages}
+    return {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")
+    }
 
 
 @cache

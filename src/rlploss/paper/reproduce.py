@@ -118,11 +118,12 @@ def stored_results(store: Store) -> dict[str, Grid]:
     def missing(cell: AnyCell) -> str:
         return store.failure(cell) or "not run yet"
 
-    return {
-        name: Grid(name, Request.from_options(asked[name]), read, missing)
-        for name in CATALOG
-        if name in asked
-    }
+    with store.understood("a request"):
+        return {
+            name: Grid(name, Request.from_options(asked[name]), read, missing)
+            for name in CATALOG
+            if name in asked
+        }
 
 
 def stored_study(store: Store) -> Study:

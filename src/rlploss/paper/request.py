@@ -77,17 +77,11 @@ class Request:
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Request:
         """Return the request whose fields, as plain data, the store has kept."""
-        try:
-            lists = {
-                k: None if options[k] is None else tuple(map(str, options[k]))
-                for k in ("datasets", "arms")
-            }
-            return cls(options["scale"], options["budget"], options["seeds"], **lists)
-        except (KeyError, TypeError) as error:
-            wanted = "a scale, a budget, seeds, datasets and arms"
-            raise ValueError(
-                f"a stored request must have {wanted}, got {str(options)[:80]}"
-            ) from error
+        lists = {
+            k: None if options[k] is None else tuple(map(str, options[k]))
+            for k in ("datasets", "arms")
+        }
+        return cls(options["scale"], options["budget"], options["seeds"], **lists)
 
     def arguments(self) -> str:
         """Return the options as they are typed, without those left at their defaults."""
