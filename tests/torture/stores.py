@@ -94,7 +94,7 @@ def rows_changed(folder: Path, lottery: random.Random) -> None:
 def rows_longer(folder: Path, lottery: random.Random) -> None:
     """Curves, networks or texts of a row that are much longer than anything we store."""
     how = lottery.choice(("curves", "networks", "spec", "provenance", "points"))
-    times = lottery.choice((10, 1000, 30_000))
+    times = lottery.choice((10, 1000, 10_000))
     with _without_rules(folder) as connection:
         number, *texts = lottery.choice(
             connection.execute("SELECT id, spec, networks, provenance FROM cell").fetchall()
