@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import Ridge
-from sklearn.preprocessing import StandardScaler
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tests.seeds import SEED
 
 from rlploss import BatchLoss, Pointwise
 from rlploss.cli import compare as command
 from rlploss.cli import run
-from rlploss.compare import arms, compare, comparison
+from rlploss.compare import Raw, arms, compare, comparison
 from rlploss.lab.executors import Processes
 from rlploss.lab.text import LabError
 from rlploss.training import own
@@ -451,3 +453,14 @@ def test_an_estimator_of_ones_own_gives_what_it_gives_alone():
         alone = Ridge(0.5).fit(scaled.transform(X[train]), y[train])
         error = alone.predict(scaled.transform(X[test])) - y[test]
         assert value == pytest.approx(np.sqrt(np.mean(error**2)))
+
+
+def test_an_estimator_on_the_raw_frame():
+    """It sees the columns as they are in the table, texts among them."""
+    rng = np.random.default_rng(SEED)
+    X = pd.DataFrame({"city": rng.choice(["Rome", "Oslo", "Bern"], 60), "a": rng.normal(size=60)})
+    y = (X["city"] == "Oslo") * 3 + X["a"]
+    encode = make_column_transformer((OneHotEncoder(), ["city"]), remainder="passthrough")
+    mine = Raw(make_pipeline(encode, Ridge(1e-6)))
+    found = compare(X, y, arms=["mean"], models={"mine": mine}, n_splits=3)
+    assert found.values("mine").max() < 1e-4

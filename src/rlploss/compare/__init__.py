@@ -17,8 +17,9 @@ need(
 
 # The guard above comes before every import that needs these packages.
 from rlploss.compare.answer import Comparison  # noqa: E402 - after the guard
+from rlploss.compare.arms import Raw  # noqa: E402 - after the guard
 from rlploss.compare.comparison import compare  # noqa: E402 - after the guard
 from rlploss.compare.model import load  # noqa: E402 - after the guard
 from rlploss.compare.read import TableError  # noqa: E402 - after the guard
 
-__all__ = ["Comparison", "TableError", "compare", "load"]
+__all__ = ["Comparison", "Raw", "TableError", "compare", "load"]

@@ -57,7 +57,11 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Raw:
-    """An estimator of `models=` that is fitted on the raw frame, not on encoded numbers."""
+    """An estimator of `models=` that is fitted on the raw frame, not on encoded numbers.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> models = {"ridge on the frame": Raw(Ridge())}  # for compare(X, y, models=models)
+    """
 
     estimator: Any
 
@@ -95,7 +99,8 @@ class EstimatorArm(Part):
     def to_json(self) -> dict[str, Any]:
         """Return what decides a result as plain data."""
         described = self.name if self.session else _described(self.estimator)
-        return {"kind": "EstimatorArm", "raw": self.raw, "estimator": described}
+        role = "mixup" if self.mixes_rows else self.role  # which says what it costs
+        return {"kind": "EstimatorArm", "raw": self.raw, "role": role, "estimator": described}
 
 
 def _described(value: Any) -> Any:

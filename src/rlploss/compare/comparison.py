@@ -40,7 +40,7 @@ from rlploss.lab.text import LabError, sentence
 MOST_SPLITS, MOST_SEED = 10_000, 2**62  # the store's numbers have 64 bits
 FIRST = 3  # splits after which arms that are clearly behind are stopped
 BEHIND, POINTS = 1.1, 0.03  # so much more error, or so much less accuracy, in every one of them
-WORTH_PROCESSES = 30.0  # seconds of work for which processes are started
+WORTH_PROCESSES = 22.0  # seconds of work for which processes are started
 BEGINNING, ENDING = 3.0, 3.0  # seconds to start processes, and to write a report
 TRAINING_SHARE = 0.7  # of a time limit
 MIXUP_ROWS = 700  # from which arms with mixup are trained unasked

@@ -31,7 +31,6 @@ DECIDING = (
     *(*TRAINING, "estimators/*.py"),
     *("compare/arms.py", "compare/metrics.py", "compare/rows.py", "compare/train.py"),
 )  # files that decide a number
-OF_BASELINES = 0.05  # seconds
 
 
 @dataclass(frozen=True)
@@ -119,19 +118,11 @@ class Trainer(Rows):
 
     def expected_seconds(self, cell: ComparisonCell) -> float:
         """Return a rough cost on one core, for the time left; stored cells correct it."""
-        if cell.arm.role == "baseline":
-            return OF_BASELINES
-        return cost.expected_seconds(family_of(cell.arm), len(cell.seeds), rows=self.weight)
+        kind = "mixup" if cell.arm.mixes_rows else cell.arm.role
+        return cost.expected_seconds(f"split of {kind}", len(cell.seeds), rows=self.weight)
 
     @property
     def weight(self) -> float:
         """The training rows of a narrow table that would take as long as these."""
         n, d = self.X.shape
         return float(n * (1 + d / 50))
-
-
-def family_of(arm: EstimatorArm) -> str:
-    """Return the price of an arm."""
-    if arm.name in cost.PRICES:
-        return arm.name
-    return "network" if isinstance(arm.estimator, NetworkCV) else "boosting"
