@@ -21,7 +21,7 @@ from rlploss.lab.run import Study, check_there, run_study
 from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.paper import claims, measure, sections
-from rlploss.paper.published import DATASETS, words_of
+from rlploss.paper.published import CLAIMS, DATASETS, WORDS, words_of
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import Grid, Results
 from rlploss.paper.studies import ARMS, CATALOG, STUDIES, cells_of, expected_seconds
@@ -138,14 +138,17 @@ def stored_study(store: Store) -> Study:
 
 def build(store: Store, out: Path, results: Results) -> Report:
     """Return the report of everything that was asked for in this directory."""
-    judged = tuple(claims.all_claims(results))
+    judged = claims.all_claims(results)
+    studies = {claim.id: claim.studies for claim in CLAIMS}
+    asked = tuple(claim for claim in judged if not results.keys().isdisjoint(studies[claim.name]))
+    others = WORDS["other-claims"].format(n=len(judged) - len(asked))
     shown = []
     for name, grid in results.items():
         command = (
             f"rlploss reproduce {name} {grid.request.arguments()} --out {shlex.quote(str(out))}"
         )
         shown.append(replace(sections.section(grid), command=command))
-    asked = {grid.request.scale for grid in results.values()}
+    scales = {grid.request.scale for grid in results.values()}
     footer = (
         f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",
         *(
@@ -158,20 +161,20 @@ def build(store: Store, out: Path, results: Results) -> Report:
         "Random Linear Projections loss: what the paper claims and what we find",
         (
             sections.summary(
-                results, judged, ", ".join(scale for scale in SCALES if scale in asked)
+                results, judged, ", ".join(scale for scale in SCALES if scale in scales)
             ),
         ),
         tuple(shown),
-        judged,
-        claims_title=f"The paper's {len(judged)} claims",
-        claims_lead=words_of(("claims",)),
+        asked,
+        claims_title=f"Claims of the paper: {len(asked)} of {len(judged)}",
+        claims_lead=words_of(("claims", *([others] if len(asked) < len(judged) else ()))),
         footer=footer,
         tables=(
             Table(
                 "claims",
                 "Claims and verdicts",
                 ("claim", "text", "verdict", "scope", "evidence"),
-                tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in judged),
+                tuple((c.name, c.text, c.verdict, c.scope, c.evidence) for c in asked),
             ),
         ),
     )

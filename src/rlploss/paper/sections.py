@@ -109,7 +109,9 @@ def error_table(
             shown = "–" if value is None else plus_minus(value.mean, value.sd)
             ours = [mean_sd(grid.final(task, p, arm, metric)) for p in protocols]
             keys = [key for p in protocols if (key := (task, p, arm)) in grid.stored]
-            n = max((len(grid.cells[key].seeds) for key in keys), default=0)
+            if not keys:
+                continue
+            n = max(len(grid.cells[key].seeds) for key in keys)
             rows.append(
                 (title_of(task), ARMS[arm].label, shown, *ours[:1], verdict, *ours[1:], str(n))
             )
