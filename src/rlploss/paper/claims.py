@@ -281,9 +281,8 @@ def _printed(claim: PublishedClaim) -> tuple[str, str, str]:
         f"{title_of(dataset)} ({', '.join(f'{rate:g}' for rate in values)})"
         for dataset, values in several.items()
     )
-    numbers = {"n_same": len(rates) - len(several), "n": len(rates), "several": listed}
-    word = NOT_REPRODUCED if several else REPRODUCED
-    return word, claim.note.format(**numbers), ""
+    evidence = claim.note.format(n_same=len(rates) - len(several), n=len(rates), several=listed)
+    return NOT_REPRODUCED if several else REPRODUCED, evidence, ""
 
 
 # The propositions and the other statements that are measured without training, each under the name

@@ -329,9 +329,14 @@ def ratios(grid: Grid) -> Iterable[Panel]:
             mean, low, high = (np.exp(end)[x > 0] for end in ends)
             label = f"RLP / {ARMS[arm].label}"
             lines.append(Line(label, ARMS[arm].style, x[x > 0], mean, low, high))
-        level = ("no difference", 1.0, "grey")
         yield Panel(
-            title_of(task), "epochs", "ratio", tuple(lines), x_log=True, y_log=True, levels=(level,)
+            title_of(task),
+            "epochs",
+            "ratio",
+            tuple(lines),
+            x_log=True,
+            y_log=True,
+            levels=(("no difference", 1.0, "grey"),),
         )
 
 

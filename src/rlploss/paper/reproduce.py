@@ -21,7 +21,7 @@ from rlploss.lab.run import Study, check_there, run_study
 from rlploss.lab.store import Store, StoreError, code_version
 from rlploss.lab.study import AnyCell, distinct
 from rlploss.paper import claims, measure, sections
-from rlploss.paper.published import CLAIMS, DATASETS, WORDS, words_of
+from rlploss.paper.published import CLAIMS, DATASETS, WORDS
 from rlploss.paper.request import SCALES, Request
 from rlploss.paper.results import Grid, Results
 from rlploss.paper.studies import ARMS, CATALOG, STUDIES, cells_of, expected_seconds
@@ -139,9 +139,9 @@ def stored_study(store: Store) -> Study:
 def build(store: Store, out: Path, results: Results) -> Report:
     """Return the report of everything that was asked for in this directory."""
     judged = claims.all_claims(results)
-    studies = {claim.id: claim.studies for claim in CLAIMS}
-    asked = tuple(claim for claim in judged if not results.keys().isdisjoint(studies[claim.name]))
-    others = WORDS["other-claims"].format(n=len(judged) - len(asked))
+    names = {claim.id for claim in CLAIMS if not results.keys().isdisjoint(claim.studies)}
+    asked = tuple(claim for claim in judged if claim.name in names)
+    n_others = len(judged) - len(asked)
     shown = []
     for name, grid in results.items():
         command = (
@@ -167,7 +167,7 @@ def build(store: Store, out: Path, results: Results) -> Report:
         tuple(shown),
         asked,
         claims_title=f"Claims of the paper: {len(asked)} of {len(judged)}",
-        claims_lead=words_of(("claims", *([others] if len(asked) < len(judged) else ()))),
+        claims_lead=(WORDS["claims"], *[WORDS["other-claims"].format(n=n_others)] * (n_others > 0)),
         footer=footer,
         tables=(
             Table(

@@ -261,14 +261,14 @@ def rate_table(grid: Grid, name: str, title: str, *, notes: Texts = ()) -> Table
         (our_rates, ours), (base_rates, base) = tuned
         c = compare("mse", ours, base)
         judged = grid.request.at.judged
-        shown = (mean_sd(base), mean_sd(ours), *map(_most_common, (base_rates, our_rates)))
-        rows.append((title_of(dataset), *shown, _effect(c, judged), str(c.n)))
+        rates = map(_most_common, (base_rates, our_rates))
+        shown = (mean_sd(base), mean_sd(ours), *rates, _effect(c, judged))
+        rows.append((title_of(dataset), *shown, str(c.n)))
         data.append((dataset, c.effect, c.low, c.high, c.p, c.n, c.word if judged else ""))
-    header = ("dataset", "MSE", "RLP", "rate of MSE", "rate of RLP", "RLP / MSE", "n")
     return Table(
         name,
         title,
-        header,
+        ("dataset", "MSE", "RLP", "rate of MSE", "rate of RLP", "RLP / MSE", "n"),
         tuple(rows),
         data_header=("dataset", "effect", "low", "high", "p", "seeds", "word"),
         data_rows=tuple(data),
