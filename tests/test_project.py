@@ -106,9 +106,9 @@ STATEMENTS = {
     "survey": 404,
     "datasets": 662,
     "lab": 1_286,
-    "paper": 1_284,
+    "paper": 1_286,
     "cli": 440,  # 10 of compare: warnings of a model, and models of a file
-    "everything": 12_078,  # 149 of them read the files of others with care
+    "everything": 12_081,  # 149 of them read the files of others with care
 }
 
 
