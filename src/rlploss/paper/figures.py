@@ -327,17 +327,10 @@ def ratios(grid: Grid) -> Iterable[Panel]:
             ends = stats.band(ours - np.log(stored.matrix("mse")))
             x = stored.axis("epoch")
             mean, low, high = (np.exp(end)[x > 0] for end in ends)
-            label = f"RLP / {ARMS[arm].label}"
-            lines.append(Line(label, ARMS[arm].style, x[x > 0], mean, low, high))
-        yield Panel(
-            title_of(task),
-            "epochs",
-            "ratio",
-            tuple(lines),
-            x_log=True,
-            y_log=True,
-            levels=(("no difference", 1.0, "grey"),),
-        )
+            kind = ARMS[arm]
+            lines.append(Line(f"RLP / {kind.label}", kind.style, x[x > 0], mean, low, high))
+        scale: Any = {"x_log": True, "y_log": True, "levels": (("no difference", 1.0, "grey"),)}
+        yield Panel(title_of(task), "epochs", "ratio", tuple(lines), **scale)
 
 
 def boundaries(grid: Grid) -> Iterable[Drawing]:

@@ -42,12 +42,12 @@ _SCOPE = {
 }
 
 # What an operation makes of the numbers {0}, {1} and {2}; `real` is the type of the result.
-_LARGER = "{0} if ({0} > {1}) | ({0} != {0}) else {1}"  # NaN wins
-_SMALLER = "{0} if ({0} < {1}) | ({0} != {0}) else {1}"
+_LARGER, _SMALLER = (f"{{0}} if ({{0}} {x} {{1}}) | ({{0}} != {{0}}) else {{1}}" for x in "><")
 _ANGLES = ("sin", "cos", "tan", "sinh", "tanh")
-_LOGS = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cosh")
 _TEMPLATES: dict[str, str] = {
-    **{name: f"np.{name}({{0}})" for name in (*_LOGS, *_ANGLES, "floor", "ceil", "trunc")},
+    **{name: f"np.{name}({{0}})" for name in (*_ANGLES, "floor", "ceil", "trunc")},
+    **{name: f"np.{name}({{0}})" for name in ("exp", "expm1", "log", "log1p", "log2", "log10")},
+    **{name: f"np.{name}({{0}})" for name in ("sqrt", "cosh")},
     **{f"a{name}": f"np.arc{name}({{0}})" for name in _ANGLES},
     **{name: f"math.{name}({{0}})" for name in ("erf", "erfc", "lgamma")},
     **dict.fromkeys(("_to_copy", "clone", "lift_fresh_copy", "convert_element_type"), "{0}"),
@@ -132,10 +132,14 @@ class _Lines(Interpreter):
     """Run a trace on names of numbers instead of numbers, and write a line for every result."""
 
     def __init__(self, function: Function, n_rows: int, n_outputs: int, dtype: torch.dtype) -> None:
-        more: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED])
         trace = make_fx(
             lambda pred, target: values_and_gradient(function, pred, target),
-            {**core_aten_decompositions(), **more},
+            {
+                **core_aten_decompositions(),
+                **dict[Any, Any](
+                    get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED])
+                ),
+            },
             "fake",
             _allow_non_fake_inputs=True,
         )(*torch.zeros(2, n_rows, n_outputs, dtype=dtype))
@@ -162,14 +166,14 @@ class _Lines(Interpreter):
             for array in ("pred", "target", "values", "back")
             for j in range(width)
         ]
-        values = np.broadcast_to(values, gradient.shape)
-        names = [*self.inputs, *values.flat, *gradient.flat]
-        reads = map("{} = {}".format, names[: 2 * width], places[: 2 * width])
-        writes = map("{} = {}".format, places[2 * width :], names[2 * width :])
-        body = "\n        ".join(["", *reads, *self.lines, *writes])
-        self.source = (
-            f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):{body}"
-        )
+        names = [*self.inputs, *np.broadcast_to(values, gradient.shape).flat, *gradient.flat]
+        body = [
+            *map("{} = {}".format, names[: 2 * width], places[: 2 * width]),
+            *self.lines,
+            *map("{} = {}".format, places[2 * width :], names[2 * width :]),
+        ]
+        head = f"def loss(pred, target, values, back, n):\n    for i in range(n // {width}):"
+        self.source = "\n        ".join([head, *body])
 
     def run_node(self, n: Any) -> Any:
         """Write the lines of one operation; one in place changes the names that it is given."""
