@@ -1,6 +1,7 @@
 """The commands compare and inspect: what they print, what they write, how they refuse."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,22 @@ def test_a_model_of_ones_own_is_an_arm(capsys, tmp_path):
     assert run([*command, "--model", "mine.py:farthest"]) == 2
     told = capsys.readouterr().err
     assert "--model mine.py:farthest cannot be used" in told
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"columns": 3}', '{"settings": [1]}', "[" * 100_000, None]
+)
+def test_what_somebody_else_put_in_place_of_a_report_is_not_followed(text, capsys):
+    """It is read before the store, which then says what the directory is."""
+    houses()
+    Path("out").mkdir()
+    if text is None:
+        os.mkfifo("out/comparison.json")
+    else:
+        Path("out/comparison.json").write_text(text)
+    assert run(["compare", "houses.csv", "--target", "price", "--out", "out", *QUICK]) == 2
+    assert "out is not empty and was not made by rlploss; choose" in capsys.readouterr().err
 
 
 def test_inspect(capsys):

@@ -157,6 +157,16 @@ def test_types_of_parquet_become_numbers(tmp_path):
             "a table in JSON must be a list of records, one object for each row",
         ),
         ("t.json", b"[", r"is not JSON \(.*\); check the file, or save it as CSV"),
+        (
+            "t.csv.gz",
+            gzip.compress(b"a,b\n1,2\n")[:10] + b"\xff" * 30,
+            r"cannot be read \(.*\); check",
+        ),
+        (
+            "t.csv.gz",
+            gzip.compress(b"a,b\n1,2\n")[:-9],
+            r"t.csv.gz cannot be read \(.*\); check the file",
+        ),
         ("t.csv.gz", b"a,b", r"t.csv.gz cannot be read \(Not a gzipped file .*\); check the file"),
         ("t.parquet", b"not parquet", "is not a Parquet table"),
     ],
@@ -176,6 +186,21 @@ def test_paths_that_are_no_files(tmp_path):
     path = written(tmp_path / "t.csv", "a,b\n1,2\n")
     with pytest.raises(TableError, match="there is no encoding 'klingon'; try latin-1"):
         read_table(path, encoding="klingon")
+
+
+def test_what_would_fill_the_memory_is_not_unpacked(tmp_path):
+    """A gzip file may hold a thousand times as much as it is large."""
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"0,0\n" * 2_500_000) * 100)
+    assert path.stat().st_size < 2e6
+    began = time.monotonic()
+    with pytest.raises(
+        TableError, match="is more than 100 times as large when it is unpacked; giv"
+    ):
+        read_table(path)
+    assert time.monotonic() - began < 20
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,x\n" * 1000))
+    assert read_table(path).shape == (1000, 2)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):

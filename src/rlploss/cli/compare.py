@@ -305,26 +305,26 @@ def _check_place(place: Path, design: Design, source: str, asked: dict[str, Any]
     """Refuse a directory that has the report of another table; return which settings of a report
     that will be replaced were others.
     """
-    from rlploss.compare import TableError
+    from rlploss._files import read_bytes
 
     try:
-        before = json.loads((place / "comparison.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = json.loads(read_bytes(place / "comparison.json", 2**28))
+        other = [
+            *(before.get("source", source), before.get("target")),
+            {column["name"] for column in before.get("columns", ())},
+        ]
+        others = [
+            f"--{name} was {value}"
+            for name, value in before.get("settings", {}).items()
+            if asked.get(name) != value
+        ]
+    except Exception:  # it is not there, or somebody else has written it
         return ""
-    other = [
-        *(before.get("source", source), before.get("target")),
-        {column["name"] for column in before.get("columns", ())},
-    ]
     if other != [source, design.target.name, {column.name for column in design.columns}]:
-        raise TableError(
+        raise ValueError(
             f"{place} holds the report of another table, {other[0]} with the target {other[1]!r};"
             " choose another directory with --out"
         )
-    others = [
-        f"--{name} was {value}"
-        for name, value in before.get("settings", {}).items()
-        if asked.get(name) != value
-    ]
     if not others:
         return ""
     return (

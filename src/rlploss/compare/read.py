@@ -33,6 +33,7 @@ TEXT = {
 DELIMITERS = ",;\t|"
 KINDS = "CSV, TSV, Excel (.xlsx), Parquet, Feather or JSON"
 LINES_TO_JUDGE, MOST_TITLE_ROWS = 50, 20
+LARGER = 100  # times at most that a file is when it is unpacked
 
 
 class TableError(ValueError):
@@ -52,9 +53,8 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     their types. `attrs["notes"]` says what was left out.
     """
     path = Path(path)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    suffix = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
+    packed = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem if packed else path).suffix.lower()
     if path.is_dir():
         raise TableError(f"{path} is a directory, not a table; give a file: {KINDS}")
     if not path.exists():
@@ -64,10 +64,16 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
             f"a table must end in one of {', '.join((*TEXT, *_TYPED))}, or in .gz after that, got"
             f" {path.name!r}; convert or rename it"
         )
+    most = LARGER * path.stat().st_size + 2**20
     try:
-        data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    except (EOFError, OSError) as error:
+        with (gzip.open if packed else open)(path, "rb") as file:
+            data = file.read(most + 1)
+    except Exception as error:  # gzip has a class for each way of being broken
         raise TableError(f"{path} cannot be read ({_first_line(error)}); check the file") from error
+    if len(data) > most:
+        raise TableError(
+            f"{path} is more than {LARGER} times as large when it is unpacked; give what is in it"
+        )
     if not data:
         raise TableError(f"{path} is empty; give a table with a header and rows")
     if suffix in TEXT:
@@ -78,8 +84,10 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     except TableError:
         raise
     except ImportError:
-        remedy = f"install it (pip install {package}) or save the table as CSV"
-        raise TableError(f"reading {path.name} needs {package}; {remedy}") from None
+        raise TableError(
+            f"reading {path.name} needs {package}; install it (pip install {package}) or save the"
+            " table as CSV"
+        ) from None
     except Exception as error:  # each reader has a class for each way of being broken
         raise TableError(
             f"{path} is not {word} ({_first_line(error)}); check the file, or save it as CSV"
@@ -159,10 +167,9 @@ def _decoded(data: bytes, path: Path, encoding: str) -> str:
     try:
         text = data.decode("utf-8-sig" if kind == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        wrong = f"byte 0x{data[error.start]:02x} at position {error.start}"
         raise TableError(
-            f"{path} is not {encoding} text ({wrong}); pass its encoding, for instance"
-            " --encoding latin-1"
+            f"{path} is not {encoding} text (byte 0x{data[error.start]:02x} at position"
+            f" {error.start}); pass its encoding, for instance --encoding latin-1"
         ) from error
     except (LookupError, ValueError):  # codecs for other things than text raise what they like
         raise TableError(f"there is no encoding {encoding!r}; try latin-1 or cp1252") from None
@@ -194,13 +201,10 @@ def _delimited(text: str, usual: str, path: Path) -> pd.DataFrame:
 
     delimiter = declared[1] if declared else max(DELIMITERS, key=agreement)
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    try:
-        return _framed(_rows(text, delimiter, path, skip_spaces=False), path)
-    except TableError as error:
-        try:
-            return _framed(_rows(text, delimiter, path, skip_spaces=True), path)
-        except TableError:
-            raise error from None
+    for skip_spaces in (False, True):
+        with suppress(TableError):
+            return _framed(_rows(text, delimiter, path, skip_spaces=skip_spaces), path)
+    return _framed(_rows(text, delimiter, path, skip_spaces=False), path)  # says what is wrong
 
 
 def _rows(
@@ -348,9 +352,6 @@ class Convention:
                 )
                 warned.append(f"{told}; --decimal {other} takes it as {instead:,.12g}")
         return cls(decimal, mark, tuple(warned), tuple(sure[other]))
-
-
-OPEN = Convention()
 
 
 def _readings(values: pd.Series, styles: Sequence[Style]) -> dict[str, tuple[str, float]]:
