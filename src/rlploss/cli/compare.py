@@ -280,15 +280,16 @@ def _tell_table(console: Console, table: Path, design: Design, columns: Sequence
     from rlploss.compare.report import columns_table
     from rlploss.lab.report import show
 
-    gone = f", {design.n_dropped:,} of them without a target and left out" * bool(design.n_dropped)
     say(
         console,
-        f"{table.name}: {design.n_rows:,} rows{gone}; target"
-        f" {design.target.name!r}: {design.target.said}. {design.said}".rstrip(),
+        f"{table.name}: {design.n_rows:,} rows"
+        + f", {design.n_dropped:,} of them without a target and left out" * bool(design.n_dropped)
+        + f"; target {design.target.name!r}: {design.target.said}. {design.said}".rstrip(),
     )
     if columns:
         show(console, columns_table(columns))
-    if plain := len([column for column in design.columns if column.used and column not in columns]):
+    shown = {column.name for column in columns}
+    if plain := len({column.name for column in design.columns if column.used} - shown):
         say(
             console,
             (
