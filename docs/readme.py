@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rlploss.lab import stats
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import Contrast
 from rlploss.survey.tables import half_of
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +162,7 @@ PAIRS = {
 
 
 @cache
-def survey_ratios() -> dict[tuple[str, str, int], tuple[Comparison, int]]:
+def survey_ratios() -> dict[tuple[str, str, int], tuple[Contrast, int]]:
     """Return every pair of the README on the held-out tables, at random splits, by arms and
     training rows: the geometric mean of the ratios of squared errors, and the number of tables.
     """
@@ -198,7 +198,7 @@ def survey() -> str:
     return "\n".join(lines)
 
 
-def with_interval(c: Comparison) -> str:
+def with_interval(c: Contrast) -> str:
     """Return a ratio, its interval and its word; an interval wider than a factor of ten is no
     result.
     """

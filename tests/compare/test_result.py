@@ -79,9 +79,9 @@ def test_sentences():
 
 
 def test_no_difference_is_told_without_rounding():
-    none = stats.Comparison(1.1e-17, -0.018, 0.018, 1.0, 10, True, "difference")
+    none = stats.Contrast(1.1e-17, -0.018, 0.018, 1.0, 10, True, "difference")
     assert gap(none) == "+0 points [-1.8, 1.8]"
-    wide = stats.Comparison(-1.1e-17, -math.inf, math.inf, 1.0, 10, True, "difference")
+    wide = stats.Contrast(-1.1e-17, -math.inf, math.inf, 1.0, 10, True, "difference")
     assert gap(wide) == "+0 points [?, ?]"
 
 
@@ -218,15 +218,17 @@ def test_corrected_intervals_agree_with_corrected_p_values():
             ours, *others = (Reached(values) for values in drawn)
             tests = [paired(ours, other, metric=metric, overlap=1 / 3) for other in others]
             for c, d in zip(tests, stats.holm(tests), strict=True):
-                low, high = d.told
+                low, high = d.corrected_interval
                 assert (low < none < high) == (d.p_holm >= 0.05) or d.p_holm == 1
-                assert c.told == (c.low, c.high)
+                assert c.corrected_interval == (c.low, c.high)
                 assert low <= c.low
                 assert high >= c.high
                 back = reverse(d)
                 ratio = metric is RMSE
                 assert back.effect == pytest.approx(1 / c.effect if ratio else -c.effect)
-                assert back.told == pytest.approx((1 / high, 1 / low) if ratio else (-high, -low))
+                assert back.corrected_interval == pytest.approx(
+                    (1 / high, 1 / low) if ratio else (-high, -low)
+                )
                 assert back.better is not d.better
 
 
@@ -250,7 +252,7 @@ def test_arms_are_ranked_on_the_splits_they_share():
 
 # Three lines that agree
 
-C = stats.Comparison
+C = stats.Contrast
 TESTS = {  # of RLP against the best network without it
     "better": C(0.8, 0.7, 0.9, 0.001, 4, True, "ratio", 0.001),
     "worse": C(1.2, 1.1, 1.3, 0.001, 4, False, "ratio", 0.001),

@@ -148,7 +148,7 @@ def test_unpaired_arms_are_refused():
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
 def test_holm_against_its_definition(ps):
-    comparisons = [stats.Comparison(1, 1, 1, p, 5, True, "ratio") for p in ps]
+    comparisons = [stats.Contrast(1, 1, 1, p, 5, True, "ratio") for p in ps]
     got = [c.p_holm for c in stats.holm(comparisons)]
     m, ordered = len(ps), sorted(ps)
     for p, corrected in zip(ps, got, strict=True):
@@ -203,12 +203,12 @@ def test_a_lack_of_evidence_is_undecided_and_level_is_shown(effect, half, scale,
     low, high = (
         (effect / half, effect * half) if scale == "ratio" else (effect - half, effect + half)
     )
-    c = stats.Comparison(effect, low, high, 0.5, 9, True, scale)
+    c = stats.Contrast(effect, low, high, 0.5, 9, True, scale)
     assert c.word == word
     corrected = dataclasses.replace(
         c, p_holm=1.0
     )  # a wider interval: what was level may be so no longer
-    assert corrected.told[0] < low < high < corrected.told[1]
+    assert corrected.corrected_interval[0] < low < high < corrected.corrected_interval[1]
     assert corrected.word in ("undecided", word)
 
 

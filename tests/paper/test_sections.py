@@ -9,7 +9,7 @@ from tests.paper import world
 from rlploss.lab import report, stats
 from rlploss.lab.figures import Panel, data_rows
 from rlploss.lab.report import Report
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import Contrast
 from rlploss.lab.study import distinct
 from rlploss.paper import published
 from rlploss.paper.request import Request
@@ -172,7 +172,7 @@ def test_the_whole_page_is_well_formed(sections):
 
 
 def test_a_difference_of_rounding_is_told_as_0() -> None:
-    comparison = Comparison(-7.4e-18, -0.00126, 0.00126, 1.0, 30, False, "difference")
+    comparison = Contrast(-7.4e-18, -0.00126, 0.00126, 1.0, 30, False, "difference")
     assert effect(comparison) == "0 [-0.00126,\u00a00.00126]"
     assert effect(replace(comparison, effect=1e-6, low=1e-8, high=100.0, scale="ratio")).startswith(
         "1.00e-6"
@@ -190,7 +190,7 @@ def test_a_difference_of_rounding_is_told_as_0() -> None:
     ],
 )
 def test_an_interval_has_as_many_digits_as_tell_it_from_none(ends, shown) -> None:
-    assert effect(Comparison(*ends, 0.01, 30, False, "ratio")) == shown
+    assert effect(Contrast(*ends, 0.01, 30, False, "ratio")) == shown
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import verdict_worlds as worlds
 
 from rlploss.lab import stats
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import Contrast
 from rlploss.paper.claims import (
     GONE,
     NOT_JUDGED,
@@ -62,20 +62,20 @@ def test_worse_in_half_is_refuted():
 
 
 def test_one_percent_is_reproduced_where_it_is_significant_and_says_by_how_much():
-    placed = Placed("Wine", Comparison(0.98, 0.97, 0.99, 1e-4, 30, True, "ratio"))
+    placed = Placed("Wine", Contrast(0.98, 0.97, 0.99, 1e-4, 30, True, "ratio"))
     assert state([placed]) == "holds"
     many = [placed] * 4
     assert "in favour in 4 of 4, median ratio 0.980, the least by 2.0 %" in tally(many)
     # The same size without significance is no difference worth the name.
-    level = Comparison(0.99, 0.97, 1.01, 0.3, 30, True, "ratio")
+    level = Contrast(0.99, 0.97, 1.01, 0.3, 30, True, "ratio")
     assert finding(level) == "level"
     assert state([placed, Placed("Linear", level)]) == "fails"
 
 
 def test_refutations_are_corrected_for_their_number_and_favour_is_not():
-    against = Comparison(1.5, 1.01, 2.2, 0.04, 30, False, "ratio")
-    favour = Comparison(0.5, 0.3, 0.99, 0.04, 30, True, "ratio")
-    near = Comparison(1.0, 0.955, 1.047, 0.9, 30, True, "ratio")
+    against = Contrast(1.5, 1.01, 2.2, 0.04, 30, False, "ratio")
+    favour = Contrast(0.5, 0.3, 0.99, 0.04, 30, True, "ratio")
+    near = Contrast(1.0, 0.955, 1.047, 0.9, 30, True, "ratio")
     assert [finding(c) for c in (against, favour, near)] == ["worse", "better", "level"]
     for c, word in ((against, "undecided"), (favour, "better"), (near, "undecided")):
         assert [said for said, _ in findings([Placed("here", c)] * 12)] == [word] * 12
@@ -107,7 +107,7 @@ def test_the_interval_beside_a_word_never_contradicts_it(world, law):
 
 
 def test_what_the_correction_leaves_undecided_is_shown_with_the_corrected_interval():
-    worse = Comparison(1.05, 1.01, 1.0916, 0.015, 30, False, "ratio")
+    worse = Contrast(1.05, 1.01, 1.0916, 0.015, 30, False, "ratio")
     assert finding(worse) == "worse"
     (word, c), *_ = findings([Placed("here", worse)] * 4)
     assert word == "undecided"
@@ -116,11 +116,11 @@ def test_what_the_correction_leaves_undecided_is_shown_with_the_corrected_interv
 
 
 def test_no_difference_says_within_what():
-    level = Comparison(1.01, 1.005, 1.015, 0.001, 30, False, "ratio")
-    same = Comparison(1.0, 0.98, 1.02, 0.9, 30, True, "ratio")
+    level = Contrast(1.01, 1.005, 1.015, 0.001, 30, False, "ratio")
+    same = Contrast(1.0, 0.98, 1.02, 0.9, 30, True, "ratio")
     assert tally([Placed("Wine", same)]).endswith("no difference worth the name (within 5 %)")
     assert tally([Placed("Wine", level)]).endswith("the other way")
-    points = Comparison(0.001, -0.004, 0.005, 0.8, 30, True, "difference")
+    points = Contrast(0.001, -0.004, 0.005, 0.8, 30, True, "difference")
     assert "no difference worth the name (within 1 point): Moons" in tally(
         [Placed("Moons", points)] * 4
     )
@@ -128,8 +128,8 @@ def test_no_difference_says_within_what():
 
 def test_lists_name_the_arms_where_they_differ():
     good, open_ = (
-        Comparison(0.5, 0.4, 0.6, 1e-6, 30, True, "ratio"),
-        Comparison(0.9, 0.6, 1.3, 0.4, 30, True, "ratio"),
+        Contrast(0.5, 0.4, 0.6, 1e-6, 30, True, "ratio"),
+        Contrast(0.9, 0.6, 1.3, 0.4, 30, True, "ratio"),
     )
     wine = [Placed("Wine", c, f"against {arm}") for arm, c in (("MSE", good), ("MSE+L2", open_))]
     linear = [Placed("Linear", open_, f"against {arm}") for arm in ("MSE", "MSE+L2")]
@@ -140,8 +140,8 @@ def test_lists_name_the_arms_where_they_differ():
 
 
 def test_a_point_of_accuracy_is_no_difference():
-    assert finding(Comparison(0.001, -0.008, 0.009, 0.8, 30, True, "difference")) == "level"
-    assert finding(Comparison(0.001, -0.012, 0.014, 0.8, 30, True, "difference")) == "undecided"
+    assert finding(Contrast(0.001, -0.008, 0.009, 0.8, 30, True, "difference")) == "level"
+    assert finding(Contrast(0.001, -0.012, 0.014, 0.8, 30, True, "difference")) == "undecided"
 
 
 @pytest.mark.parametrize(

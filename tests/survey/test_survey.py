@@ -300,7 +300,7 @@ def test_outside_overlap_is_that_of_the_rows_that_could_be_tested():
 
 def test_an_interval_wider_than_a_factor_of_ten_is_no_result():
     wide, narrow = (
-        stats.Comparison(0.1, 0.1 / factor, 0.1 * factor, 0.2, 11, True, "ratio")
+        stats.Contrast(0.1, 0.1 / factor, 0.1 * factor, 0.2, 11, True, "ratio")
         for factor in (4.0, 3.0)
     )
     assert _ratio(wide).startswith("too uncertain to say")
@@ -317,7 +317,7 @@ def test_an_interval_wider_than_a_factor_of_ten_is_no_result():
     ],
 )
 def test_a_lack_of_evidence_is_undecided(low, high, p, said):
-    assert stats.Comparison(math.sqrt(low * high), low, high, p, 9, high < 1, "ratio").word == said
+    assert stats.Contrast(math.sqrt(low * high), low, high, p, 9, high < 1, "ratio").word == said
 
 
 def test_ranks_and_critical_difference():

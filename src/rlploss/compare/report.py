@@ -51,7 +51,7 @@ def result_rows(results: Results) -> list[dict[str, Any]]:
         row |= {"against": a.ours.label, **UNTESTED}
         if arm.name in a.against:
             c = reverse(a.against[arm.name])
-            tested = (c.scale, c.effect, *c.told, c.p, c.p_holm, c.word)
+            tested = (c.scale, c.effect, *c.corrected_interval, c.p, c.p_holm, c.word)
             row |= dict(zip(UNTESTED, tested, strict=True))
         rows.append(row | {"splits": len(arm.predicted), "seconds": sum(arm.seconds)})
     return rows

@@ -22,7 +22,7 @@ from rlploss.lab import stats
 from rlploss.lab.stats import ALPHA
 
 Paired = (
-    stats.Comparison
+    stats.Contrast
 )  # is one arm better than another? Over splits: logarithms of errors, or scores
 ROLES = ("rlp", "network", "mixture", "model", "baseline")
 FEW_SPLITS = 5  # with fewer, a test that shows nothing may only mean that there are too few

@@ -74,7 +74,7 @@ def by(c: Paired) -> str:
 
 def gap(c: Paired) -> str:
     """Return a difference that may as well be none, with its interval."""
-    if c.scale == "ratio" and c.told[1] > WIDE:
+    if c.scale == "ratio" and c.corrected_interval[1] > WIDE:
         return (
             f"error {c.effect:.2g} times as large, in an interval too wide to be of use: more"
             " splits narrow it"
@@ -91,9 +91,9 @@ def _amounts(c: Paired) -> list[float]:
     An error of 0 has no percent: the differences are then in the error's own unit.
     """
     if c.scale == "gap":
-        return [c.effect, *c.told]
+        return [c.effect, *c.corrected_interval]
     none = 1.0 if c.scale == "ratio" else 0.0
-    return [round(100 * (end - none), 6) + 0.0 for end in (c.effect, *c.told)]
+    return [round(100 * (end - none), 6) + 0.0 for end in (c.effect, *c.corrected_interval)]
 
 
 def _round(value: float) -> str:

@@ -1,3 +1,3 @@
-"""The laboratory: studies as plain data, a durable store, runners, statistics, figures and
+"""Run studies: describe them as plain data, train and store them, test the results, and write
 reports.
 """

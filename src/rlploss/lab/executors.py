@@ -1,7 +1,6 @@
-"""Who trains cells: this process, processes of this machine, or the workers of a Dask cluster.
+"""Provide the workers that train cells: this process, local processes, or a Dask cluster.
 
-Each is a `concurrent.futures.Executor`. `lab.run` submits cells to it, waits, and stores what
-comes.
+Each is a `concurrent.futures.Executor`. `lab.run` submits cells to it and stores the results.
 """
 
 from __future__ import annotations
@@ -29,14 +28,17 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 STOPPED_FOR = 60.0  # seconds after which a process that is stopped is reported
-TIMEOUT, PATIENCE = 10.0, 60.0  # seconds for a scheduler to answer at first, and once connected
+TIMEOUT, PATIENCE = (
+    10.0,
+    60.0,
+)  # seconds that a scheduler has to answer: the first time, and once connected
 _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:\d{1,5}")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who is to train, and how many cells at once."""
+    """Which workers to use, and how many cells they train at once."""
 
     kind: str
     count: int = 1
@@ -50,7 +52,7 @@ class Workers:
 
 
 def parse_workers(text: str) -> Workers:
-    """Return what `inline` (this process), `local:N` (N processes) or `dask:ADDRESS` stands for.
+    """Read `inline` (this process), `local:N` (N processes) or `dask:ADDRESS`.
 
     >>> parse_workers("local:2").count
     2
@@ -76,10 +78,12 @@ def cores() -> int:
 
 
 def attempt(train: Train, cell: AnyCell) -> CellResult | str:
-    """Train one cell. An exception becomes a reason, because not every one can be sent back."""
+    """Train one cell. Return an exception as a sentence, because not every exception can be
+    pickled.
+    """
     try:
         return train(cell, lambda fraction: None)
-    except (Exception, SystemExit) as error:  # a cell that fails is reported; the others go on
+    except (Exception, SystemExit) as error:  # a failed cell is reported, and the others continue
         return reason(error)
 
 
@@ -89,27 +93,29 @@ def reason(error: BaseException) -> str:
 
 
 class Team(Executor):
-    """An executor that trains cells. At the end of a `with` statement it stops all work at once."""
+    """An executor that trains cells. It stops all work at the end of its `with` statement."""
 
-    size = 1  # how many cells it trains at once
+    size = 1  # the number of cells that it trains at once
 
     def check(self) -> None:
-        """Raise BrokenExecutor if a worker has died, LabError if there can be none any more."""
+        """Raise BrokenExecutor if a worker has died, LabError if no worker can be reached any
+        more.
+        """
 
     def news(self) -> str:
-        """Return what the user should know about the workers now, as a rule nothing."""
+        """Return what the user should know about the workers now; usually nothing."""
         return ""
 
     def death(self) -> str:
-        """Return how a worker has died."""
+        """Say how a worker died."""
         return "a worker was lost"
 
 
 class ThisProcess(Team):
-    """Make each call in this process, at the moment it is submitted."""
+    """Runs each call in this process, as soon as it is submitted."""
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return a future that is done."""
+        """Run the call, and return a finished future."""
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
@@ -119,31 +125,33 @@ class ThisProcess(Team):
 
 
 class Processes(Team, ProcessPoolExecutor):
-    """Fresh processes that compute with one thread, ignore Ctrl-C, and end with this process."""
+    """New processes that compute on one thread, ignore Ctrl-C, and end with this process."""
 
     def __init__(self, size: int) -> None:
-        # "spawn": no lock, no open store and no thread of this process is inherited.
+        # "spawn": the processes inherit no lock, no open store and no thread.
         context = multiprocessing.get_context("spawn")
         super().__init__(size, mp_context=context, initializer=_prepare_process)
-        # Nor would it end before a process has taken its call, which one that died never does.
+        # Otherwise this process could not end while a call waits for a process that died.
         self._call_queue.cancel_join_thread()  # type: ignore[attr-defined]  # no public name
         self._results = self._result_queue._writer  # type: ignore[attr-defined]  # no public name
         self.size = size
-        self._team = self._processes  # which the pool forgets when it shuts down
-        self._last_running = time.monotonic()  # when no process was stopped
+        self._team = self._processes  # the pool drops it at shutdown, and `death` reads it later
+        self._last_running = time.monotonic()  # the last time when no process was stopped
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a process make the call; a new one, if all are busy and there may be more."""
+        """Have a process run the call; start a process if all are busy and the limit allows it."""
         with _interrupts_held():
             return super().submit(_on_one_thread, fn, *args, **kwargs)
 
     def check(self) -> None:
-        """Raise BrokenExecutor if a process has died: the pool may wait for half a result."""
+        """Raise BrokenExecutor if a process has died; the pool itself may wait for half a
+        result.
+        """
         if any(process.exitcode is not None for process in list(self._team.values())):
             raise BrokenExecutor
 
     def news(self) -> str:
-        """Return which processes have been stopped for a minute; nobody finishes their cells."""
+        """Name the processes that have been stopped for a minute; their cells do not continue."""
         numbers = " ".join(str(number) for number in list(self._team) if _is_stopped(number))
         if not numbers:
             self._last_running = time.monotonic()
@@ -153,8 +161,8 @@ class Processes(Team, ProcessPoolExecutor):
         )
 
     def death(self) -> str:
-        """Return how a process has died, once all have ended: the others were terminated or killed,
-        so any other code is that of the one to blame.
+        """Say how the first process died, once all have ended. The pool terminated or killed the
+        others, so any other exit code is that of the first.
         """
         ours = {-signal.SIGKILL: 1, -signal.SIGTERM: 2, 0: 3}
         code = min(
@@ -166,37 +174,37 @@ class Processes(Team, ProcessPoolExecutor):
         return f"a worker process died ({how})"
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Kill the processes, whatever they do."""
+        """Kill the processes at once."""
         for process in list(self._team.values()):
             process.kill()
-        # The pool would wait for the other half of a result whose process died while it sent it.
+        # The pool would wait for the rest of a result if its process died while sending it.
         self._results.close()
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _prepare_process() -> None:
-    """Leave Ctrl-C to the driver, and exit when the driver is gone."""
+    """Ignore Ctrl-C, which the parent process handles, and exit when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gone = [multiprocessing.parent_process().sentinel]  # type: ignore[union-attr]  # there is one
     threading.Thread(target=lambda: (connection.wait(gone), os._exit(1)), daemon=True).start()
 
 
 def _on_one_thread(function: Call, *arguments: Any) -> Any:
-    """Make a call with one thread: sums that are shared out among threads round differently, so
-    results would depend on where a cell is trained.
+    """Run a call on one thread. Sums over several threads round differently, so results would
+    depend on the machine that trains a cell.
     """
     from threadpoolctl import threadpool_limits
 
     from rlploss._torch import one_torch_thread
 
-    os.environ.update(_ONE_THREAD)  # for libraries that are loaded later
+    os.environ.update(_ONE_THREAD)  # for libraries that load later
     with threadpool_limits(1), one_torch_thread():
         return function(*arguments)
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process that this one started is stopped."""
-    with suppress(ChildProcessError, AttributeError):  # Windows has no such thing
+    """Return whether a child process is stopped."""
+    with suppress(ChildProcessError, AttributeError):  # not on Windows
         look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, process, look) is not None
     return False
@@ -204,13 +212,13 @@ def _is_stopped(process: int) -> bool:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Keep Ctrl-C from processes that are started in here, even while they import; this process
-    gets it afterwards.
+    """Block Ctrl-C in processes that start inside this block, even while they import; this process
+    receives it afterwards.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # its own start would let interrupts through again
+    resource_tracker.ensure_running()  # starting it later would unblock interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -218,20 +226,21 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# A Dask cluster, whose workers have this package and fetch data themselves
+# A Dask cluster: its workers have this package and fetch data themselves
 
 
 class Cluster(Team):
-    """The workers of a Dask scheduler, which gives the cell of a lost worker to another one.
+    """The workers of a Dask scheduler, which gives the cell of a lost worker to another
+    worker.
 
-    With `size` 1 all cells go to the same worker, as long as it is there.
+    With `size` 1 all cells go to the same worker, as long as it lives.
     """
 
     def __init__(self, address: str, size: int = 0) -> None:
         from distributed import Client
 
         with _answering(address):
-            # Not direct: only the scheduler has to be within reach.
+            # Not direct: only the scheduler needs to be reachable.
             self._client = Client(
                 address, timeout=TIMEOUT, set_as_default=False, direct_to_workers=False
             )
@@ -241,36 +250,38 @@ class Cluster(Team):
         self._executor = self._client.get_executor(pure=False, **pinned)
 
     def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a worker make the call, if all of its code is that of this process."""
+        """Have a worker run the call; the worker refuses unless its code is that of this
+        process.
+        """
         from distributed.protocol.pickle import dumps
 
         from rlploss.lab.store import code_version
 
         call = dumps(partial(_call_there, code_version("**/*.py"), fn, *args, **kwargs))
-        # The scheduler unpickles tasks; it sees bytes only, so it needs neither this package nor
-        # torch.
+        # The scheduler unpickles tasks. This one holds bytes, so the scheduler needs neither this
+        # package nor torch.
         future: Future[Any] = self._executor.submit(lambda data: pickle.loads(data)(), call)
         return future
 
     def check(self) -> None:
-        """Count the workers. Without any the scheduler keeps the cells until one comes."""
+        """Count the workers. Without workers the scheduler keeps the cells until one connects."""
         with _answering(self._address):
             scheduler = self._client.scheduler
             if self._client.status != "running" or scheduler is None:
-                raise OSError("the connection was closed")  # what was asked for is forgotten
+                raise OSError("the connection was closed")  # the scheduler forgets submitted cells
             cores = self._client.sync(scheduler.ncores, workers=None, callback_timeout=PATIENCE)
         self.addresses, self.size = sorted(cores), len(cores)
 
     def news(self) -> str:
-        """Say so if there are no workers."""
+        """Report that there are no workers."""
         return (self.size == 0) * (
             f"no workers at {self._address}: waiting for one (dask worker {self._address}"
             " --nthreads 1); Ctrl-C stops"
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let go of everything that was asked for."""
-        with suppress(OSError, RuntimeError):  # the scheduler may be gone
+        """Cancel everything that was submitted."""
+        with suppress(OSError, RuntimeError):  # the scheduler may be unreachable
             self._client.close(timeout=1.5)
 
 
@@ -289,7 +300,7 @@ _one_cell = threading.Lock()  # networks are initialised with torch's global gen
 
 
 def _call_there(version: str, function: Call, *arguments: Any) -> CellResult | str:
-    """Make the call on a worker of a cluster, if its code is that of the driver."""
+    """Run the call on a worker of a cluster, if its code has this version."""
     from distributed import get_worker
 
     from rlploss.lab.store import code_version, machine

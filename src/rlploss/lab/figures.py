@@ -1,7 +1,8 @@
-"""Figures in one style: colour-blind-safe, the same every time, as SVG (file and inline).
+"""Draw figures in one colour-blind-safe style, as SVG files and as SVG inside a page.
 
-A figure is data (`Figure` of `Panel`s of `Line`s). In a report every panel is an SVG of its own, so
-that panels stack on a narrow screen; in a file they stand side by side with one legend.
+A figure is data: a `Figure` holds `Panel`s, and these hold `Line`s. In a report every panel is an
+SVG of its own, so that panels stack on a narrow screen. In a file they stand side by side with one
+legend. The same data give the same bytes.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class Panel:
     y_log: bool = False
     levels: tuple[tuple[str, float, str], ...] = ()
     note: str = ""
-    size = PANEL_SIZE  # the same for all
+    size = PANEL_SIZE  # of every panel
 
     def describe(self) -> str:
-        """The text alternative: what is on the axes and where each curve begins and ends."""
+        """Return the text alternative: what the axes show, and where each curve begins and ends."""
         if not self.lines:
             return f"{self.title}: no data. {self.note}".strip()
         said = [
@@ -84,9 +85,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Axes that something draws on (images, boundaries, networks); `alt` describes them in words.
+    """Axes that a function draws on (images, boundaries, networks); `alt` describes them in words.
 
-    `data` are the numbers behind it: (what, x, y).
+    `data` holds the numbers that are drawn, as rows of (label, x, y).
     """
 
     title: str
@@ -108,10 +109,10 @@ class Figure:
     caption: str
     panels: tuple[Panel | Drawing, ...]
     columns: int = 3
-    folded: bool = False  # closed in a report
+    folded: bool = False  # whether a report shows it folded
 
     def legend(self) -> list[tuple[str, str, bool]]:
-        """(label, style, whether it is a level) of every line, each once, curves first."""
+        """List (label, style, whether it is a level) of every line once, curves first."""
         panels = [panel for panel in self.panels if isinstance(panel, Panel)]
         curves = {line.label: (line.style, False) for panel in panels for line in panel.lines}
         levels = {label: (style, True) for panel in panels for label, _, style in panel.levels}
@@ -127,8 +128,8 @@ def _style() -> Iterator[None]:
         yield
 
 
-# Margins of a panel in inches: fixed, since matplotlib's layout engines take most of the time of a
-# small figure.
+# Margins of a panel in inches. They are fixed, because matplotlib's layout engines take most of the
+# time of a small figure.
 LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.06, 0.28, 0.44
 
 
@@ -145,7 +146,7 @@ def _draw(
     )
     room = (
         (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))
-    )  # points, for letters of 0.6 em each
+    )  # in points; a letter is about 0.6 em wide
     axes.set_title(panel.title, fontsize=min(mpl.rcParams["axes.titlesize"], room))
     if isinstance(panel, Drawing):
         panel.draw(axes)
@@ -181,8 +182,8 @@ def _draw(
 
 
 def _set_ticks(axis: Axis) -> None:
-    """Few ticks with short labels; a logarithmic axis has powers of ten, or 1, 2, 5 where the range
-    is short.
+    """Set few ticks with short labels. A logarithmic axis gets powers of ten, or 1, 2, 5 if its
+    range is short.
     """
     axis.set_major_locator(ticker.MaxNLocator(5))
     if axis.get_scale() == "log":
@@ -196,8 +197,8 @@ def _set_ticks(axis: Axis) -> None:
 
 
 def inline_svg(panel: Panel | Drawing, prefix: str) -> str:
-    """One panel as an SVG to paste into a page: ids under `prefix`, colours as CSS variables,
-    described in words.
+    """Return one panel as SVG to paste into a page. Its ids begin with `prefix`, its colours are
+    CSS variables, and a description in words goes with it.
     """
     with _style():
         figure = MplFigure(figsize=panel.size)
@@ -227,12 +228,12 @@ def _svg(figure: MplFigure, *, transparent: bool = False) -> str:
 
 
 def _shorter(path: re.Match[str]) -> str:
-    """A path in half the bytes: tenths of a point, which no eye tells from six decimals."""
+    """Round a path to tenths of a point, which halves its bytes and cannot be seen."""
     return re.sub(r"-?\d+\.\d+", lambda n: f"{float(n[0]):.1f}", " ".join(path[0].split()))
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as an SVG file: all panels side by side over one legend."""
+    """Return a figure as the text of an SVG file: all panels side by side above one legend."""
     columns = min(figure.columns, len(figure.panels))
     width, starts = (
         max(panel.size[0] for panel in figure.panels),
@@ -254,7 +255,7 @@ def svg(figure: Figure) -> str:
 
 
 def data_rows(figure: Figure) -> list[tuple[str, str, float, float, float, float]]:
-    """The data of a figure to seven digits: panel, line, x, mean, low, high."""
+    """Return the data of a figure to seven digits, as rows of panel, line, x, mean, low, high."""
     rows = []
     for panel in figure.panels:
         if isinstance(panel, Drawing):

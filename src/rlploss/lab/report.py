@@ -1,8 +1,8 @@
-"""A report: one HTML file that loads nothing, with its tables as CSV and Markdown and its figures
-as SVG.
+"""Write a report: one HTML file that loads nothing, its tables as CSV and Markdown, its figures as
+SVG.
 
-A report is data (`Report` of `Section`s); who writes one needs no HTML, and everything shown is
-escaped.
+A report is data: a `Report` holds `Section`s. Its author writes no HTML, and all text is escaped.
+The same module writes all rows of a store as one long table.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ WORD_TONES = {
     "worse": "bad",
     "level": "calm",
     "undecided": "open",
-}  # of a comparison's word
+}  # the tone of each word of `stats.Contrast`
 
 COLUMNS = (
     *("task", "seed", "split", "arm", "metric", "step", "value", "seconds"),
     *("cell", "code_version"),
-)  # of the table of all rows
-# What decides beside the seed how rows become training and test rows: of a task, and of a level.
+)  # columns of the table of all rows
+# The fields of a task and of a variant that decide, beside the seed, how rows are split.
 SPLITS = (
     *("rows", "outside", "n_train", "n_test", "first", "region", "held_out"),
     *("shift", "noise"),
@@ -46,20 +46,20 @@ SPLITS = (
 
 
 class Text(str):
-    """A table cell with a tone: good, warn, open, bad or calm; plain without."""
+    """A table cell with a tone: good, warn, open, bad or calm; an empty tone is plain."""
 
     tone: str
 
     def __new__(cls, text: str, tone: str = "") -> Text:
-        made = super().__new__(cls, text)
-        made.tone = tone
-        return made
+        cell = super().__new__(cls, text)
+        cell.tone = tone
+        return cell
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown (`header`, `rows`), and the exact numbers behind it (`data_header`,
-    `data_rows`) for the CSV.
+    """A table as shown (`header`, `rows`), and its exact numbers for the CSV (`data_header`,
+    `data_rows`).
     """
 
     name: str
@@ -70,7 +70,7 @@ class Table:
     data_rows: tuple[tuple[Scalar, ...], ...] = ()
     notes: tuple[str, ...] = ()
     text_columns: frozenset[int] = frozenset()
-    rules: frozenset[int] = frozenset()  # rows that begin a group
+    rules: frozenset[int] = frozenset()  # rows that begin a group, under a line
 
     def __post_init__(self) -> None:
         n = len(self.header)
@@ -89,7 +89,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, the verdict on it in words, how far the verdict reaches, and the evidence."""
+    """A statement, the verdict on it in words, the scope of the verdict, and the evidence."""
 
     name: str
     text: str
@@ -124,11 +124,11 @@ class Report:
     claims_title: str = "Claims and verdicts"
     claims_lead: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()  # written as files only
+    tables: tuple[Table, ...] = ()  # written as files, and not shown
 
 
 def html(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     environment = Environment(
         loader=PackageLoader("rlploss.lab"),
         autoescape=True,
@@ -140,14 +140,14 @@ def html(report: Report) -> str:
         report=report,
         css=Markup(environment.get_template("report.css").render()),
         tally=Counter((claim.verdict, claim.tone) for claim in report.claims),
-        # It escapes every text it is given.
+        # `inline_svg` escapes every text.
         svg=lambda panel, figure, index: Markup(figures.inline_svg(panel, f"{figure}-{index}")),
         has_data=lambda figure: bool(figures.data_rows(figure)),
     )
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table: drawn to the width of a terminal, or in plain lines."""
+    """Print a table, drawn to the width of a terminal, or as Markdown elsewhere."""
     if not console.is_terminal:
         say(console, table.markdown())
         return
@@ -167,8 +167,8 @@ def show(console: Console, table: Table) -> None:
 
 
 def write(report: Report, directory: Path) -> list[Path]:
-    """Write report.html, tables/ and figures/ into the directory; returns what was written, the
-    page first.
+    """Write report.html, tables/ and figures/ into the directory, and return their paths, the page
+    first.
     """
     texts: dict[str, str] = {}
     tables = (table for section in report.sections for table in section.tables)
@@ -189,7 +189,7 @@ def write(report: Report, directory: Path) -> list[Path]:
 
 
 def long_rows(store: Store) -> Iterator[tuple[Scalar, ...]]:
-    """Yield every number of every network, by whatever code: a metric at a step, or a single
+    """Yield every number of every network, whatever code wrote it: a metric at a step, or a single
     number.
     """
     for key, code, spec, origin, networks in store.every_cell():
@@ -215,5 +215,5 @@ def write_csv(store: Store, console: Console) -> None:
     with replacing(path) as file, store.understood("a row"):
         text = io.TextIOWrapper(file, "utf-8", newline="")
         write_rows(text, COLUMNS, long_rows(store))
-        text.detach()  # the file is closed by who opened it
+        text.detach()  # `replacing` closes the file
     say(console, f"Every row: {path}")

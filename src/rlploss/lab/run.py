@@ -1,8 +1,8 @@
-"""Run a set of cells: a plan with its expected time, progress with time left, resume, a clean
-stop.
+"""Run the cells of a study: plan them, train and store what is missing, show progress, stop
+cleanly.
 
-Only this module submits cells to those who train (`lab.executors`), waits, stores, reports and
-gives up.
+This module submits cells to the workers (`lab.executors`), waits for them, stores each result,
+tries a cell again if its worker died, and gives up after a few attempts.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from rlploss.lab.study import AnyCell, CellResult, StoredCell, Train, distinct
 from rlploss.lab.text import LabError, Stopped, sentence
 
 Cost = Callable[[Any], float]  # predicted seconds of a cell on one core
-CHECKED = 10  # cells that are trained again before older rows are used
-ATTEMPTS = 3  # of a cell whose worker dies: a machine may be short of memory once
-TICK = 0.25  # seconds between two looks at those who train, and two states of the line
+CHECKED = 10  # cells to train again before older rows may be used
+ATTEMPTS = 3  # for a cell whose worker dies: the machine may have been short of memory once
+TICK = (
+    0.25  # seconds between two looks at the workers, and between two updates of the progress line
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command will do before it does it."""
+    """What a command will train, and how long that will take."""
 
     todo: tuple[AnyCell, ...]
     stored: int
@@ -49,15 +51,15 @@ class Plan:
 
     @property
     def expected_seconds(self) -> float:
-        """Wall-clock time expected: the longest cell, or the work shared out evenly, or what runs
-        alone.
+        """The expected wall-clock time: the longest cell or an even share of the work, whichever is
+        longer, and then the cells that run alone.
         """
         alone = sum(self.seconds[c.hash] for c in self.todo if c.task.timed)
         shared = [self.seconds[c.hash] for c in self.todo if not c.task.timed]
         return alone + max([sum(shared) / self.workers, *shared])
 
     def sentence(self) -> str:
-        """The plan in one sentence."""
+        """Say the plan in one sentence."""
         if not self.todo:
             return f"All {self.stored} cells are stored already: nothing to train."
         networks = sum(cell.n_replicas for cell in self.todo)
@@ -80,15 +82,16 @@ class Finished(NamedTuple):
 def plan(
     cells: Iterable[AnyCell], store: Store, *, cost: Cost, workers: Workers, in_turn: bool = False
 ) -> Plan:
-    """Which cells are missing, the longest first or in their turn, and what they will cost.
+    """Plan the missing cells, the longest first (or as given, `in_turn`), with their expected
+    seconds.
 
-    The predicted cost is corrected by what stored cells of the same family have taken.
+    The predicted cost is corrected by the seconds that stored cells of the same family took.
     """
     cells = distinct(cells)
     todo = [cell for cell in cells if not store.has(cell)]
     ratios: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for cell, took in store.costs(cells):
-        with suppress(*STRANGE):  # of another version: nobody knows its cost
+        with suppress(*STRANGE):  # a cell of another version, whose cost is unknown
             ratios[cell.arm.family, cell.task.family].append(took / max(cost(cell), 1e-9))
     factors = {family: statistics.median(values) for family, values in ratios.items()}
     seconds = {
@@ -101,7 +104,9 @@ def plan(
 
 
 class _TimeUp(BaseException):
-    """The deadline has passed. No trainer takes it for a failure of its cell."""
+    """The deadline has passed; not an `Exception`, so no trainer reports it as a failure of its
+    cell.
+    """
 
 
 def execute(
@@ -114,8 +119,8 @@ def execute(
     deadline: float = math.inf,
     team: Team | None = None,
 ) -> Finished:
-    """Train what the plan says and store each cell as it comes; Ctrl-C and the deadline, a time of
-    `time.monotonic`, leave whole cells only. A `team` that is given stays for another time.
+    """Train the cells of a plan and store each as it finishes. Ctrl-C and the deadline, a time of
+    `time.monotonic`, leave whole cells only. A `team` that is passed in stays open.
     """
     started, failed = time.monotonic(), dict[str, str]()
     rings = workers.kind == "inline" and math.isfinite(deadline) and hasattr(signal, "setitimer")
@@ -136,8 +141,8 @@ def execute(
 
 
 def check_there(directory: Path) -> None:
-    """Refuse to go on in a directory that was removed: the open file of its store can still be
-    written to, but nobody will find it.
+    """Stop if the directory was removed: its open store could still be written to, but would be
+    lost.
     """
     if not (directory / FILE).exists():
         raise LabError(
@@ -154,11 +159,11 @@ def _trained(
     team: Team | None,
     deadline: float,
 ) -> Generator[tuple[AnyCell, CellResult | str]]:
-    """Yield every cell with its result, or with the reason why it has none, as they finish.
+    """Yield each cell as it finishes, with its result or with the reason why it has none.
 
-    A worker that dies breaks its pool, and nobody knows which of the cells in flight was to blame.
-    They are tried again one at a time, after the others. So a cell that is given up after three
-    attempts was alone in two of them. Timed cells run alone too, at the very end.
+    A worker that dies breaks its pool, and no one can tell which of the cells in flight caused it.
+    They are tried again one at a time, after the others. So a cell that fails three times was alone
+    in two of the attempts. Timed cells run alone too, at the very end.
     """
     together, alone, attempts = deque[AnyCell](), deque[AnyCell](), Counter[AnyCell]()
     for cell in cells:
@@ -169,7 +174,7 @@ def _trained(
         with nullcontext(given) if given else workers.start(min(size, len(waiting))) as crew:
             lost = yield from _until_broken(crew, train, waiting, board, deadline)
             if lost:
-                crew.shutdown()  # also one that was given
+                crew.shutdown()  # the caller's team too, since it is broken
         how = crew.death()
         for cell in lost:
             attempts[cell] += 1
@@ -184,7 +189,7 @@ def _trained(
 def _until_broken(
     team: Team, train: Train, waiting: deque[AnyCell], board: _Board, deadline: float
 ) -> Generator[tuple[AnyCell, CellResult | str], None, list[AnyCell]]:
-    """Have the team train what waits, and return the cells that were in flight when it broke."""
+    """Have the team train the waiting cells, and return those in flight when the team broke."""
     in_flight: dict[Future[Any], AnyCell] = {}
     with suppress(BrokenExecutor):
         while waiting or in_flight:
@@ -193,7 +198,9 @@ def _until_broken(
                 in_flight[team.submit(attempt, train, waiting[0])] = waiting[0]
                 waiting.popleft()
             done, _ = wait(in_flight, TICK, FIRST_COMPLETED)
-            whole = [f for f in done if not f.cancelled() and not f.exception()]  # these first
+            whole = [
+                f for f in done if not f.cancelled() and not f.exception()
+            ]  # finished results before broken ones
             for future in dict.fromkeys([*whole, *done]):
                 yield in_flight[future], _outcome(future)
                 del in_flight[future]
@@ -205,20 +212,22 @@ def _until_broken(
 
 
 def _outcome(future: Future[Any]) -> Any:
-    """Return the result of an attempt, or the reason why it could not be made."""
+    """Return the result of an attempt, or the reason why the attempt was impossible."""
     try:
         return future.result()
-    except (BrokenExecutor, CancelledError):  # whoever was to train it has gone
+    except (BrokenExecutor, CancelledError):  # its worker is gone
         raise BrokenExecutor from None
-    except Exception as error:  # of whoever carries cells and results
-        if getattr(error, "name", "") == "rlploss":  # which is not there, or not ours
+    except Exception as error:  # a cell or a result could not be sent
+        if (
+            getattr(error, "name", "") == "rlploss"
+        ):  # a worker without this package, or with another version of it
             raise LabError(sentence(str(error))) from None
         return reason(error)
 
 
 @contextmanager
 def _alarm(deadline: float) -> Iterator[None]:
-    """Raise `_TimeUp` at the deadline, whatever the main thread computes; not on Windows."""
+    """Raise `_TimeUp` in the main thread at the deadline; not on Windows."""
 
     def ring(*_: object) -> None:
         raise _TimeUp
@@ -233,16 +242,17 @@ def _alarm(deadline: float) -> Iterator[None]:
 
 
 class _Board(ProgressLine):
-    """A line that says how far the cells are, and how long the rest will take.
+    """A progress line: how many cells are finished, and how long the rest will take.
 
-    The predicted seconds of a cell pass by, up to 95 % of them. On a terminal a thread moves the
-    line on, because this process may be training; when piped there is a line per cell.
+    A cell in flight counts by its elapsed seconds, up to 95 % of its predicted ones. On a terminal
+    a thread updates the line, because this process may be training. When piped there is one line
+    per cell.
     """
 
     def __init__(self, plan: Plan, console: Console) -> None:
         stream = io.StringIO() if console.quiet else console.file
         super().__init__(sum(plan.seconds.values()), stream=stream, every=math.inf)
-        self.since: dict[AnyCell, float] = {}  # when each cell in flight was begun
+        self.since: dict[AnyCell, float] = {}  # start time of each cell in flight
         self.finished, self._passed, self._plan, self._news = 0, 0.0, plan, ""
         self._ended, self._thread = threading.Event(), threading.Thread(target=self._move)
 
@@ -250,20 +260,20 @@ class _Board(ProgressLine):
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """Let others write below the line."""
+        """End the line, so that other output goes below it."""
         self._ended.set()
         self._thread.join()
         self.close()
 
     def finish(self, cell: AnyCell) -> None:
-        """Show that a cell is stored, or has failed."""
+        """Count a cell as finished: it is stored, or it failed."""
         del self.since[cell]
         self._passed += self._plan.seconds[cell.hash]
         self.finished += 1
         self._show(cell, now=True)
 
     def report(self, news: str) -> None:
-        """Tell news of the workers, each once."""
+        """Print news of the workers, each message once."""
         if news != self._news:
             self._news = news
             self.say(news or "the workers go on")
@@ -292,8 +302,8 @@ def run_study(
     console: Console,
     in_turn: bool = False,
 ) -> None:
-    """Train the cells of a study that are not stored: say how long it takes, what was done, what
-    failed or is left.
+    """Train the cells of a study that are not stored. Print the expected time first, and then what
+    was trained and what failed.
     """
     cells = distinct(cells)
     todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
@@ -315,7 +325,7 @@ def run_study(
 
 @dataclass(frozen=True)
 class Study:
-    """What was asked for in a directory: its cells and their cost, and who trains them."""
+    """The study of a directory: its cells, their cost, and the function that trains them."""
 
     code_version: str
     cells: Callable[[], Sequence[AnyCell]]
@@ -325,7 +335,7 @@ class Study:
 
 def declare_equal(store: Store, study: Study, console: Console) -> None:
     """Train ten random cells of the latest older code again. If every bit is the same, let this
-    code use the rows of that one; else say which cell differs.
+    code use the rows of the older code; else raise LabError with the cell that differs.
     """
     older = store.older_version()
     stored = {
@@ -339,7 +349,9 @@ def declare_equal(store: Store, study: Study, console: Console) -> None:
             " made it trains what is missing"
         )
     chosen = random.SystemRandom().sample([*stored], min(CHECKED, len(stored)))
-    threads = {stored[cell].provenance["threads"] for cell in chosen}  # others round otherwise
+    threads = {
+        stored[cell].provenance["threads"] for cell in chosen
+    }  # another number of threads rounds differently
     workers = parse_workers("local" if threads == {1} else "inline")
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -359,8 +371,8 @@ def declare_equal(store: Store, study: Study, console: Console) -> None:
 
 
 def difference(before: StoredCell, now: StoredCell) -> str:
-    """Return the first number that differs between two trainings of a cell, if one does; seconds
-    always do.
+    """Return the first number that differs between two trainings of a cell, or nothing; seconds are
+    not compared.
     """
     for old, new in zip(before.networks, now.networks, strict=True):
         first, second = (
@@ -370,7 +382,9 @@ def difference(before: StoredCell, now: StoredCell) -> str:
             for n in (old, new)
         )
         for name in sorted({*first, *second}):
-            pair = [repr(numbers.get(name)) for numbers in (first, second)]  # NaN is NaN
+            pair = [
+                repr(numbers.get(name)) for numbers in (first, second)
+            ]  # as text, NaN equals NaN
             if pair[0] != pair[1]:
                 return f"{name} of seed {old.seed}: {pair[0][:60]} stored, {pair[1][:60]} now"
     return ""

@@ -1,8 +1,7 @@
-"""Statistics over seeds: paired tests with their own intervals, Holm's correction, agreement with a
-published number.
+"""Test over seeds whether two arms differ, and whether a result agrees with a published number.
 
-Two arms of a study share their seeds, and a seed fixes split and initial weights, so comparisons
-are paired. A p-value here speaks of other seeds on the same data, not of other data.
+Two arms of a study share their seeds, and a seed fixes the split and the initial weights, so tests
+are paired. A p-value here is about other seeds on the same data, not about other data.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ ALPHA = 0.05
 MARGINS = {
     "ratio": (0.95, 1.05),
     "difference": (-0.01, 0.01),
-}  # no difference worth the name: 5 %, or one point
-FLIPS = 9_999  # of a permutation test
-SEED = 20240715  # of every permutation test: a report is the same each time it is rendered
+}  # intervals within these limits count as no difference: 5 %, or one point
+FLIPS = 9_999  # drawn in a permutation test
+SEED = 20240715  # of every permutation test, so that a report is the same whenever it is rendered
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,17 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Is `ours` better than `theirs`, or than a number? One test, and the interval that belongs to
+class Contrast:
+    """How `ours` differs from `theirs` or from a number: one test, and the interval that belongs to
     it.
 
-    `effect` is, by `scale`: "ratio", geometric means of errors (ours / theirs); "difference", means
-    of scores (ours − theirs); "gap", the same for errors of which one is 0 and has no ratio;
-    "mean", our mean, which is compared with a number; "share", seeds in which ours was first;
-    "spread", typical deviations from the median (ours / theirs). [low, high] is its 95 % interval:
-    it holds no difference exactly if the two-sided p is 5 % or more. `p_holm` is corrected over a
-    family, NaN where there is none.
+    The meaning of `effect` depends on `scale`. "ratio": geometric means of errors (ours / theirs).
+    "difference": means of scores (ours − theirs). "gap": the same for errors, if one of them is 0
+    and has no ratio. "mean": our mean, which is tested against a number. "share": the share of
+    seeds in which ours was first. "spread": typical deviations from the median (ours / theirs).
+    [low, high] is the 95 % interval of `effect`. It contains "no difference" exactly if the
+    two-sided p is 5 % or more. `p_holm` is p corrected over a family of tests, and NaN without a
+    family.
     """
 
     effect: float
@@ -67,9 +67,9 @@ class Comparison:
         return (self.p if math.isnan(self.p_holm) else self.p_holm) < ALPHA
 
     @property
-    def told(self) -> tuple[float, float]:
-        """The interval at the level of the corrected p: it holds no difference exactly if that is 5
-        % or more.
+    def corrected_interval(self) -> tuple[float, float]:
+        """The interval at the level of the corrected p. It contains "no difference" exactly if that
+        p is 5 % or more.
         """
         return (
             self.interval(ALPHA * self.p / self.p_holm)
@@ -79,21 +79,23 @@ class Comparison:
 
     @property
     def word(self) -> str:
-        """Better or worse, if that is significant; level, if all of the interval is as good as
-        none; or undecided.
+        """The result in a word: "better" or "worse" if significant, "level" if the whole interval
+        is negligible, else "undecided".
         """
         if self.significant:
             return "better" if self.better else "worse"
-        return "level" if self.is_none(*self.told) else "undecided"
+        return "level" if self.is_none(*self.corrected_interval) else "undecided"
 
     def is_none(self, low: float, high: float) -> bool:
-        """Whether an interval of this scale lies within what is no difference worth the name."""
+        """Return whether an interval of this scale lies within the margins of a negligible
+        difference.
+        """
         least, most = MARGINS.get(self.scale, (math.nan, math.nan))
         return least <= low and high <= most
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """The interval at a level of at least 95 %: that of `at_level`, or of a t-test what `low`
-        and `high` imply.
+        """Return the interval at a level of at least 95 %: from `at_level`, or for a t-test from
+        `low` and `high`.
         """
         if self.at_level is not None:
             return self.at_level(alpha)
@@ -124,7 +126,7 @@ def summary(values: Array) -> Summary:
 
 
 def band(matrix: Array) -> tuple[Array, Array, Array]:
-    """Mean and pointwise 95 % t-interval of [seeds, points]: the curve and its confidence band."""
+    """Return the mean curve of [seeds, points] and its pointwise 95 % t-interval (low, high)."""
     n = len(matrix)
     mean = matrix.mean(axis=0)
     if n < 2:
@@ -136,11 +138,11 @@ def band(matrix: Array) -> tuple[Array, Array, Array]:
 def _t_test(
     values: Array, overlap: float = 0.0, least: float = 0.0
 ) -> tuple[float, float, float, float]:
-    """Mean, two-sided p of a mean of 0, and the 95 % interval of the mean, whose standard error is
-    at least `least`.
+    """Test whether the mean is 0: return the mean, the two-sided p, and the ends of the 95 %
+    interval. The standard error is taken to be at least `least`.
 
-    Values that are all the same have no variance to go by: their signs are tested, and the interval
-    is a point, or everything where even that is not significant.
+    Values that are all the same have no variance. Then their signs are tested, and the interval is
+    a point, or everything if the sign test is not significant.
     """
     n, mean = len(values), float(values.mean())
     if n < 2 or not math.isfinite(mean):
@@ -162,16 +164,16 @@ def compare(
     lower_is_better: bool = True,
     overlap: float = 0.0,
     least: float = 0.0,
-) -> Comparison:
-    """Paired t-test over seeds: on logarithms for errors, which span decades, on differences for
-    scores.
+) -> Contrast:
+    """Compare two arms by a paired t-test over seeds: on logarithms of errors, which span decades,
+    and on differences of scores.
 
-    Errors with a 0 among them have no logarithms: their differences are tested. They have a unit of
-    their own, so no size of a difference is as good as none.
+    An error of 0 has no logarithm; then the differences of errors are tested. These have the unit
+    of the errors, so no difference counts as negligible.
 
-    Seeds that split the same rows again and again are not independent: `overlap` is the ratio of
-    test to training rows, and the variance of the mean is then s²·(1/n + overlap) after Nadeau and
-    Bengio. Its root is never taken to be less than `least`.
+    Seeds that split the same rows again and again are not independent. `overlap` is the ratio of
+    test rows to training rows; the variance of the mean is then s²·(1/n + overlap), after Nadeau
+    and Bengio. Its root is at least `least`.
     """
     ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
@@ -184,44 +186,59 @@ def compare(
         np.log(ours) - np.log(theirs) if ratio else ours - theirs, overlap, least
     )
     better = mean < 0 if lower_is_better else mean > 0
-    if not ratio:
-        return Comparison(
-            mean, low, high, p, len(ours), better, "gap" if lower_is_better else "difference"
-        )
-    with np.errstate(over="ignore"):
-        effect, low, high = np.exp([mean, low, high]).tolist()
-    return Comparison(effect, low, high, p, len(ours), better, "ratio")
+    scale, effect = "gap" if lower_is_better else "difference", mean
+    if ratio:
+        with np.errstate(over="ignore"):
+            scale, (effect, low, high) = "ratio", np.exp([mean, low, high]).tolist()
+    return Contrast(effect=effect, low=low, high=high, p=p, n=len(ours), better=better, scale=scale)
 
 
-def threshold(values: Array, number: float, *, below: bool) -> Comparison:
-    """Is the mean over seeds below (or above) a number? A t-test of the mean."""
+def threshold(values: Array, number: float, *, below: bool) -> Contrast:
+    """Test whether the mean over seeds is below (or above) a number, by a t-test."""
     mean, p, low, high = _t_test(np.asarray(values, dtype=np.float64) - number)
     better = mean < 0 if below else mean > 0
-    return Comparison(mean + number, low + number, high + number, p, len(values), better, "mean")
+    return Contrast(
+        effect=mean + number,
+        low=low + number,
+        high=high + number,
+        p=p,
+        n=len(values),
+        better=better,
+        scale="mean",
+    )
 
 
-def first(ours: Array, theirs: Array | float) -> Comparison:
-    """In how many seeds do we need less than they do, or than a number? A sign test: inf, never, is
-    more than all else.
+def first(ours: Array, theirs: Array | float) -> Contrast:
+    """Test by a sign test in how many seeds ours is less than theirs, or than a number; inf means
+    never.
 
-    Ties count for nobody.
+    Ties are left out.
     """
     wins, losses = int(np.sum(ours < theirs)), int(np.sum(ours > theirs))
     n = wins + losses
     if not n:
-        return Comparison(math.nan, 0.0, 1.0, 1.0, 0, False, "share")
+        return Contrast(effect=math.nan, low=0.0, high=1.0, p=1.0, n=0, better=False, scale="share")
     p = min(1.0, 2.0 * float(special.bdtr(min(wins, losses), n, 0.5)))
 
     def interval(alpha: float) -> tuple[float, float]:
-        """Clopper and Pearson's."""
+        """Return Clopper and Pearson's interval."""
         low = float(special.betaincinv(wins, losses + 1, alpha / 2)) if wins else 0.0
         return low, float(special.betaincinv(wins + 1, losses, 1 - alpha / 2)) if losses else 1.0
 
-    return Comparison(wins / n, *interval(ALPHA), p, n, wins > losses, "share", at_level=interval)
+    return Contrast(
+        effect=wins / n,
+        low=interval(ALPHA)[0],
+        high=interval(ALPHA)[1],
+        p=p,
+        n=n,
+        better=wins > losses,
+        scale="share",
+        at_level=interval,
+    )
 
 
-def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The same comparisons with p-values corrected for their number (Holm's step-down)."""
+def holm(comparisons: Sequence[Contrast]) -> list[Contrast]:
+    """Return the same tests with p-values corrected for their number (Holm's step-down)."""
     p = np.array([comparison.p for comparison in comparisons])
     order = p.argsort()
     corrected = np.empty_like(p)
@@ -230,50 +247,53 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def against_published(ours: Array, mean: float, sd: float, n: int = 30) -> tuple[str, float]:
-    """Same, different or undecided, and our difference in published standard deviations.
+    """Return "same", "different" or "undecided", and our difference in published standard
+    deviations.
 
     Same: the 90 % Welch interval of the difference lies within one published standard deviation.
     Different: Welch's test rejects equality at 5 %, and it is not the same.
     """
-    found = summary(np.asarray(ours, dtype=np.float64))
-    difference = found.mean - mean
-    if found.n < 2:
+    measured = summary(np.asarray(ours, dtype=np.float64))
+    difference = measured.mean - mean
+    if measured.n < 2:
         return "undecided", difference / sd
-    parts = np.array([found.sd**2 / found.n, sd**2 / n])
+    parts = np.array([measured.sd**2 / measured.n, sd**2 / n])
     error = math.sqrt(parts.sum())
-    freedom = parts.sum() ** 2 / (parts**2 / np.array([found.n - 1, n - 1])).sum()
+    freedom = parts.sum() ** 2 / (parts**2 / np.array([measured.n - 1, n - 1])).sum()
     if abs(difference) + special.stdtrit(freedom, 0.95) * error <= sd:
         return "same", difference / sd
     rejected = abs(difference) > special.stdtrit(freedom, 1 - ALPHA / 2) * error
     return "different" if rejected else "undecided", difference / sd
 
 
-def spread(ours: Array, theirs: Array) -> Comparison:
-    """Do our seeds vary less? A permutation test within pairs on log |x − median|, and the interval
-    of that test.
+def spread(ours: Array, theirs: Array) -> Contrast:
+    """Test whether our seeds vary less, by a permutation test within pairs on log |x − median|, and
+    return the interval of that test.
 
-    Under equality the two deviations of a pair may change places, so the signs of their log-ratios
-    may be flipped. One wild seed is one sign. Where a value is its own median it has no logarithm,
-    and its pair is left out.
+    If both vary alike, the two deviations of a pair may change places, so the signs of their
+    log-ratios may be flipped. One wild seed counts as one sign. A deviation of 0 has no logarithm,
+    so its pair is left out.
     """
     away = [
         np.abs(x - np.median(x))
         for x in (np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
     ]
-    kept = (away[0] > 0) & (away[1] > 0)
-    n = int(kept.sum())
+    varies = (away[0] > 0) & (away[1] > 0)
+    n = int(varies.sum())
     if n < 3:
-        return Comparison(math.nan, 0.0, math.inf, 1.0, n, False, "spread")
-    logs = np.log(away[0][kept] / away[1][kept])
+        return Contrast(
+            effect=math.nan, low=0.0, high=math.inf, p=1.0, n=n, better=False, scale="spread"
+        )
+    logs = np.log(away[0][varies] / away[1][varies])
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(FLIPS, n))
     total, flipped, net = logs.sum(), signs @ logs, signs.sum(axis=1)
-    # A ratio θ is rejected as the flips of logs − θ are: each flip reaches the observed sum for θ
-    # between two ends.
+    # A ratio θ is rejected if the flips of logs − θ reject 0. Each flip reaches the observed sum
+    # for all θ between two ends.
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = np.stack([(total - flipped) / (n - net), (total + flipped) / (n + net)])
     ends[:, np.abs(net) == n] = np.array(
         [[-np.inf], [np.inf]]
-    )  # all signs alike: reached for every θ
+    )  # flips with equal signs reach the observed sum for every θ
     lower, upper = np.sort(ends.min(axis=0)), np.sort(ends.max(axis=0))[::-1]
     p = (1 + int(np.sum(np.abs(flipped) >= abs(total) * (1 - 1e-12)))) / (FLIPS + 1)
 
@@ -285,6 +305,13 @@ def spread(ours: Array, theirs: Array) -> Comparison:
             else (0.0, math.inf)
         )
 
-    return Comparison(
-        float(np.exp(total / n)), *interval(ALPHA), p, n, total < 0, "spread", at_level=interval
+    return Contrast(
+        effect=float(np.exp(total / n)),
+        low=interval(ALPHA)[0],
+        high=interval(ALPHA)[1],
+        p=p,
+        n=n,
+        better=total < 0,
+        scale="spread",
+        at_level=interval,
     )

@@ -1,8 +1,9 @@
-"""The store: one SQLite file per output directory, rows written once, one writer at a time.
+"""Store the results of a study in one SQLite file per output directory; rows are written once.
 
-A cell and all its networks are one row, so they are committed together. Rows are keyed by the
-cell's spec and by the *code version* (the files that decide a number and the version of torch), so
-rows of other code or another spec stay where they are and never mix in.
+One process at a time may write. A cell and all its networks are one row, so they are committed
+together. Rows are keyed by the cell's spec and by the *code version*, a hash of the files that
+decide a number and of the version of torch. So rows of other code or of another spec stay in the
+file, and no table mixes them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from rlploss.lab.text import LabError, sentence
 
 FILE, LOCK = "runs.sqlite", ".lock"
 SCHEMA = 3
-APPLICATION_ID = 0x524C504C  # "RLPL", in the file's header: tells our files from other SQLite files
+APPLICATION_ID = 0x524C504C  # "RLPL" in the file's header marks a SQLite file as ours
 TABLES = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA};\n"
 TABLES += Path(__file__).with_name("store.sql").read_text("utf-8")
 HEADER_OF = "SELECT * FROM pragma_application_id, pragma_user_version"
 STATEMENTS_OF = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
 LONGEST = 60.0  # seconds that a query may take
-LARGEST = 2**28  # bytes of a value
-# Rows that this code may use: its own, and those of versions that were declared equal. What was
-# timed belongs to the code that took the time.
+LARGEST = 2**28  # bytes that a value may have
+# This code may use its own rows and those of versions that were declared equal. Timed rows are only
+# valid for the code that was timed.
 USED = (
     "(code_version = ?1 OR (code_version IN (SELECT older FROM equal WHERE equal.code_version = ?1)"
     " AND instr(spec, '\"timed\":true') = 0))"
@@ -56,7 +57,7 @@ STRANGE = (
     AttributeError,
     ArithmeticError,
     RecursionError,
-)  # what odd rows lead to
+)  # errors that rows with strange content cause
 
 
 class StoreError(LabError):
@@ -64,7 +65,7 @@ class StoreError(LabError):
 
 
 class Store(AbstractContextManager["Store"]):
-    """The results of one output directory. `with Store(directory, code_version=...) as store:`."""
+    """The results of one output directory: `with Store(directory, code_version=...) as store:`."""
 
     def __init__(self, directory: str | Path, *, code_version: str, create: bool = True) -> None:
         self.directory, self.path = Path(directory), Path(directory, FILE)
@@ -75,15 +76,13 @@ class Store(AbstractContextManager["Store"]):
                 lock = _files.lock(self.directory / LOCK)
             signature = self.directory / LOCK
             if lock is None:
-                number = signature.read_text(errors="replace").strip()  # filelock 3 empties it
+                number = signature.read_text(errors="replace").strip()  # filelock 3 leaves it empty
                 raise StoreError(
                     f"another rlploss{f' (process {number})' * bool(number)} is working in"
                     f" {self.directory}; wait for it or choose another directory"
                 )
             stack.callback(lock.release)
-            with suppress(
-                OSError
-            ):  # a full disk may refuse the number, the lock holds all the same
+            with suppress(OSError):  # the lock holds, even if a full disk refuses the number
                 signature.write_text(f"{os.getpid()}\n")
             with self._reporting(f"use {self.path}"):
                 self._connection = stack.enter_context(
@@ -93,13 +92,13 @@ class Store(AbstractContextManager["Store"]):
             self._held = stack.pop_all()
 
     def close(self, *_: object) -> None:
-        """Close the file and give the directory free."""
+        """Close the file and release the directory."""
         self._held.close()
 
     __exit__ = close
 
     def _prepare_directory(self, create: bool) -> None:
-        """Make the directory, or refuse one that cannot be ours."""
+        """Make the directory; refuse one with files that we did not write."""
         if not os.path.lexists(self.path):
             if not create:
                 raise StoreError(
@@ -120,13 +119,13 @@ class Store(AbstractContextManager["Store"]):
         _files.refuse_links_out(self.directory)
 
     def _check_content(self, create: bool) -> None:
-        """Make the tables of a new file; refuse one that is foreign, older, newer or damaged, which
-        stays as it is.
+        """Make the tables of a new file; refuse a file that is foreign, older, newer or damaged,
+        and leave it as it is.
         """
         self._connection.set_progress_handler(self._takes_too_long, 10_000)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
-        self._rows("PRAGMA trusted_schema = OFF")  # a file that others made may carry code
-        # Whether it is empty is asked after SQLite has undone what a killed process left half done.
+        self._rows("PRAGMA trusted_schema = OFF")  # a file that somebody else made may carry code
+        # The size is read after SQLite has rolled back what a killed process left unfinished.
         ((application, schema),) = self._rows(HEADER_OF)
         if create and not self.path.stat().st_size:
             # One transaction in rollback mode: a kill leaves nothing, never half a schema.
@@ -154,7 +153,9 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _reporting(self, what: str) -> Iterator[None]:
-        """Turn SQLite's and the system's errors into one sentence; `what` cannot be done."""
+        """Turn SQLite's and the system's errors into one sentence: cannot do `what`, why, and the
+        remedy.
+        """
         try:
             yield
         except (sqlite3.Error, OSError, UnicodeError) as error:
@@ -170,7 +171,9 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def understood(self, what: str) -> Iterator[None]:
-        """Turn whatever a row with strange content leads to into one sentence; `what` is read."""
+        """Turn the errors that a row with strange content causes into one sentence; `what` names
+        the row.
+        """
         try:
             yield
         except STRANGE as error:
@@ -180,17 +183,17 @@ class Store(AbstractContextManager["Store"]):
             ) from error
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return what one statement gives; it is a transaction of its own."""
+        """Run one statement as a transaction of its own, and return its rows."""
         with self._reporting(f"use {self.path}"):
             self._begun = time.monotonic()
             return self._connection.execute(query, values).fetchall()
 
     def _takes_too_long(self) -> bool:
-        """Return whether SQLite is to end the query, which a crafted file may make endless."""
+        """Return whether SQLite should end the query; a crafted file could make it endless."""
         return time.monotonic() - self._begun > LONGEST
 
     def _key(self, cell: AnyCell, code_version: str = "") -> tuple[str, str]:
-        """What a cell is stored under; one whose functions nobody could find again is refused."""
+        """Return the key of a cell; refuse one with a function that no other process could find."""
         if '"where":null' in canonical_json(cell.spec()):
             raise ValueError(
                 f"a store keeps functions by name, got one in {cell} that is not at the top of a"
@@ -199,7 +202,7 @@ class Store(AbstractContextManager["Store"]):
         return code_version or self.code_version, cell.hash
 
     def has(self, cell: AnyCell) -> bool:
-        """Whether this very cell, by this code or by one that was declared equal, is stored."""
+        """Return whether this cell is stored by this code, or by code that was declared equal."""
         return bool(
             self._rows(f"SELECT 1 FROM cell WHERE spec_hash = ?2 AND {USED}", *self._key(cell))
         )
@@ -216,7 +219,7 @@ class Store(AbstractContextManager["Store"]):
             "objectives": result.objectives,
             "code_version": self.code_version,
             "task": str(cell.task),
-            "arm": str(cell.arm),  # names, which no spec has
+            "arm": str(cell.arm),  # names are not part of a spec
             "versions": versions(),
             "machine": machine(),
         }
@@ -228,7 +231,7 @@ class Store(AbstractContextManager["Store"]):
         )
 
     def read(self, cell: AnyCell, code_version: str = "") -> StoredCell | None:
-        """The stored cell as this code, or another one, may use it; or None."""
+        """Return the stored cell if this code (or `code_version`) may use one, else None."""
         query = "SELECT networks, provenance, seconds FROM cell WHERE spec_hash = ?2 AND"
         rows = self._rows(
             f"{query} {USED} ORDER BY code_version <> ?1", *self._key(cell, code_version)
@@ -250,7 +253,9 @@ class Store(AbstractContextManager["Store"]):
         return StoredCell(networks, origin, rows[0][2])
 
     def every_cell(self) -> Iterator[tuple[str, str, Any, Any, list[TrainedNetwork]]]:
-        """Hash, code version, spec, provenance and networks of every cell, by whatever code."""
+        """Yield hash, code version, spec, provenance and networks of every cell, whatever code
+        wrote it.
+        """
         for (number,) in self._rows("SELECT id FROM cell ORDER BY id"):
             ((key, code, *texts),) = self._rows(
                 "SELECT spec_hash, code_version, spec, provenance, networks FROM cell WHERE id = ?",
@@ -261,17 +266,19 @@ class Store(AbstractContextManager["Store"]):
                 yield key, code, spec, origin, [_network(data) for data in networks]
 
     def costs(self, known: Iterable[AnyCell] = ()) -> Iterator[tuple[AnyCell, float]]:
-        """Yield (cell, seconds) of every stored cell, by whatever code: what estimates are learned
-        from.
+        """Yield (cell, seconds) of every stored cell, whatever code wrote it; estimates are learned
+        from them.
         """
         cells = {cell.hash: cell for cell in known}
         for key, spec, seconds in self._rows("SELECT spec_hash, spec, seconds FROM cell"):
-            # Another version may have other specs; an estimate can do without them.
+            # Other versions may have written other specs; the estimate leaves them out.
             with suppress(*STRANGE):
                 yield cells.get(key) or Cell.from_spec(json.loads(spec)), seconds
 
     def older_version(self) -> str:
-        """The code whose rows, which this code may not use, came last; empty if all are ours."""
+        """Return the code version of the latest row that this code may not use; empty without such
+        rows.
+        """
         rows = self._rows(
             f"SELECT code_version FROM cell WHERE NOT {USED} ORDER BY id DESC LIMIT 1",
             self.code_version,
@@ -279,7 +286,9 @@ class Store(AbstractContextManager["Store"]):
         return rows[0][0] if rows else ""
 
     def declare_equal(self, older: str) -> None:
-        """Let this code use the rows of an older version, and what that version may use."""
+        """Let this code use the rows of an older version, and all rows that the older version may
+        use.
+        """
         self._rows(
             "INSERT OR IGNORE INTO equal SELECT ?1, ?2, ?3 UNION SELECT ?1, older, ?3 FROM equal"
             " WHERE code_version = ?2",
@@ -287,8 +296,8 @@ class Store(AbstractContextManager["Store"]):
         )
 
     def show_what_there_is(self) -> bool:
-        """Read the rows of the latest other code if this code has none, never both; returns whether
-        it does.
+        """Switch to the rows of the latest other code if this code has none, and return whether it
+        did; rows of both are never read together.
         """
         if self._rows(f"SELECT 1 FROM cell WHERE {USED} LIMIT 1", self.code_version):
             return False
@@ -296,32 +305,34 @@ class Store(AbstractContextManager["Store"]):
         return self.code_version != mine
 
     def foreign_cells(self) -> int:
-        """Cells made by other code or another torch: kept, and never shown with ours."""
+        """Count the cells of other code or another torch, which are kept and never shown with
+        ours.
+        """
         ((count,),) = self._rows(f"SELECT COUNT(*) FROM cell WHERE NOT {USED}", self.code_version)
         return int(count)
 
     def write_failure(self, cell: AnyCell, reason: str) -> None:
-        """Remember why a cell has no result; it is tried again the next time."""
+        """Record why a cell has no result; the next run tries it again."""
         self._rows(
             "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)", *self._key(cell), reason, _now()
         )
 
     def failure(self, cell: AnyCell) -> str | None:
-        """The reason of the last failure of this cell, if it failed."""
+        """Return the reason of this cell's last failure, or None."""
         rows = self._rows(
             "SELECT reason FROM failure WHERE code_version = ? AND spec_hash = ?", *self._key(cell)
         )
         return str(rows[0][0]) if rows else None
 
     def write_request(self, name: str, options: dict[str, Any]) -> None:
-        """Remember what was asked for, so that the report can be rendered again."""
+        """Record the request, so that the report can be rendered again."""
         self._rows(
             "INSERT OR REPLACE INTO request VALUES (?, ?, ?)", name, canonical_json(options), _now()
         )
 
     def refuse_others(self, command: str) -> None:
-        """Refuse a directory that another command than `reproduce`, `survey` or `compare`, the one
-        given, has made.
+        """Refuse a directory that another command wrote; `command` is "reproduce", "survey" or
+        "compare".
         """
         makers = {name if name == "survey" else "reproduce" for name in self.requests()}
         if not makers and self._rows("SELECT 1 FROM cell LIMIT 1"):
@@ -332,15 +343,15 @@ class Store(AbstractContextManager["Store"]):
             )
 
     def requests(self) -> dict[str, dict[str, Any]]:
-        """Return everything asked for in this directory, by name."""
+        """Return the options of every request in this directory, by its name."""
         rows = self._rows("SELECT name, options FROM request ORDER BY rowid")
         with self.understood("a request"):
             return {name: dict(json.loads(options)) for name, options in rows}
 
 
 def networks_json(result: CellResult) -> str:
-    """The networks of a cell as text, in the order in which they are read. JSON has no NaN and no
-    infinities: they become null. Other floats read back bit for bit.
+    """Return the networks of a cell as JSON, in the order in which they are read. NaN and
+    infinities, which JSON does not have, become null; all other floats keep every bit.
     """
 
     def plain(value: float) -> float | None:
@@ -363,7 +374,7 @@ def networks_json(result: CellResult) -> str:
 
 
 def _network(row: dict[str, Any]) -> TrainedNetwork:
-    """The way back; null is NaN."""
+    """Return the network that `networks_json` wrote; null becomes NaN."""
 
     def number(value: float | None) -> float:
         return math.nan if value is None else float(value)
@@ -385,17 +396,17 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# Where a number comes from: the code that made it, the versions, the machine
+# Where a number comes from: the code, the versions, the machine
 
-# The files that decide the numbers of any network; each trainer adds its own. What another file
-# says must not change a number: `tests/lab/test_provenance.py` looks after that.
+# The files that decide the numbers of every network; each trainer adds its own. No other file may
+# change a number, which `tests/lab/test_provenance.py` checks.
 TRAINING = ("loss/*.py", "training/*.py", "_scaling.py", "_torch.py", "models.py")
 
 
 @cache
 def code_version(*files: str) -> str:
-    """What two rows of one table must share: the files that decide their numbers, by patterns below
-    the package, and the version of torch.
+    """Return a hash of the files that decide a number (patterns below the package) and of the
+    version of torch. All rows of one table share it.
     """
     package, digest = Path(__file__).parents[1], hashlib.sha256(metadata.version("torch").encode())
     for pattern in files:
@@ -406,7 +417,7 @@ def code_version(*files: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that touches the numbers."""
+    """Return the versions of Python and of the packages that compute the numbers."""
     return {"python": platform.python_version()} | {
         name: metadata.version(name) for name in ("rlploss", "torch", "numpy", "scikit-learn")
     }
@@ -414,7 +425,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def machine() -> dict[str, str | int]:
-    """Return the machine, without names of people or hosts."""
+    """Describe the machine without names of people or hosts."""
     named = ""
     with suppress(OSError):
         named = Path("/proc/cpuinfo").read_text().partition("model name")[2].partition("\n")[0]

@@ -1,8 +1,10 @@
-"""A study as values: arms on tasks, each for a budget and with some seeds.
+"""Describe a study as plain values: which arms are trained on which tasks, for what budget, with
+what seeds.
 
-The unit of work is a *cell*: one (arm, task, budget) with all its seeds. It trains as one fleet and
-is stored in one transaction. A cell is identified by the SHA-256 of its canonical JSON; names and
-labels are not part of it, so that two tables which need the same training share it.
+An *arm* is a loss with an optimiser, a *task* a dataset with a network. The unit of work is a
+*cell*: one arm on one task for one budget, with all its seeds. A cell is trained as one fleet and
+stored in one transaction. Its identity is the SHA-256 of its canonical JSON. This has no names and
+labels, so two tables that need the same training share one cell.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypeVar  # which torch brings; Python's own has defaults from 3.13 on
+from typing_extensions import TypeVar  # torch depends on it; Python's own has defaults from 3.13 on
 
 from rlploss import _checks
 from rlploss._scaling import Array
@@ -24,19 +26,19 @@ from rlploss._values import Value, from_json, put
 from rlploss.training.job import Epochs, OptimizerValue, Steps
 from rlploss.training.objectives import BatchLoss, Objective, Pointwise, as_objective
 
-Tell = Callable[[float], None]  # a training function tells the fraction done, now and then
+Tell = Callable[[float], None]  # receives the fraction done, now and then
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a piece of plain data: sorted keys, no spaces, no NaN."""
+    """Return plain data as JSON in its one canonical form: sorted keys, no spaces, no NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
     )
 
 
 def as_loss(name: str, value: Any, taken: Iterable[str]) -> Objective:
-    """Read a loss of anyone's own: a function of two arguments is `Pointwise`, of three
-    `BatchLoss`, or a value.
+    """Return a user's loss as an objective: a function of two arguments becomes `Pointwise`, one of
+    three `BatchLoss`; an objective stays as it is.
     """
     if not name or name in taken:
         raise ValueError(
@@ -55,8 +57,8 @@ def as_loss(name: str, value: Any, taken: Iterable[str]) -> Objective:
 
 
 def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
-    """A reader's loss as JSON; refuses the name of a known arm, and one that another process could
-    not load.
+    """Return a user's loss as JSON. Refuse the name of a known arm, and a loss that another process
+    could not load.
     """
     text = canonical_json(as_loss(name, loss, taken).to_json())
     if '"where":null' in text:
@@ -68,7 +70,7 @@ def loss_json(name: str, loss: Any, taken: Iterable[str]) -> str:
 
 
 def loss_options(losses: Iterable[tuple[str, str]]) -> list[str]:
-    """The words that name such losses again on a command line."""
+    """Return the command-line options that name these losses."""
     wheres = [
         (name, json.loads(text).get("function", {}).get("where", "FILE.py"))
         for name, text in losses
@@ -77,26 +79,28 @@ def loss_options(losses: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class Part(Value):
-    """What arms, tasks and variants share: frozen dataclasses that turn into JSON and back.
+    """The base of arms, tasks and variants: frozen dataclasses that turn into JSON and back.
 
-    Another room may have arms and tasks of its own; the store and the workers use nothing but what
-    stands here.
+    A study may define arms and tasks of its own: the store and the workers use only what this class
+    defines.
     """
 
     name: str
-    labels = frozenset({"name", "protocol"})  # fields for people: they do not decide a result
-    timed = False  # whether the seconds are a result: such cells train alone, after the others
-    variants: tuple[Any, ...] = (None,)  # of a task: they train together, each with every seed
-    metrics: Any = ()  # of a task: what each of its curves must have
+    labels = frozenset(
+        {"name", "protocol"}
+    )  # fields that people read and that do not change a result
+    timed = False  # whether the seconds are a result; such cells train alone, after all others
+    variants: tuple[Any, ...] = (None,)  # levels of a task, trained together, each with every seed
+    metrics: Any = ()  # what each curve of a task must have
     takes_steps: Any = True  # whether an arm is trained for the budget of its cell
 
     def to_json(self) -> dict[str, Any]:
-        """All fields that decide a result as plain data, with the class under "kind"."""
+        """Return all fields that decide a result as plain data, with the class under "kind"."""
         return {name: value for name, value in super().to_json().items() if name not in self.labels}
 
     @property
     def family(self) -> str:
-        """Cells of one family are predicted right, or wrong by the same factor."""
+        """A name for cells whose predicted cost is wrong by the same factor."""
         return ""
 
     def __str__(self) -> str:
@@ -105,8 +109,8 @@ class Part(Value):
 
 @dataclass(frozen=True)
 class Arm(Part):
-    """What is trained: an objective and an optimiser. `protocol` names its column, `output` the
-    last layer.
+    """An objective and an optimiser. `protocol` names the column of a report, `output` the last
+    layer.
     """
 
     name: str
@@ -127,7 +131,7 @@ class Arm(Part):
 
     @property
     def family(self) -> str:
-        """The objective, whether it mixes rows, and whether a step takes all subsets."""
+        """The objective, whether it uses mixup, and how many subsets a step takes."""
         steps = getattr(self.objective, "subsets_per_step", "")
         return f"{type(self.objective).__name__} {self.objective.mixup is None} {steps}"
 
@@ -137,9 +141,7 @@ class Arm(Part):
 
 @dataclass(frozen=True)
 class Variant(Part):
-    """One level of a sweep: a distribution shift γ, or noise β on the training features; None:
-    neither.
-    """
+    """One level of a sweep: a distribution shift γ, or noise β on the training features."""
 
     checks: ClassVar = {
         "shift": partial(_checks.number, minimum=0.0, maximum=1.0),
@@ -152,8 +154,8 @@ class Variant(Part):
 
 @dataclass(frozen=True)
 class Task(Part):
-    """What networks are trained on; `variants` (a sweep over γ, say) train in one fleet, each with
-    every seed.
+    """A dataset, how it is split, and a network. `variants`, such as a sweep over γ, train in one
+    fleet, each with every seed.
     """
 
     checks: ClassVar = {
@@ -167,17 +169,17 @@ class Task(Part):
     }
 
     name: str  # for tables and messages
-    dataset: str  # a name of `rlploss.datasets`
+    dataset: str  # a name that `rlploss.datasets.load` knows
     model: str  # which network
     _: KW_ONLY
     n_train: int | None = None  # training rows; None: half of all
     n_test: int | None = None  # test rows; None: the rest
-    first: bool = False  # whether the first rows are taken, instead of random ones
-    region: str | None = None  # of a shift; None: "paper"
-    scaling: str | None = None  # "standard": of the features; None leaves them as they are
-    held_out: float | None = None  # share of the training rows that is tested on instead
-    metrics: tuple[str, ...] = ("mse",)  # what is evaluated on the test rows
-    keep: str | None = None  # pictures that the first seed keeps
+    first: bool = False  # whether to take the first rows instead of random ones
+    region: str | None = None  # where a shift takes rows from; None: "paper"
+    scaling: str | None = None  # "standard" standardises the features; None leaves them
+    held_out: float | None = None  # share of the training rows that replaces the test rows
+    metrics: tuple[str, ...] = ("mse",)  # evaluated on the test rows
+    keep: str | None = None  # which pictures of the first seed to store
     timed: bool = False
     variants: tuple[Variant, ...] = (Variant(),)
 
@@ -200,8 +202,8 @@ T = TypeVar("T", bound=Part, default=Task)
 
 @dataclass(frozen=True)
 class Cell(Generic[A, T]):
-    """One arm on one task for one budget, with all its seeds; evaluated every so many units of the
-    budget.
+    """One arm on one task for one budget, with all its seeds, evaluated every `evaluate_every`
+    epochs or steps of the budget.
     """
 
     arm: A
@@ -222,13 +224,13 @@ class Cell(Generic[A, T]):
             )
 
     def spec(self) -> dict[str, Any]:
-        """Everything that decides the result, as plain data."""
+        """Return everything that decides the result, as plain data."""
         parts = {name: getattr(self, name).to_json() for name in ("arm", "task", "budget")}
         return {**parts, "evaluate_every": self.evaluate_every, "seeds": list(self.seeds)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:
-        """The cell of a stored spec; names, which are not part of a spec, are empty."""
+        """Return the cell of a stored spec. Its names are empty, because a spec has none."""
         named = {name: {"name": ""} | spec[name] for name in ("arm", "task")}
         return cls(
             **{name: from_json(part, functions=False) for name, part in {**spec, **named}.items()}
@@ -248,7 +250,7 @@ class Cell(Generic[A, T]):
 
     @property
     def n_replicas(self) -> int:
-        """Networks trained together: seeds × variants."""
+        """The number of networks: seeds × variants."""
         return len(self.keys)
 
     def __str__(self) -> str:
@@ -260,17 +262,17 @@ AnyCell = Cell[Any, Any]  # of any arm and task
 
 
 def distinct(cells: Iterable[Cell[A, T]]) -> list[Cell[A, T]]:
-    """The cells that have to run: the first of each hash, in order."""
+    """Return the first cell of each hash, in order."""
     return list({cell.hash: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
-# What training a cell gives back, and how a stored cell is read: curves over seeds as arrays
+# Results of a cell: as trained, and as read from the store
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """One seed of one variant: its curve (axes and metrics, one list each), single numbers, and
-    arrays to keep.
+    """One seed of one variant: its curve (one list for each axis and metric), single numbers, and
+    arrays.
     """
 
     seed: int
@@ -283,16 +285,16 @@ class TrainedNetwork:
 
 @dataclass(frozen=True)
 class CellResult:
-    """All networks of a cell, and how they were made."""
+    """All networks of a cell, and how they were trained."""
 
     networks: tuple[TrainedNetwork, ...]
-    engine: str  # which of the engines of `fit_fleet` trained them, "none" where nothing is trained
+    engine: str  # the engine of `fit_fleet` that trained them, or "none"
     threads: int
     seconds: float
-    notes: tuple[str, ...] = ()  # what was worth telling on the way: warnings, each once
+    notes: tuple[str, ...] = ()  # warnings of the training, each once
     objectives: tuple[
         dict[str, Any], ...
-    ] = ()  # as JSON with M and K resolved: one, or one per variant
+    ] = ()  # with their defaults filled in, as JSON: one, or one per variant
 
 
 Train = Callable[[AnyCell, Tell], CellResult]
@@ -307,27 +309,27 @@ class StoredCell:
     seconds: float
 
     def of_variant(self, variant: int = 0) -> list[TrainedNetwork]:
-        """The networks of one variant, by seed."""
+        """Return the networks of one variant, ordered by seed."""
         return sorted((n for n in self.networks if n.variant == variant), key=lambda n: n.seed)
 
     def has(self, name: str) -> bool:
-        """Whether every network has this metric or number."""
+        """Return whether every network has this metric or number."""
         return all(name in network.curve or name in network.values for network in self.networks)
 
     def matrix(self, metric: str, variant: int = 0) -> Array:
-        """[seeds, points]: the metric's curve of every seed."""
+        """Return the metric's curve of every seed: [seeds, points]."""
         return np.array(
             [network.curve[metric] for network in self.of_variant(variant)], dtype=np.float64
         )
 
     def axis(self, name: str, variant: int = 0) -> Array:
-        """[points]: "step", "epoch", "samples" or "seconds", mean over seeds (they differ in
-        seconds only).
+        """Return "step", "epoch", "samples" or "seconds" at every point: [points], the mean over
+        seeds, which differ in seconds only.
         """
-        return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]  # an array, as of a matrix
+        return self.matrix(name, variant).mean(axis=0)  # type: ignore[no-any-return]  # a mean over an axis is an array
 
     def final(self, name: str, variant: int = 0) -> Array:
-        """[seeds]: the last value of a metric's curve, or the single number of this name."""
+        """Return the last value of a metric's curve, or the single number of this name: [seeds]."""
         networks = self.of_variant(variant)
         return np.array(
             [n.values[name] if name in n.values else n.curve[name][-1] for n in networks],
@@ -335,11 +337,11 @@ class StoredCell:
         )
 
     def mean(self, name: str, variant: int = 0) -> float:
-        """The mean of `final` over seeds."""
+        """Return the mean of `final` over seeds."""
         return float(self.final(name, variant).mean())
 
     def at(self, metric: str, axis: str, value: float, variant: int = 0) -> Array:
-        """[seeds]: the metric at the last evaluation with axis ≤ value; NaN where there is none."""
+        """Return the metric at the last evaluation with axis ≤ value, or NaN: [seeds]."""
         points = np.flatnonzero(self.axis(axis, variant) <= value)
         matrix = self.matrix(metric, variant)
         return matrix[:, points[-1]] if points.size else np.full(len(matrix), np.nan)

@@ -1,6 +1,4 @@
-"""Train one cell: all seeds and variants of one arm on one task, as one fleet; and what a task is
-trained on.
-"""
+"""Load and split the data of a task, and train one cell of a study as a fleet of networks."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ from rlploss.training.job import Problem
 DECIDING = (
     *TRAINING,
     *("datasets/readers.py", "datasets/registry.py", "datasets/splits.py", "lab/train.py"),
-)  # files that decide a number
-KEPT_EPOCHS = (5, 10, 50)  # of reconstructions
+)  # the files that decide a number
+KEPT_EPOCHS = (5, 10, 50)  # at whose ends reconstructions are stored
 KEPT_IMAGES = 8
 GRID = 60  # points along each side of a decision boundary
 
@@ -40,28 +38,32 @@ def _load(name: str, reconstruction: bool) -> Dataset:
 
 
 def split(task: Task, variant: Variant, seed: int) -> Split:
-    """Training and test rows of one seed: the same for every arm, whatever its objective."""
-    data = _load(task.dataset, task.model == "autoencoder")  # whose target is its input
-    # Streams of their own, so that noise does not move the split.
+    """Return the training and test rows of one seed, which are the same for every arm."""
+    data = _load(
+        task.dataset, task.model == "autoencoder"
+    )  # the target of an autoencoder is its input
+    # Separate random streams: noise does not change the split.
     rows, noise = (np.random.default_rng([seed, stream]) for stream in (0, 1))
     if variant.shift is not None:
         region: Region = "mahalanobis" if task.region == "mahalanobis" else "paper"
-        made = datasets.shift_split(data, variant.shift, region=region, generator=rows)
+        split_rows = datasets.shift_split(data, variant.shift, region=region, generator=rows)
     elif task.first:
-        made = datasets.first_split(data, task.n_train or data.n_rows // 2, task.n_test or 1000)
+        split_rows = datasets.first_split(
+            data, task.n_train or data.n_rows // 2, task.n_test or 1000
+        )
     else:
-        made = datasets.size_split(data, task.n_train, task.n_test, generator=rows)
+        split_rows = datasets.size_split(data, task.n_train, task.n_test, generator=rows)
     if task.held_out is not None:
-        made = datasets.hold_out(made, task.held_out)
+        split_rows = datasets.hold_out(split_rows, task.held_out)
     if variant.noise is not None:
-        made = datasets.add_noise(made, variant.noise, generator=noise)
+        split_rows = datasets.add_noise(split_rows, variant.noise, generator=noise)
     if task.scaling == "standard":
-        made = datasets.standardize(made)
-    return datasets.as_images(made, side=32) if task.model == "lenet5" else made
+        split_rows = datasets.standardize(split_rows)
+    return datasets.as_images(split_rows, side=32) if task.model == "lenet5" else split_rows
 
 
 def train_rows(task: Task, variant: Variant) -> int:
-    """How many training rows to expect, without loading anything: for plans and estimates."""
+    """Return about how many training rows a task has, without loading anything; plans use it."""
     item = entry(task.dataset)
     total = item.n_rows if item.n_official_train is None else 10_000
     if variant.shift is not None and task.region != "mahalanobis":
@@ -71,7 +73,7 @@ def train_rows(task: Task, variant: Variant) -> int:
 
 
 def n_features(task: Task) -> int:
-    """Number of columns, without loading anything."""
+    """Return the number of columns, without loading anything."""
     return 1024 if task.model == "lenet5" else entry(task.dataset).n_features
 
 
@@ -79,10 +81,10 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     """Train the cell and return its curves; warnings become notes of the result."""
     started = time.perf_counter()
     fleet = _fleet(cell)
-    kept: dict[str, NDArray[np.float32]] = {}  # pictures of the first network
-    with warnings.catch_warnings(record=True) as told:
+    pictures: dict[str, NDArray[np.float32]] = {}  # pictures of the first network
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", DeprecationWarning)  # about torch's own code
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own code raises them
         warnings.simplefilter("ignore", FutureWarning)
         histories = fit_fleet(
             builder(cell.arm, cell.task),
@@ -92,7 +94,7 @@ def train(cell: Cell, tell: Tell) -> CellResult:
             budget=cell.budget,
             evaluate_every=type(cell.budget)(cell.evaluate_every),
             metrics=cell.task.metrics,
-            callbacks=[partial(_keep_reconstructions, kept, fleet[0])]
+            callbacks=[partial(_keep_reconstructions, pictures, fleet[0])]
             * (cell.task.keep == "reconstructions"),
             progress=lambda state: tell(state.step / max(1, state.total_steps)),
             on_divergence="record",
@@ -103,19 +105,19 @@ def train(cell: Cell, tell: Tell) -> CellResult:
                 f"seed {cell.keys[index][1]}: {history.message.removeprefix(f'replica {index}: ')}"
             )
     if cell.task.keep == "boundary" and histories[0].model is not None:
-        kept["boundary"] = _boundary(histories[0].model)
+        pictures["boundary"] = _boundary(histories[0].model)
     networks = [
         TrainedNetwork(seed, variant, history.columns, float(history.last("seconds")))
         for (variant, seed), history in zip(cell.keys, histories, strict=True)
     ]
-    networks[0] = replace(networks[0], artifacts=kept)
+    networks[0] = replace(networks[0], artifacts=pictures)
     shapes = dict.fromkeys(torch.as_tensor(problem.X).flatten(1).shape for problem in fleet)
     return CellResult(
         tuple(networks),
         engine=str(histories[0].settings.get("engine", "torch")),
         threads=torch.get_num_threads(),
         seconds=time.perf_counter() - started,
-        notes=tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in told)),
+        notes=tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in caught)),
         objectives=tuple(cell.arm.objective.resolve(*shape).to_json() for shape in shapes),
     )
 
@@ -125,14 +127,16 @@ def _fleet(cell: Cell) -> list[Problem]:
         X, y, X_test, y_test = split(cell.task, variant, seed).tensors()
         return Problem(X, y, validation=(X_test, y_test), seed=seed)
 
-    if cell.task.first:  # nothing is drawn: all seeds share one copy of the rows
+    if cell.task.first:  # nothing is drawn, so all seeds share one copy of the rows
         only = problem(Variant(), 0)
         return [replace(only, seed=seed) for _, seed in cell.keys]
     return [problem(cell.task.variants[variant], seed) for variant, seed in cell.keys]
 
 
 def builder(arm: Arm, task: Task) -> Callable[[int], nn.Module]:
-    """The network of a task, with the arm's output layer; the seed decides the initial weights."""
+    """Return a function from a seed to the initial network of a task, with the arm's output
+    layer.
+    """
     factories: dict[str, Callable[[], nn.Module]] = {
         "regression": lambda: models.RegressionNet(n_features(task)),
         "autoencoder": lambda: models.Autoencoder(n_features(task)),
@@ -143,23 +147,23 @@ def builder(arm: Arm, task: Task) -> Callable[[int], nn.Module]:
 
 
 def _keep_reconstructions(
-    kept: dict[str, NDArray[np.float32]], problem: Problem, event: Event
+    pictures: dict[str, NDArray[np.float32]], problem: Problem, event: Event
 ) -> None:
-    """Keep the first test images and what the first network makes of them, for every epoch of
-    interest not over.
+    """Store the first test images and the first network's reconstructions, up to each epoch of
+    `KEPT_EPOCHS`.
     """
     if event.replica != 0 or problem.validation is None:
         return
     images = torch.as_tensor(problem.validation[0])[:KEPT_IMAGES]
-    kept.setdefault("original", images.numpy())
+    pictures.setdefault("original", images.numpy())
     for epoch in KEPT_EPOCHS:
         if event.epoch <= epoch:
             with torch.no_grad():
-                kept[f"epoch {epoch}"] = event.model()(images).numpy()
+                pictures[f"epoch {epoch}"] = event.model()(images).numpy()
 
 
 def _boundary(model: nn.Module) -> NDArray[np.float32]:
-    """The class-1 score of a network on a grid over the plane."""
+    """Return the class-1 score of a network on a grid over the plane."""
     axes = torch.linspace(-1.8, 2.8, GRID), torch.linspace(-1.4, 1.9, GRID)
     points = torch.stack([g.flatten() for g in torch.meshgrid(*axes, indexing="xy")], dim=1)
     with torch.no_grad():

@@ -21,7 +21,7 @@ import numpy as np
 
 from rlploss.lab import stats
 from rlploss.lab.report import Claim
-from rlploss.lab.stats import ALPHA, Comparison
+from rlploss.lab.stats import ALPHA, Contrast
 from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper import published
@@ -61,8 +61,8 @@ def judge(held: State | None, at_steps: State | None, *, judged: bool = True) ->
     return words.get(held) or steps.get(at_steps or "", REPRODUCED)
 
 
-def findings(comparisons: Sequence[Placed]) -> list[tuple[str, Comparison]]:
-    """For each comparison of one claim its word (see `Comparison.word`), and it with the interval
+def findings(comparisons: Sequence[Placed]) -> list[tuple[str, Contrast]]:
+    """For each comparison of one claim its word (see `Contrast.word`), and it with the interval
     that decided.
 
     Significance in favour comes first; what is against the claim is corrected for the number of
@@ -74,11 +74,11 @@ def findings(comparisons: Sequence[Placed]) -> list[tuple[str, Comparison]]:
     ]
 
 
-def _finding(c: Comparison, n: int) -> tuple[str, Comparison]:
+def _finding(c: Contrast, n: int) -> tuple[str, Contrast]:
     if c.better and c.p < ALPHA:
         return "better", c
     if not c.better and c.significant:
-        low, high = c.told
+        low, high = c.corrected_interval
         return "worse", replace(c, low=low, high=high)
     low, high = c.interval(ALPHA / n)
     return "level" if c.is_none(low, high) else "undecided", replace(c, low=low, high=high)
@@ -125,7 +125,7 @@ def tally(comparisons: Sequence[Placed], lost: Sequence[Lost] = ()) -> str:
     return "; ".join([*parts, *_untested(lost, comparisons)])
 
 
-def _said(word: str, comparisons: Iterable[Comparison]) -> str:
+def _said(word: str, comparisons: Iterable[Contrast]) -> str:
     """Return the words for a finding; “no difference” comes with its margin."""
     margins = dict.fromkeys(MARGINS[c.scale] for c in comparisons) if word == "level" else {}
     return SAID.get(word, word) + (f" ({' or '.join(margins)})" if margins else "")

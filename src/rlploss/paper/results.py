@@ -114,7 +114,7 @@ class Grid:
 
     def compare(
         self, task: str, protocol: str, ours: str, theirs: str, metric: str = "mse"
-    ) -> stats.Comparison | None:
+    ) -> stats.Contrast | None:
         """Compare two arms, paired over seeds; None if either is missing."""
         ends = [
             stored.final(metric)
@@ -206,7 +206,7 @@ def mean_error(stored: StoredCell, name: str, variant: int = 0) -> float:
     return float(np.sqrt(np.sum(errors**2)) / len(errors))
 
 
-def compare(metric: str, ours: Array, theirs: Array) -> stats.Comparison:
+def compare(metric: str, ours: Array, theirs: Array) -> stats.Contrast:
     """Compare two arms, paired over seeds, by what the metric says is better."""
     return stats.compare(ours, theirs, lower_is_better=metric not in SCORES)
 
@@ -220,7 +220,7 @@ def budget_words(budget: Epochs | Steps) -> str:
     return f"{budget.n:,} {type(budget).__name__.lower()}"
 
 
-def effect(c: stats.Comparison) -> str:
+def effect(c: stats.Contrast) -> str:
     """Return `0.12 [0.10, 0.15]`, or of a share `in 28 of 30 seeds`.
 
     It has as many digits, at least three, as tell the ends of the interval from each other and from

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlploss._scaling import Array
 from rlploss.lab import stats
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import Contrast
 from rlploss.lab.study import StoredCell
 from rlploss.lab.text import number
 from rlploss.paper.published import PublishedClaim
@@ -26,7 +26,7 @@ class Placed(NamedTuple):
     """
 
     where: str
-    comparison: Comparison
+    comparison: Contrast
     arms: str = ""
 
 
@@ -156,7 +156,7 @@ def arrival(stored: StoredCell, axis: str, target: Array | float, metric: str) -
     return Arrival(points[last], points[last + 1])
 
 
-def sooner(ours: Arrival, theirs: Arrival) -> Comparison:
+def sooner(ours: Arrival, theirs: Arrival) -> Contrast:
     """Compare in how many seeds RLP is there first. Arms may be looked at after other numbers of
     steps.
 

@@ -243,7 +243,7 @@ def ratio_table(
     )
 
 
-def _effect(c: stats.Comparison | None, judged: bool) -> Text:
+def _effect(c: stats.Contrast | None, judged: bool) -> Text:
     if c is None:
         return Text("–")
     return Text(f"{effect(c)} {c.word}", WORD_TONES[c.word]) if judged else Text(effect(c))

@@ -15,7 +15,7 @@ from rlploss import __version__
 from rlploss._progress import duration
 from rlploss.lab.figures import INK, MUTED, STYLES, Drawing, Figure
 from rlploss.lab.report import WORD_TONES, Report, Section, Table, Text
-from rlploss.lab.stats import MARGINS, Comparison
+from rlploss.lab.stats import MARGINS, Contrast
 from rlploss.lab.study import loss_options
 from rlploss.lab.text import Scalar, number
 from rlploss.survey.results import WORDS, Ranks, Survey
@@ -88,11 +88,11 @@ def answers(survey: Survey) -> tuple[str, ...]:
     return (*sentences, SAID["rivals"].format(**twin))
 
 
-def _answer(c: Comparison) -> str:
+def _answer(c: Contrast) -> str:
     return "" if _is_wide(c) else ANSWERS[c.word]
 
 
-def _is_wide(c: Comparison) -> bool:
+def _is_wide(c: Contrast) -> bool:
     """Return whether an interval is too wide to be a result."""
     return not c.high <= 10 * c.low
 
@@ -102,7 +102,7 @@ def _where(draw: Draw) -> str:
     return f"up to {rows:,} training rows" + (", test rows outside" if outside else "")
 
 
-def _ratio(c: Comparison) -> str:
+def _ratio(c: Contrast) -> str:
     if _is_wide(c):
         return SAID["wide"]
     return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"
@@ -228,7 +228,7 @@ def _command(found: Survey, out: Path) -> str:
 
 def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
     """Every table as a row, sorted, the halves apart."""
-    rows: list[tuple[str, Comparison]] = []
+    rows: list[tuple[str, Contrast]] = []
     for (half, drawn), tasks in found.groups.items():
         if drawn == draw:
             rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, *found.pairs[0])))

@@ -13,7 +13,7 @@ from scipy import stats as scipy_stats
 from rlploss._scaling import Array
 from rlploss.lab import stats
 from rlploss.lab.run import Study
-from rlploss.lab.stats import Comparison
+from rlploss.lab.stats import Contrast
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
 from rlploss.survey import run
@@ -84,7 +84,7 @@ class Survey:
             1e-12,
         )
 
-    def on(self, task: SurveyTask, ours: str, theirs: str) -> Comparison:
+    def on(self, task: SurveyTask, ours: str, theirs: str) -> Contrast:
         """Compare two arms on one table, paired over splits.
 
         Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others
@@ -100,7 +100,7 @@ class Survey:
         """Geometric means over splits [tables]."""
         return np.exp([np.log(self.errors(task, arm)).mean() for task in tasks])
 
-    def over(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> Comparison:
+    def over(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> Contrast:
         """Compare two arms over tables: the geometric mean of the ratios, and its t-interval over
         tables.
         """
