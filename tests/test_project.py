@@ -185,6 +185,20 @@ def test_arrows_inside_a_room_go_one_way(room):
     assert not wrong, wrong
 
 
+# Type names that two rooms define; none may be added.
+SHARED_TYPE_NAMES = {"Rows", "Table"}
+
+
+def test_no_two_types_have_one_name():
+    places = {}
+    for module, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert shared.keys() <= SHARED_TYPE_NAMES, shared
+
+
 def is_private(name):
     return name.startswith("_") and not name.startswith("__")
 

@@ -1,7 +1,7 @@
 """Random Linear Projections (RLP) loss for PyTorch.
 
-The public names stand in `_api`. They and the modules below are loaded when they are first asked
-for: `import rlploss` takes no time, and the command answers `--help` without torch.
+`_api` lists the public names. They and the modules below are loaded on first use, so `import
+rlploss` takes no time, and the command prints `--help` without torch.
 """
 
 from importlib import import_module
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rlploss import theory as theory
     from rlploss._api import *  # noqa: F403 - the same names, for type checkers
     from rlploss._api import __all__ as __all__
-else:  # hidden from type checkers, which would take every name for a public one
+else:  # hidden from type checkers, which would accept every name
 
     def __getattr__(name: str) -> object:
-        """Load a public name or a module when it is first asked for."""
+        """Load a public name or a module on first use."""
         public = not name.startswith("_")
         if public and find_spec(f"rlploss.{name}"):
             return import_module(f"rlploss.{name}")

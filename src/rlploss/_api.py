@@ -1,4 +1,4 @@
-"""The public names that need torch; `rlploss` gives them on first use."""
+"""List the public names that need torch; `rlploss` loads them on first use."""
 
 from rlploss._checks import (
     DegenerateLossWarning,

@@ -1,4 +1,4 @@
-"""Every check of input and its message: the rule, the value received, the remedy."""
+"""Check what users pass in; each message states the rule, the value received and the remedy."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def positive(name: str, value: object) -> float:
 
 
 def named(name: str, value: object, kind: type, names: Mapping[str, Any]) -> Any:
-    """Return the value with its defaults for one of `names`, and refuse the class of a value;
-    anything else is returned as it is.
+    """Turn one of `names` into its value with defaults, and refuse a class in place of a value.
+    Return anything else unchanged.
     """
     if isinstance(value, str):
         return names[one_of(name, value, names)]()
@@ -80,10 +80,10 @@ def named(name: str, value: object, kind: type, names: Mapping[str, Any]) -> Any
 
 
 class Checked:
-    """A frozen dataclass that looks at its fields when it is made.
+    """A frozen dataclass that checks its fields when it is created.
 
-    `checks` has a function of (name, value) for each of these, which returns the value as it is
-    kept, or refuses it. None is not looked at where it is the default.
+    `checks` maps a field to a function of (name, value), which returns the value to store or raises
+    an error. None is not checked if it is the default.
     """
 
     checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
@@ -97,11 +97,11 @@ class Checked:
 
 
 class DegenerateLossWarning(UserWarning):
-    """The loss asked for is something simpler than it looks, or has no finite expectation."""
+    """The requested loss equals a simpler one, or has no finite expectation."""
 
 
 class MSEEquivalentWarning(DegenerateLossWarning):
-    """rank(x) = M: the subset probe sees the whole residual, so RLP is MSE."""
+    """rank(x) = M: the subset probe sees the whole residual, so RLP equals MSE."""
 
 
 class MeanOnlyWarning(DegenerateLossWarning):
@@ -109,7 +109,7 @@ class MeanOnlyWarning(DegenerateLossWarning):
 
 
 class HeavyTailWarning(DegenerateLossWarning):
-    """M is so near the number of columns that the planes are badly determined."""
+    """M is so close to the number of columns that the fitted planes are unreliable."""
 
 
 def warn(kind: type[Warning], text: str) -> None:
@@ -125,8 +125,8 @@ def warn(kind: type[Warning], text: str) -> None:
 
 
 def pair(pred: Tensor, target: Tensor) -> None:
-    """Predictions and targets: floating tensors of one and the same shape (N,), (N, 1) or (N,
-    C).
+    """Check that predictions and targets are floating tensors of one shape (N,), (N, 1) or
+    (N, C).
     """
     for name, value in (("pred", pred), ("target", target)):
         if not isinstance(value, Tensor):
@@ -160,7 +160,7 @@ def pair(pred: Tensor, target: Tensor) -> None:
 
 
 def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
-    """Features as a matrix (N, d): (N,) is one column, images are flattened."""
+    """Return features as a matrix (N, d): (N,) is one column, and images are flattened."""
     if not isinstance(features, Tensor):
         raise TypeError(
             f"features must be a torch.Tensor, got {type(features).__name__}; put all columns into"
@@ -184,8 +184,8 @@ def feature_matrix(features: Tensor, n_rows: int | None = None) -> Tensor:
 
 
 def row_weights(name: str, weight: Tensor, n_rows: int, *, values: bool = True) -> Tensor:
-    """Return weights of rows [N] in float64, none below 0 and one above; `values=False` skips a
-    look at the numbers.
+    """Return row weights [N] in float64: none below 0, and at least one above. `values=False` does
+    not check the numbers.
     """
     if not isinstance(weight, Tensor) or weight.shape != (n_rows,):
         got: object = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
@@ -202,15 +202,15 @@ def row_weights(name: str, weight: Tensor, n_rows: int, *, values: bool = True) 
 
 
 def n_different(n_rows: int, subset_size: int) -> int:
-    """Return min(C(N, M), 2⁶³): how many subsets there are, without the cost of numbers that no
-    plan can reach.
+    """Return the number of subsets, min(C(N, M), 2⁶³); no plan is larger than the limit, which
+    saves computing huge numbers.
     """
     few = min(subset_size, n_rows - subset_size)
     return min(math.comb(n_rows, few), _COUNTLESS) if few < 63 else _COUNTLESS  # C(N, M) ≥ 2^few
 
 
 def plan_sizes(n_rows: object, subset_size: object, n_subsets: object) -> tuple[int, int, int]:
-    """Return N, M, K of a plan of different subsets, if there are that many."""
+    """Return N, M, K of a plan; refuse more subsets than exist."""
     if isinstance(n_rows, Sized):
         raise TypeError(
             f"n_rows must be a whole number, got a {type(n_rows).__name__}; pass its length,"
@@ -251,7 +251,7 @@ def cpu_generator(name: str, value: object) -> torch.Generator | None:
 
 
 def replayable(generator: torch.Generator | None) -> None:
-    """Refuse draws from a generator where they would be others when the code runs again."""
+    """Refuse a generator where the code may run twice and would then draw other subsets."""
     if generator is None:
         return
     remedy = "leave generator=None (torch.manual_seed), or draw outside and pass subsets"
@@ -267,8 +267,8 @@ def replayable(generator: torch.Generator | None) -> None:
 def subset_plan(
     subsets: Tensor, n_rows: int, draw_from: str = "train", *, values: bool = True
 ) -> None:
-    """A plan [K, M] of row numbers, which leaves rows to draw from; `values=False` skips a look at
-    the numbers.
+    """Check a plan [K, M] of row numbers, and that it leaves rows to draw from. `values=False` does
+    not check the numbers.
     """
     if not isinstance(subsets, Tensor) or subsets.dtype != torch.int64 or subsets.ndim != 2:
         got = (
@@ -302,9 +302,10 @@ def subset_plan(
 
 
 def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: int | None) -> None:
-    """Points (K, d) for probe="draw", rows (n, d) for "expected", none for the others.
+    """Check probe points: (K, d) for probe="draw", (n, d) for "expected", None for other
+    probes.
 
-    Without a plan, `n_subsets=None`, the batch is one subset.
+    Without a plan (`n_subsets=None`) the batch is one subset.
     """
     if points is None:
         if probe == "draw" and n_subsets is None:
@@ -323,7 +324,7 @@ def probe_points(points: Tensor | None, probe: str, n_features: int, n_subsets: 
 
 
 def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
-    """draw_from="outside" needs at least one row that is not in the subset."""
+    """Refuse draw_from="outside" if the subset contains every row."""
     if draw_from == "outside" and subset_size >= n_rows:
         wrong = (
             f'draw_from="outside" needs rows outside the subset, got subset_size {subset_size} of'
@@ -333,8 +334,8 @@ def outside(draw_from: str, subset_size: int, n_rows: int) -> None:
 
 
 def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor:
-    """Return the numbers of subsets as int64 [k], of one or of several; `values=False` skips a look
-    at them.
+    """Return the numbers of one or several subsets as int64 [k]. `values=False` does not check
+    them.
     """
     try:
         numbers = torch.as_tensor(which)
@@ -351,8 +352,8 @@ def subset_numbers(which: object, n_subsets: int, values: bool = True) -> Tensor
 
 
 def finite(**tensors: Tensor | None) -> None:
-    """Refuse NaN and inf, naming the tensor and the first place. One cheap pass when all is
-    well.
+    """Refuse NaN and inf, naming the tensor and the first place; finite tensors cost one cheap
+    pass.
     """
     for name, value in tensors.items():
         if value is None or not value.is_floating_point() or math.isfinite(value.detach().sum()):

@@ -32,5 +32,5 @@ def need(extra: str, what: str, *modules: str) -> None:
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # an import hook refuses it
+    except ImportError:  # an import hook refused the module
         return False

@@ -1,6 +1,4 @@
-"""Files that are there whole or not at all, files of others that are read with care, and locks that
-die with their holder. The same for every room.
-"""
+"""Write files atomically, read files from untrusted sources safely, and lock directories."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-PART = ".part"  # ends the names of files that are being written
+PART = ".part"  # the suffix of files that are being written
 
 
 class NoPlainFile(OSError):
@@ -26,10 +24,10 @@ class NoPlainFile(OSError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when the block ends well: a reader sees the old
-    one or the new one.
+    """Open a new file that replaces `path` when the block ends without an error, so a reader sees
+    the whole old file or the whole new one.
 
-    What processes that were killed in the middle have left beside it is removed.
+    Parts that killed processes left beside it are removed.
     """
     if path.exists() and not path.is_file():
         raise NoPlainFile(f"{path} is no plain file; choose another name")
@@ -49,9 +47,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # for the sentence that names it
+            error.filename = str(path)  # the error message names it
         raise
-    if os.name == "posix":  # make the new name itself durable
+    if os.name == "posix":  # make the new directory entry durable
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -60,19 +58,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write the whole file, or leave what was there."""
+    """Write the whole file, or leave the old one."""
     with replacing(path) as file:
         file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `write_bytes`, for text in UTF-8."""
+    """Write text in UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def open_plain(path: Path, most: int) -> BinaryIO:
-    """Open a file that somebody else may have made: refuse a link, a pipe, a device, and more than
-    `most` bytes.
+    """Open an untrusted file; refuse a link, a pipe, a device, and a file of more than `most`
+    bytes.
     """
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode):
@@ -89,9 +87,10 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def stored_zip(file: BinaryIO) -> zipfile.ZipFile:
-    """Open a zip file whose members are stored as they are, each once.
+    """Open a zip file whose members are uncompressed, each with a name of its own.
 
-    What is compressed or overlaps could become any size; a file that we wrote has neither.
+    Compressed or overlapping members could unpack to any size; files that we wrote have
+    neither.
     """
     archive, size = zipfile.ZipFile(file), file.seek(0, os.SEEK_END)
     members = archive.infolist()
@@ -104,10 +103,10 @@ def stored_zip(file: BinaryIO) -> zipfile.ZipFile:
 
 
 def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
-    """Take the lock of this name, waiting so long at most; None if another process holds it.
-    `release()` gives it back.
+    """Take the lock of this name, or return None if another process still holds it after `seconds`.
+    `release()` frees it.
 
-    The system releases it when its holder dies; the file stays.
+    The system frees the lock when its process dies; the file stays.
     """
     held = FileLock(path)
     with suppress(Timeout):
@@ -116,7 +115,9 @@ def lock(path: Path, *, seconds: float = 0.0) -> FileLock | None:
 
 
 def refuse_links_out(directory: Path) -> None:
-    """Refuse a directory in which a link leads out of it: what is written there must stay there."""
+    """Refuse a directory with a link that leads out of it, through which we would write
+    elsewhere.
+    """
     home = os.path.realpath(directory)
     for path in Path(home).rglob("*"):
         target = os.path.realpath(path)
@@ -128,14 +129,13 @@ def refuse_links_out(directory: Path) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what processes that were killed while they wrote this file have left."""
+    """Remove the parts of this file that killed processes left."""
     start = f".{path.name}."
-    # Elsewhere a process cannot be asked whether it lives.
+    # Only POSIX can tell whether a process lives.
     for name in os.listdir(path.parent) if os.name == "posix" else ():
         if name.startswith(start) and name.endswith(PART):
-            with suppress(
-                PermissionError, OverflowError, ValueError
-            ):  # it lives, or this is no process's
+            # The process lives, or the name holds no process number.
+            with suppress(PermissionError, OverflowError, ValueError):
                 try:
                     os.kill(int(name[len(start) :].partition("-")[0]), 0)
                 except ProcessLookupError:

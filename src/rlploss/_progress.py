@@ -1,4 +1,4 @@
-"""Progress with time left: one line that is rewritten on a terminal, plain lines now and then when
+"""Show progress and the time left: one line that is rewritten on a terminal, or plain lines when
 piped.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. `remaining` is the time left in seconds as the pace so far predicts.
+    """The progress of a run. `remaining` is the time left in seconds, at the pace so far.
 
     >>> # for fit(..., progress=tell)
     >>> tell = lambda state: print(f"{state.step} of {state.total_steps}")
@@ -35,7 +35,7 @@ ProgressFunction = Callable[[Progress], None]
 
 
 class ProgressLine:
-    """Shows how much of `total` is done, and the time left; `label` says what it is.
+    """Shows which share of `total` is done, and the time left, with a label.
 
     On a terminal the line is rewritten a few times a second, elsewhere a line is written every
     `every` seconds.
@@ -47,18 +47,18 @@ class ProgressLine:
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
         self._every = 0.25 if self._terminal else every
-        self._total, self.begun = total, done  # what was done before took no time here
+        self._total, self.begun = total, done  # earlier work took no time in this run
         self.started = time.perf_counter()
         self.due = self.started + (0.0 if self._terminal else every)
-        self._open = False  # whether the cursor stands at the end of a line that may be rewritten
+        self._open = False  # whether the current line may still be rewritten
 
     def remaining(self, done: float, now: float) -> float:
-        """Seconds left as the pace so far predicts."""
+        """Return the seconds left, at the pace so far."""
         fresh = done - self.begun
         return (now - self.started) / fresh * (self._total - done) if fresh > 0 else math.inf
 
     def tell(self, done: float, label: str, *, now: bool = False) -> None:
-        """Show the state if it is time to, or `now`."""
+        """Show the state if an update is due, or always with `now`."""
         clock = time.perf_counter()
         if not now and clock < self.due:
             return
@@ -85,22 +85,22 @@ class ProgressLine:
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """End the line, so that others can write below it."""
+        """End the line, so that other output goes below it."""
         if self._open:
             print(file=self._stream, flush=True)
             self._open = False
 
 
 class Reporter:
-    """Tells how many of all steps are done: to a function, as a line on standard error, or (False)
-    nobody.
+    """Reports how many steps are done: to a function, as a line on standard error, or (False) not
+    at all.
     """
 
     def __init__(self, progress: bool | ProgressFunction, total: int) -> None:
         self._function = progress if callable(progress) else None
         self._line = ProgressLine(total, stream=sys.stderr if progress is True else io.StringIO())
         self._total, self._done = total, 0
-        # When the next report is wanted.
+        # The time of the next report.
         self.due = (
             self._line.due
             if progress is True
@@ -110,14 +110,14 @@ class Reporter:
         )
 
     def add(self, steps: int, *, resumed: bool = False) -> None:
-        """So many steps more are done; steps of an earlier sitting took no time here."""
+        """Count steps as done; `resumed` steps are those of an earlier run."""
         self._done += steps
         self._line.begun += steps if resumed else 0
         if time.perf_counter() >= self.due:
             self._tell()
 
     def end(self) -> None:
-        """Tell the last state."""
+        """Report the final state."""
         self._tell(last=True)
         self._line.close()
 
@@ -133,7 +133,7 @@ class Reporter:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: 8 s, 3 min, 1 h 20 min.
+    """Return seconds in words: 8 s, 3 min, 1 h 20 min.
 
     >>> duration(75)
     '1 min 15 s'
@@ -147,7 +147,5 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Print text as it stands: brackets are no markup, numbers get no colours, and no line is
-    broken.
-    """
+    """Print text unchanged: no markup in brackets, no colours, no line breaks."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -14,15 +14,17 @@ _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 def is_constant(mean: Any, spread: Any) -> Any:
-    """Return whether columns, arrays or tensors, vary no more than their mean is rounded."""
+    """Return whether columns (arrays or tensors) vary by no more than the rounding of their
+    mean.
+    """
     return spread <= _ROUNDING * abs(mean)
 
 
 def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Array]:
-    """Return mean [d] and standard deviation [d] of columns [n, d] in float64; a column that does
-    not vary has scale 1.
+    """Return mean [d] and scale [d] of columns [n, d] in float64. The scale is the standard
+    deviation, or 1 for a column that does not vary.
 
-    `weight` [n] weighs the rows.
+    `weight` [n] weights the rows.
 
     >>> mean_and_scale(np.array([[1.0, 0.1], [3.0, 0.1]]))
     (array([2. , 0.1]), array([1., 1.]))
@@ -33,7 +35,8 @@ def mean_and_scale(columns: Any, weight: Array | None = None) -> tuple[Array, Ar
     centred = values / top
     mean = np.average(centred, axis=0, weights=weight)
     centred -= mean
-    correction = np.average(centred, axis=0, weights=weight)  # the rounding of a sum over many rows
+    # Removes the rounding error of a sum over many rows.
+    correction = np.average(centred, axis=0, weights=weight)
     centred -= correction
     mean = mean + correction
     spread = np.sqrt(np.average(np.square(centred, out=centred), axis=0, weights=weight))

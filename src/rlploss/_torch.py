@@ -1,6 +1,4 @@
-"""What torch shares between threads: its default generators and its number of threads; and its
-files, read with care.
-"""
+"""Protect torch's global state, its generators and number of threads, and read its files safely."""
 
 from __future__ import annotations
 
@@ -21,7 +19,8 @@ PARTS = r"collections OrderedDict|torch._utils _rebuild_tensor_v2|torch \w+Stora
 
 # Held while torch's default generator is seeded, until its state is restored.
 _GENERATOR = threading.RLock()
-if hasattr(os, "register_at_fork"):  # not on Windows; in a child the threads that held it are gone
+# Not on Windows; a child process has no thread that could release the lock.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_GENERATOR._at_fork_reinit)  # type: ignore[attr-defined]  # as logging does
 
 
@@ -44,8 +43,8 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def load_tensors(path: Path, most: int) -> object:
-    """Return the tensors, texts and numbers that `torch.save` has written, from a file of at most
-    `most` bytes that somebody else may have made.
+    """Return the tensors, texts and numbers of an untrusted file of at most `most` bytes that
+    `torch.save` wrote.
     """
     with open_plain(path, most) as file:
         archive, size = stored_zip(file), os.fstat(file.fileno()).st_size
@@ -57,15 +56,15 @@ def load_tensors(path: Path, most: int) -> object:
         file.seek(0)
         try:
             content: object = torch.load(file, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:  # torch's own words advise to load it without care
+        except UnpicklingError as error:  # torch's message advises to load the file unsafely
             raise ValueError("what torch did not write") from error
     _count(content, size)
     return content
 
 
 def _count(value: object, left: int) -> int:
-    """Return what is left of so many bytes; refuse parts that share memory so often that they are
-    larger than their file.
+    """Subtract a value's size from `left`, a number of bytes; refuse content that is larger than
+    its file because parts share memory.
     """
     left -= value.nbytes // 64 if isinstance(value, torch.Tensor) else 1
     if left < 0:

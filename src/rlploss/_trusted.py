@@ -1,10 +1,10 @@
-"""Estimators from files that somebody else may have made: nothing but what saving writes, looked at
-before anything is made of it.
+"""Load estimators from untrusted files: check every object in a file before any of them is
+created.
 
-A file of skops is a zip of arrays and of `schema.json`: a tree that names at each node a class, a
-function or a method, and so says what runs when it is loaded. Here each node is compared with
-`trusted.toml`, the types and attributes that our models have. What passes is written anew, and only
-that is handed to skops.
+A file of skops is a zip of arrays and of `schema.json`, a tree. Each of its nodes names a class, a
+function or a method, which loading would run. This module compares each node with `trusted.toml`,
+the types and attributes of our models. It writes a new file with the nodes that pass, and skops
+loads only that file.
 """
 
 from __future__ import annotations
@@ -27,43 +27,45 @@ import numpy as np
 from rlploss._files import stored_zip
 
 SCHEMA = "schema.json"
-ESTIMATORS = frozenset({"_sklearn_version", "n_features_in_", "feature_names_in_"})  # of any
+# Attributes of every estimator.
+ESTIMATORS = frozenset({"_sklearn_version", "n_features_in_", "feature_names_in_"})
 PLAIN = {
     ("ListNode", "builtins.list"),
     ("TupleNode", "builtins.tuple"),
     ("DictNode", "builtins.dict"),
     ("JsonNode", "builtins.str"),
-    *(("TypeNode", f"builtins.{name}") for name in ("str", "int", "float", "bool")),  # of keys
+    *(("TypeNode", f"builtins.{name}") for name in ("str", "int", "float", "bool")),  # keys
     *(("NdArrayNode", f"numpy.{np.dtype(code).name}") for code in "?bhilqBHILQefd"),
     ("NdArrayNode", "numpy.ndarray"),
     ("NdArrayNode", "numpy.bool"),
     ("NdArrayNode", "numpy.str_"),
 }
-GENERATORS = {"RandomStateNode", "RandomGeneratorNode"}  # of numbers that fitting has drawn
-MOST = 100_000  # of what is counted by an attribute n_…: arrays of that size are made
+# Loaded as None: fitting is over, so they are not needed.
+GENERATORS = {"RandomStateNode", "RandomGeneratorNode"}
+MOST = 100_000  # the largest allowed attribute n_…, because loading creates arrays of that size
 
 
 class UntrustedError(ValueError):
-    """The file holds what no model of ours has."""
+    """The file contains an object that none of our models has."""
 
 
 @cache
 def trusted_types() -> dict[str, str]:
-    """Return the types that our models have, each with what `trusted.toml` says of it."""
+    """Return the types of our models, each with its entry of `trusted.toml`."""
     return tomllib.loads(Path(__file__).with_name("trusted.toml").read_text("utf-8"))
 
 
 @cache
 def attributes(kind: str) -> frozenset[str]:
-    """Return the attributes that objects of such a type may have."""
+    """Return the attributes that objects of this type may have."""
     module, _, name = kind.rpartition(".")
-    made = getattr(importlib.import_module(module), name)
-    parameters = inspect.signature(made).parameters if hasattr(made, "get_params") else {}
+    cls = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(cls).parameters if hasattr(cls, "get_params") else {}
     return ESTIMATORS.union(parameters, trusted_types()[kind].split())
 
 
 def _loader(kind: str) -> str:
-    """Return how skops makes objects of such a type."""
+    """Return the name of the node by which skops loads objects of this type."""
     if kind.startswith("sklearn._loss._loss."):
         return "LossNode"
     special = {"sklearn.tree._tree.Tree": "TreeNode"}
@@ -72,11 +74,11 @@ def _loader(kind: str) -> str:
 
 
 def load_estimator(data: bytes, trusted_packages: Collection[str] = ()) -> Any:
-    """Return the estimator that `skops.io.dumps` has written.
+    """Return the estimator that `skops.io.dumps` wrote.
 
-    It consists of the types of `trusted.toml`, and of classes of the packages that the caller
-    trusts. For anything else raise `UntrustedError`; a damaged file leads to the errors of
-    zipfile, json, numpy, skops and scikit-learn.
+    It may contain the types of `trusted.toml`, and classes of the packages that the caller trusts.
+    Raise `UntrustedError` for anything else; a damaged file raises errors of zipfile, json, numpy,
+    skops and scikit-learn.
     """
     import skops.io
 
@@ -93,7 +95,7 @@ def load_estimator(data: bytes, trusted_packages: Collection[str] = ()) -> Any:
 
 @dataclass
 class _Copier:
-    """Copies the nodes of one file that are allowed, with the arrays that they name."""
+    """Copies the allowed nodes of one file, with the arrays that they name."""
 
     source: zipfile.ZipFile
     target: zipfile.ZipFile
@@ -101,7 +103,7 @@ class _Copier:
     types: set[str] = field(default_factory=set)
 
     def copy(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a node without its identity, by which it could stand in for another."""
+        """Return a copy of a node without its identity, under which another node could reuse it."""
         loader, kind = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
         copy = {name: node[name] for name in ("__loader__", "__module__", "__class__")}
         content: Any = node.get("content")
@@ -128,13 +130,15 @@ class _Copier:
         return copy if content is None else copy | {"content": self.copy(content)}
 
     def _check_object(self, kind: str, node: Mapping[str, Any]) -> None:
-        """Refuse an object that no model of ours has, and attributes that its type has not."""
+        """Refuse an object that none of our models has, and an attribute that its type does not
+        have.
+        """
         self.types.add(kind)
         if kind in trusted_types() and node["__loader__"] == _loader(kind):
             self._check_attributes(kind, node)
         elif kind.split(".")[0] in self.packages and node["__loader__"] == "ObjectNode":
-            made = getattr(importlib.import_module(node["__module__"]), node["__class__"])
-            if not isinstance(made, type) or made.__module__.split(".")[0] not in self.packages:
+            cls = getattr(importlib.import_module(node["__module__"]), node["__class__"])
+            if not isinstance(cls, type) or cls.__module__.split(".")[0] not in self.packages:
                 raise UntrustedError(kind)
         else:
             raise UntrustedError(f"{kind} as {node['__loader__']}")
@@ -153,7 +157,9 @@ class _Copier:
                 raise UntrustedError("a tree of several outputs")
 
     def _array(self, name: str) -> str:
-        """Copy an array of plain numbers or texts that is as long as its header says."""
+        """Copy an array of plain numbers or texts; refuse one of another length than its header
+        says.
+        """
         file = io.BytesIO(self.source.read(name))
         version = np.lib.format.read_magic(file)
         read_header = {
@@ -171,10 +177,10 @@ class _Copier:
 
 
 def _check_trees(part: Any, widths: frozenset[int]) -> None:
-    """Refuse trees that lead out of themselves, in a circle, or to features that are not there:
-    scikit-learn follows them in C without looking.
+    """Refuse trees with links out of the tree, in a circle, or to features that do not exist;
+    scikit-learn follows them in C without a check.
 
-    `widths` are the numbers of features of the estimators around it, which must be one.
+    `widths` are the numbers of features of the enclosing estimators, which must agree.
     """
     from sklearn.ensemble._gb import BaseGradientBoosting
     from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
@@ -201,9 +207,8 @@ def _check_trees(part: Any, widths: frozenset[int]) -> None:
         items += list(np.ravel(part)) if isinstance(part, np.ndarray) else part
     for item in items:
         _check_trees(item, widths)
-    if (
-        isinstance(part, BaseGradientBoosting) and "estimators_" in state
-    ):  # one tree of each stage for each of its outputs
+    # Each stage has one tree for each output.
+    if isinstance(part, BaseGradientBoosting) and "estimators_" in state:
         (width,) = widths
         start = part._raw_predict_init(np.zeros((1, width), np.float32))
         kinds = {type(tree.tree_) for tree in part.estimators_.flat}
@@ -212,7 +217,7 @@ def _check_trees(part: Any, widths: frozenset[int]) -> None:
 
 
 def _check_nodes(nodes: Any, inner: Any, names: str, widths: frozenset[int]) -> None:
-    """Refuse nodes that do not lead to later ones by one of the features."""
+    """Refuse an inner node unless it splits by a valid feature and leads to later nodes."""
     left, right, feature = (nodes[name][inner] for name in names.split())
     (width,), here = widths, np.flatnonzero(inner)
     forward = (left > here) & (right > here) & (left < len(nodes)) & (right < len(nodes))

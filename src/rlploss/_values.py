@@ -1,5 +1,5 @@
-"""Settings as values: small frozen objects that check themselves, print as the code that makes
-them, and turn into JSON and back.
+"""Define values: small frozen settings that check themselves, print as code, and turn into JSON and
+back.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 from rlploss._checks import Checked, one_of
 
-put = object.__setattr__  # how a frozen value sets its own fields while it is made
+put = object.__setattr__  # sets a field of a frozen value while it is created
 
-LOADED = "rlploss_file_"  # begins the names of modules that were loaded from a file
+LOADED = "rlploss_file_"  # prefix of the names of modules that `load_file` loads
 
 _KINDS: dict[str, type[Value]] = {}
 
 
 class Value(Checked):
-    """A frozen dataclass that checks itself, prints as the code that makes it, and turns into JSON
-    and back.
+    """A frozen dataclass that checks its fields, prints as the code that creates it, and turns into
+    JSON and back.
     """
 
     def __init_subclass__(cls) -> None:
@@ -38,7 +38,7 @@ class Value(Checked):
         _KINDS[cls.__name__] = cls
 
     def __repr__(self) -> str:
-        """Return the code that makes this value: positional arguments first, defaults left out."""
+        """Return the code that creates this value, without arguments at their defaults."""
         parts: list[str] = []
         for place, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]  # all are dataclasses
             value = getattr(self, field.name)
@@ -100,7 +100,7 @@ def from_json(data: Any, *, functions: bool = True) -> Any:
     )
 
 
-# Functions as parts of values
+# Functions inside values
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -137,7 +137,7 @@ def function_to_json(function: Callable[..., Any]) -> dict[str, Any]:
         spec = getattr(sys.modules.get(where), "__spec__", None)
         lost = spec is None or spec.origin is None or loaded_by_path(shown)
         if lost or importlib.util.find_spec(where.partition(".")[0]) is None:
-            where = inspect.getsourcefile(shown)  # a script, or a file that was loaded by its path
+            where = inspect.getsourcefile(shown)  # a script, or a file loaded by its path
     return {"function": name, "where": where, "source": _digest(function)}
 
 
@@ -149,7 +149,7 @@ def _is_made_by(kind: type, function: Callable[..., Any]) -> bool:
     """Return whether calling the class without arguments makes an equal object."""
     try:
         return _digest(kind()) == _digest(function)
-    except Exception:  # a class of anyone's own
+    except Exception:  # a user's class may raise anything
         return False
 
 
@@ -197,17 +197,16 @@ def load_file(path: Path) -> Any:
 
 
 def _digest(function: Callable[..., Any]) -> str:
-    """Return a digest of the source, or of the printed form if there is no source."""
+    """Return a digest of the source, or of the printed form of an object without source."""
     shown: Any = function.func if isinstance(function, partial) else function
     described = _has_source(shown)
     try:
         text = textwrap.dedent(inspect.getsource(shown if described else type(shown)))
     except (OSError, TypeError):
         text = ""
-    if inspect.isfunction(shown):  # values it closes over, and its defaults
-        cells = [
-            cell.cell_contents for cell in shown.__closure__ or () if cell != CellType()
-        ]  # not empty
+    if inspect.isfunction(shown):  # its closure and its defaults are part of the digest
+        # An empty cell has no contents.
+        cells = [cell.cell_contents for cell in shown.__closure__ or () if cell != CellType()]
         simple = [
             value
             for value in (*cells, *(shown.__defaults__ or ()))

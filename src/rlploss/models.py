@@ -1,5 +1,5 @@
-"""Networks: the four of section D.1 of the paper, a multilayer perceptron, and sums and means of
-networks.
+"""Build networks: the four of section D.1 of the paper, a multilayer perceptron, and combinations
+of networks.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class MoonsNet(nn.Sequential):
 
 
 class Skip(nn.Module):
-    """A linear skip connection: the plane, and what the network adds to it."""
+    """A linear skip connection: the sum of a linear layer and a network."""
 
     def __init__(self, plane: nn.Linear, network: nn.Module) -> None:
         super().__init__()
@@ -130,7 +130,8 @@ class Skip(nn.Module):
 
 
 class FromLogarithms(nn.Module):
-    """From predictions of a target's standardised logarithm to the standardised target.
+    """Turns predictions of a target's standardised logarithm into predictions of the standardised
+    target.
 
     Logarithms are clipped to [low, high] first. `log_mean` and `log_scale` standardise them, `mean`
     and `scale` the target.
@@ -149,7 +150,7 @@ class FromLogarithms(nn.Module):
 
 
 class WeightedMean(nn.Module):
-    """The mean of several networks, by weights [k] that sum to 1, in float64."""
+    """The mean of k networks, weighted by weights [k] that sum to 1, in float64."""
 
     weights: Tensor
 
@@ -166,7 +167,7 @@ class WeightedMean(nn.Module):
         return torch.einsum("k,kbc->bc", self.weights, self.each(x))
 
 
-PARTS: dict[str, Callable[..., nn.Module]] = {  # of networks, by the name of their class
+PARTS: dict[str, Callable[..., nn.Module]] = {  # the layers of networks, by class name
     "ReLU": nn.ReLU,
     "Tanh": nn.Tanh,
     "Sigmoid": nn.Sigmoid,
@@ -180,7 +181,7 @@ PARTS: dict[str, Callable[..., nn.Module]] = {  # of networks, by the name of th
 def take_apart(network: nn.Module) -> list[Any]:
     """Return a network as plain data: its kind, sizes, and parts.
 
-    The weights are apart, in its `state_dict`.
+    The weights are not included; they are in its `state_dict`.
 
     >>> take_apart(nn.Sequential(nn.Linear(2, 1), nn.ReLU()))
     ['Sequential', [], [['Linear', [2, 1], []], ['ReLU', [], []]]]
@@ -223,9 +224,7 @@ def seeded(factory: Callable[[], Network], seed: int) -> Network:
     """
     seed = count("seed", seed, minimum=0)
     with borrow_generators():  # torch initialises on the CPU by default
-        torch.default_generator.manual_seed(
-            seed
-        )  # torch.manual_seed would seed the other devices too
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed other devices
         return factory()
 
 
@@ -238,7 +237,7 @@ def build_network(
     softmax: bool,
     seed: int,
 ) -> nn.Sequential:
-    """Build a multilayer perceptron whose weights depend on `seed` only.
+    """Build a multilayer perceptron whose initial weights depend on `seed` only.
 
     `softmax` turns its outputs into probabilities.
     """

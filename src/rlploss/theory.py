@@ -1,8 +1,8 @@
-"""The paper's propositions as functions that measure.
+"""Measure whether the paper's propositions hold, by simulation.
 
-Every estimate is taken on freshly drawn features, from an explicit generator, and comes with its
-standard error. Features come from named distributions with mean 0 and variance 1 (condition (i) of
-Proposition 2), so that the exact values are known where they exist.
+Every estimate uses freshly drawn features from an explicit generator, and has a standard error. The
+distributions of features have mean 0 and variance 1 (condition (i) of Proposition 2), so exact
+values are known where they exist.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def draw_features(
 ) -> Tensor:
     """Return independent features [n_rows, d] with mean 0 and variance 1.
 
-    "gaussian" and "uniform" are symmetric; "skewed" is continuous, mostly small and positive,
-    seldom large and negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with
+    "gaussian" and "uniform" are symmetric; "skewed" is continuous, usually small and positive,
+    rarely large and negative: U·√(p/(1−p)) with probability 1 − p and −U·√((1−p)/p) with
     probability p = `RARE`, U uniform between 0.5 and 1.5 and scaled to E[U²] = 1.
     """
     _checks.one_of("distribution", distribution, DISTRIBUTIONS)
@@ -58,11 +58,12 @@ def draw_features(
 
 
 def _planes_apart(x: Tensor, residual: Tensor, **probe: Any) -> Tensor:
-    """[K]: the loss of Definition 2.2, without an intercept as the paper has it, of each subset."""
+    """Return the loss of Definition 2.2 of each subset [K], without an intercept as in the
+    paper.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", _checks.HeavyTailWarning
-        )  # heavy tails are what is measured here
+        # This module measures heavy tails.
+        warnings.simplefilter("ignore", _checks.HeavyTailWarning)
         nothing = torch.zeros_like(residual)
         return rlp_loss(
             residual, nothing, x, probe="draw", intercept=False, reduction="none", **probe
@@ -70,7 +71,7 @@ def _planes_apart(x: Tensor, residual: Tensor, **probe: Any) -> Tensor:
 
 
 def _population_values(x: Tensor, residual: Tensor, points: Tensor) -> Tensor:
-    """[K]: the same for each of K points on its own block of rows."""
+    """Return the same loss for each of K points, each on its own block of rows: [K]."""
     return _planes_apart(
         x, residual, subsets=torch.arange(len(x)).reshape(len(points), -1), probe_points=points
     )
@@ -80,7 +81,7 @@ def noise_floor(n_features: int, subset_size: int, noise: float = 1.0) -> float:
     """Return RLP at h = E[Y|X] for Gaussian features, label noise σ² and an independent probe: σ²·d
     / (M − d − 1).
 
-    Infinite for M ≤ d + 1, where the mean of (XᵀX)⁻¹ does not exist.
+    It is infinite for M ≤ d + 1, where the mean of (XᵀX)⁻¹ does not exist.
 
     >>> noise_floor(5, 16), noise_floor(5, 6)
     (0.5, inf)
@@ -98,7 +99,7 @@ def measure_noise_floor(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Estimate:
-    """Return RLP at the true regression function, by drawing Gaussian subsets, probes and label
+    """Estimate RLP at the true regression function from Gaussian subsets, probes and label
     noise.
     """
     x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
@@ -108,8 +109,8 @@ def measure_noise_floor(
 
 
 class Valley(NamedTuple):
-    """RLP along h = E[Y|X] + t·δ: how much it rises above t = 0 at each t, and the t where its
-    parabola is lowest.
+    """RLP along h = E[Y|X] + t·δ: its rise above t = 0 at each t, and the t at which its parabola
+    is lowest.
     """
 
     rises: dict[float, Estimate]
@@ -127,13 +128,13 @@ def measure_valley(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> Valley:
-    """Return L(h* + tδ) − L(h*), h* = E[Y|X] and δ = `deviation`, on the same subsets, probes and
-    labels for every t.
+    """Estimate L(h* + tδ) − L(h*) with h* = E[Y|X] and δ = `deviation`, on the same subsets, probes
+    and labels for every t.
 
-    Features are Gaussian. Labels have noise(x)·e, with e of mean 0, variance 1 and a skewed law;
-    None is no noise. `zero_share` of the rows are set to 0 (an atom at the origin), where planes
-    without an intercept see nothing: δ = 1{x = 0} then costs nothing, the minimiser is not unique,
-    and `lowest` is NaN.
+    Features are Gaussian. Labels have noise(x)·e, where e has mean 0, variance 1 and a skewed
+    distribution; None is no noise. A share `zero_share` of the rows is set to 0 (an atom at the
+    origin), where planes without an intercept see nothing. Then δ = 1{x = 0} costs nothing, the
+    minimiser is not unique, and `lowest` is NaN.
     """
     x = draw_features("gaussian", n_subsets * subset_size, n_features, generator=generator)
     x = x * (torch.rand(len(x), 1, generator=generator, dtype=torch.float64) >= zero_share)
@@ -154,8 +155,8 @@ class ConditionThree(NamedTuple):
     """Condition (iii) of Proposition 2: E[a_jk a_lk] ≥ 1/d² for subset rows j, l and feature k of A
     = x⁺.
 
-    Rows are exchangeable, so two numbers say it: `same` (j = l) and `different` (j ≠ l), each the
-    least over k.
+    Rows are exchangeable, so two numbers suffice: `same` (j = l) and `different` (j ≠ l), each the
+    minimum over k.
     """
 
     same: Estimate
@@ -172,7 +173,7 @@ def measure_condition_three(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> ConditionThree:
-    """Return estimates of E[a_jk a_lk] from fresh subsets."""
+    """Estimate E[a_jk a_lk] from fresh subsets."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     A = torch.linalg.pinv(x.reshape(n_subsets, subset_size, n_features))  # [n, d, M]
     squares = A.square().mean(dim=2)  # [n, d]: j = l, averaged over exchangeable rows
@@ -182,14 +183,15 @@ def measure_condition_three(
     same, different = (min(map(_estimate, values.unbind(dim=1))) for values in (squares, products))
     threshold = 1.0 / n_features**2
     holds = all(mean - 4.0 * error >= threshold for mean, error in (same, different))
-    return ConditionThree(same, different, threshold, holds)
+    return ConditionThree(same=same, different=different, threshold=threshold, holds=holds)
 
 
 class StepComparison(NamedTuple):
-    """One gradient step of size ε on RLP against one on MSE, in the family h_θ = h* + (θ* − θ).
+    """A comparison of one gradient step of size ε on RLP with one on MSE, in the family h_θ = h* +
+    (θ* − θ).
 
-    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)), both losses are parabolas c·(θ* − θ)², with c =
-    1 for MSE, and a step leaves |1 − 2εc| of the distance. RLP's step is the nearer one exactly for
+    There Y − h ≤ 0 and ∂h/∂θ ≤ 0 (condition (ii)). Both losses are parabolas c·(θ* − θ)², with c =
+    1 for MSE, and a step leaves |1 − 2εc| of the distance. RLP's step ends nearer to θ* exactly for
     ε ≤ 1/(c + 1) if its c is at least 1, and for no small ε otherwise.
     """
 
@@ -197,8 +199,8 @@ class StepComparison(NamedTuple):
     nearer_for_small_steps: (
         bool  # the conclusion of Proposition 2 as ε → 0, by more than four standard errors
     )
-    largest_good_step: float  # up to which RLP's step is the nearer one, 0 if it never is
-    largest_convergent_step: float  # below which gradient descent converges on both losses
+    largest_good_step: float  # RLP's step ends nearer up to this ε; 0 if it never does
+    largest_convergent_step: float  # gradient descent converges on both losses below this ε
 
 
 def compare_steps(
@@ -209,12 +211,15 @@ def compare_steps(
     n_subsets: int = 20_000,
     generator: torch.Generator,
 ) -> StepComparison:
-    """Return the comparison for RLP's c = E[(zᵀx⁺1)²], measured on fresh subsets and probes."""
+    """Compare the steps with RLP's c = E[(zᵀx⁺1)²], measured on fresh subsets and probes."""
     x = draw_features(distribution, n_subsets * subset_size, n_features, generator=generator)
     z = draw_features(distribution, n_subsets, n_features, generator=generator)
     c, error = curvature = _estimate(_population_values(x, torch.ones_like(x[:, 0]), z))
     return StepComparison(
-        curvature, c - 1.0 > 4.0 * error, 1.0 / (c + 1.0) if c >= 1.0 else 0.0, 1.0 / max(c, 1.0)
+        curvature=curvature,
+        nearer_for_small_steps=c - 1.0 > 4.0 * error,
+        largest_good_step=1.0 / (c + 1.0) if c >= 1.0 else 0.0,
+        largest_convergent_step=1.0 / max(c, 1.0),
     )
 
 
@@ -226,11 +231,11 @@ def empirical_error(
     n_samples: int = 30,
     generator: torch.Generator,
 ) -> float:
-    """Return the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of `n_rows`
-    rows, at h = E[Y|X].
+    """Estimate the root mean square of (empirical RLP / Definition 2.2 − 1) over samples of
+    `n_rows` rows, at h = E[Y|X].
 
     The empirical loss averages 4 random subsets per row, each with a probe drawn from the rows
-    outside it. Where the definition is infinite (M ≤ d + 1) there is nothing to converge to, and
+    outside it. If the definition is infinite (M ≤ d + 1) the empirical loss cannot converge, and
     the result is NaN.
     """
     truth = noise_floor(n_features, subset_size)
@@ -249,7 +254,7 @@ def empirical_error(
 
 
 def coverage(subsets: Tensor, n_rows: int) -> dict[str, int]:
-    """Count rows that are in no subset, subsets that occur again, and the least and most
+    """Count the rows that are in no subset, the repeated subsets, and the least and most
     appearances of a row.
     """
     counts = torch.bincount(subsets.flatten(), minlength=n_rows)
@@ -266,7 +271,7 @@ def plane_nullity(features: Tensor, subset_size: int) -> int:
     """Return the dimension of the residuals on `features` [N, d] that change no plane of any of the
     C(N, M) subsets.
 
-    0 means: functions that share all planes are equal on these rows. All subsets are listed, so N
+    With 0, functions that share all planes are equal on these rows. All subsets are listed, so N
     must be small.
     """
     x = _checks.feature_matrix(features).to(torch.float64)

@@ -55,7 +55,7 @@ mnist_classes small AdamW 0.002 – 0.2
 def parsed(table):
     for line in table.strip().splitlines():
         name, *cells = line.split()
-        yield name, [published.Value(*map(float, cell.split("±"))) for cell in cells]
+        yield name, [published.PublishedValue(*map(float, cell.split("±"))) for cell in cells]
 
 
 def test_tables_are_those_of_the_paper():

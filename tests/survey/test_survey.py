@@ -20,7 +20,7 @@ from rlploss.survey import run as survey
 from rlploss.survey import tables as survey_tables
 from rlploss.survey.report import _ratio, answers, build, ratios_drawing
 from rlploss.survey.results import WORDS, Ranks, Survey
-from rlploss.survey.run import Request, SurveyArm, SurveyTrainer
+from rlploss.survey.run import SurveyRequest, SurveyArm, SurveyTrainer
 from rlploss.survey.tables import drawn_rows, half_of, load_rows, table_names
 
 DEVELOPMENT, HELD_OUT = ("c", "e"), ("a", "b")  # by the hash of their names, as a test below says
@@ -79,7 +79,7 @@ def test_random_splits_and_splits_inside_and_outside():
 
 
 def test_few_rows_come_first_and_no_table_is_drawn_twice_with_the_same_rows():
-    request = Request(("a", "b"), rows=(1000, 100), splits=5)
+    request = SurveyRequest(("a", "b"), rows=(1000, 100), splits=5)
     drawn = [(task.table, task.rows, task.outside) for task in request.tasks]
     assert drawn == [
         ("a", 100, False), ("b", 100, False), ("a", 100, True), ("b", 100, True), ("a", 1000, False), ("a", 1000, True),
@@ -114,11 +114,11 @@ def test_halves_and_wine_once(tables):
 )
 def test_bad_requests_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
-        Request(**{"tables": ("a",)} | options)
+        SurveyRequest(**{"tables": ("a",)} | options)
 
 
 def one_cell(name, arm, *, rows=40, steps=40, outside=False, kind="regression", loss=""):
-    request = Request((name,), (rows,), 2, steps, kind=kind)
+    request = SurveyRequest((name,), (rows,), 2, steps, kind=kind)
     task = next(task for task in request.tasks if task.outside == outside)
     return request.cell(SurveyArm(arm, arm, loss), task)
 
@@ -185,7 +185,7 @@ def cubic(pred, target):
 
 def test_a_loss_of_ones_own_is_an_arm_that_any_process_can_load():
     loss = loss_json("cubic", cubic, survey.ARMS["regression"])
-    request = Request(("a",), (40,), 2, losses=(("cubic", loss),))
+    request = SurveyRequest(("a",), (40,), 2, losses=(("cubic", loss),))
     assert request.arms[-1] == SurveyArm("cubic", "cubic", loss)
     found = train(one_cell("a", "cubic", steps=8, loss=loss), lambda done: None)
     assert all(one.values["rmse"] > 0 for one in found.networks)
@@ -204,7 +204,7 @@ def test_a_loss_from_a_file_reaches_processes_that_cannot_import_it(tmp_path, mo
     assert cli.run([*words, *own, "--out", str(tmp_path / "s")]) == 0
     loss = dict(_own_losses([f"{tmp_path / 'mine.py'}:cubic"], ()))["cubic"]
     with Store(tmp_path / "s", code_version=code_version(*survey.DECIDING)) as store:
-        cells = Request(("a",), (40,), 2, 1000, (("cubic", loss),)).cells()
+        cells = SurveyRequest(("a",), (40,), 2, 1000, (("cubic", loss),)).cells()
         mine = [store.read(cell) for cell in cells if cell.arm.name == "cubic"]
     assert len(mine) == 2  # random splits, and splits outside
     assert all(cell.final("rmse").min() > 0 for cell in mine)
@@ -215,7 +215,7 @@ def test_a_loss_from_a_file_reaches_processes_that_cannot_import_it(tmp_path, mo
 def test_the_command_in_the_report_makes_the_same_survey(tmp_path):
     (tmp_path / "mine.py").write_text(CUBIC)
     losses = _own_losses([f"{tmp_path / 'mine.py'}:cubic"], survey.ARMS["regression"])
-    request = Request(("a", "b", "c"), (40,), 3, 1000, losses)
+    request = SurveyRequest(("a", "b", "c"), (40,), 3, 1000, losses)
     command = build(made_survey((), lambda t: 0.0, request=request), tmp_path).sections[0].command
     assert f"--rows 40 --splits 3 --loss {tmp_path / 'mine.py'}:cubic --quick --out" in command
     assert (
@@ -229,7 +229,7 @@ def test_the_command_in_the_report_makes_the_same_survey(tmp_path):
 def made_survey(names, effect, *, rows=(100,), splits=6, noise=0.02, request=None):
     """A survey with made-up errors: RLP's ratio on a table is exp(effect(traits)), with made-up
     traits and a little noise."""
-    request = request or Request(tuple(names), rows, splits)
+    request = request or SurveyRequest(tuple(names), rows, splits)
     levels = {arm.arm: 1.0 + 0.2 * at for at, arm in enumerate(request.arms)}
 
     def read(cell):
@@ -396,7 +396,7 @@ def stub(monkeypatch):
         found = made_survey(
             (cell.task.table,),
             lambda t: 0.1,
-            request=Request((cell.task.table,), (cell.task.rows,), 3),
+            request=SurveyRequest((cell.task.table,), (cell.task.rows,), 3),
         )
         stored = found.cells[cell.task][cell.arm.arm]
         return CellResult(stored.networks, "none", 1, 0.1)
@@ -435,7 +435,7 @@ def test_the_time_is_learned_from_what_is_stored(stub, tmp_path):
     from rlploss.lab.run import plan
     from rlploss.lab.store import Store
 
-    done, new = (Request(tables, (40,), 3) for tables in (("a", "c"), ("a", "c", "e")))
+    done, new = (SurveyRequest(tables, (40,), 3) for tables in (("a", "c"), ("a", "c", "e")))
     with Store(tmp_path, code_version="x") as store:
         for cell in done.cells():
             store.write(cell, survey.SurveyTrainer({})(cell, print))
@@ -449,7 +449,7 @@ def test_a_store_cannot_name_code_that_is_run(tmp_path, capsys):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     where = {"function": "f", "where": str(tmp_path / "evil.py"), "source": ""}
     loss = json.dumps({"kind": "Pointwise", "function": where, "batch_size": None})
-    crafted = Request(("a",), (40,), 2, 10, losses=(("mine", loss),))
+    crafted = SurveyRequest(("a",), (40,), 2, 10, losses=(("mine", loss),))
     with Store(tmp_path / "s", code_version="old") as store:
         store.write_request("survey", asdict(crafted))
         for cell in crafted.cells():

@@ -1,8 +1,7 @@
-"""The command `rlploss`: puts the groups of commands together, and turns errors into one sentence
-and a code.
+"""Run the command `rlploss`: assemble its subcommands, and turn errors into one sentence and an
+exit code.
 
-Exit codes: 0 done, 1 the work failed or found something wrong, 2 bad input, 130 stopped with
-Ctrl-C.
+Exit codes: 0 success, 1 the work failed or found something wrong, 2 bad input, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,17 +23,13 @@ from rlploss.lab.text import LabError, Stopped, sentence, shown
 if TYPE_CHECKING:
     import typer
 
-STOPPED = 130  # what a shell reports of a command that Ctrl-C ended
-RESUMING = (
-    ["reproduce"],
-    ["compare"],
-    ["survey"],
-    ["data", "get"],
-)  # the same command goes on where it was stopped
-PARAMETERS = {"n_splits": "splits", "random_state": "seed"}  # that are options under another name
+STOPPED = 130  # the exit code that a shell reports after Ctrl-C
+# After Ctrl-C the same command continues where it stopped.
+RESUMING = (["reproduce"], ["compare"], ["survey"], ["data", "get"])
+PARAMETERS = {"n_splits": "splits", "random_state": "seed"}  # options with another name
 
 DIABETES = "examples/diabetes.csv --target progression"
-EXAMPLES = {  # of every command, shown by its --help
+EXAMPLES = {  # for each command, shown by its --help
     "": (f"compare {DIABETES}", "reproduce table1", "data list"),
     "reproduce": ("table1 fig-curves --datasets wine,linear", "--list"),
     "report": ("rlploss-results",),
@@ -57,13 +52,13 @@ EXAMPLES = {  # of every command, shown by its --help
 
 
 def examples(command: str) -> str:
-    """The epilog of a command's help."""
+    """Return the epilog of a command's help."""
     lines = (f"rlploss {command} {words}".split() for words in EXAMPLES[command])
     return "\n\n".join(["For example:", *map(" ".join, lines)])
 
 
 def make_app() -> typer.Typer:
-    """Return the command with its groups of commands."""
+    """Return the command with all subcommands."""
     import typer
 
     from rlploss.cli import compare, data, predict, reproduce, shell, survey
@@ -88,8 +83,8 @@ def make_app() -> typer.Typer:
         *(predict.predict, compare.inspect, survey.survey),
     ):
         app.command(cls=shell.Command, epilog=examples(command.__name__))(command)
-    for name, one in (("list", data.list_), ("get", data.get), ("verify", data.verify)):
-        group.command(name, cls=shell.Command, epilog=examples(f"data {name}"))(one)
+    for name, subcommand in (("list", data.list_), ("get", data.get), ("verify", data.verify)):
+        group.command(name, cls=shell.Command, epilog=examples(f"data {name}"))(subcommand)
     option = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True)
 
     @app.callback(invoke_without_command=True)
@@ -117,31 +112,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         resumes = any(words[: len(start)] == start for start in RESUMING)
         goes_on = f"this goes on: {shlex.join(['rlploss', *words])}" if resumes else ""
         return _fail("; ".join(filter(None, ["stopped", str(stopped), goes_on])), STOPPED)
-    except BrokenPipeError:  # the reader has what it wanted, as in `rlploss data list | head -1`
+    except BrokenPipeError:  # the reader closed the pipe, as in `rlploss data list | head -1`
         _forget_output()
         return 0
     except (ValueError, LabError, MissingExtra) as error:
         return _fail(sentence(_with_option(str(error), words)))
     except OSError as error:
-        if hasattr(error, "exit_code"):  # of the datasets: what it says is whole
+        if hasattr(error, "exit_code"):  # the datasets' own errors are complete
             return _fail("\n".join(map(shown, str(error).splitlines())), error.exit_code)
-        _forget_output()  # it may be the output that cannot be written
+        _forget_output()  # the output itself may be what cannot be written
         where = f"cannot use {error.filename}" if error.filename else "cannot write what is shown"
         remedy = "check that it is there, that you may write there, and that the disk has room"
         return _fail(sentence(f"{where} ({error.strerror or error}); {remedy}"))
     except MemoryError:
         return _fail("not enough memory for this; ask for fewer rows, splits or seeds", 1)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # as typer's own have: unknown option, no argument
+        if not hasattr(error, "format_message"):  # typer's own errors have this method
             raise
         text = sentence(error.format_message())  # empty: help was shown
         return _fail(f"{text} (rlploss --help shows the commands)") if text else 2
 
 
 def _with_option(message: str, words: list[str]) -> str:
-    """A message that begins with the name of a parameter, with the option that was given for it
-    instead.
-    """
+    """Replace the parameter's name at the start of a message by the option that the user gave."""
     name, space, rest = message.partition(" ")
     option = f"--{PARAMETERS.get(name, name).replace('_', '-')}"
     given = {word.partition("=")[0] for word in words}
@@ -154,21 +147,19 @@ def _fail(message: str, code: int = 2) -> int:
 
 
 def _forget_output() -> None:
-    """What waits to be written to stdout can go nowhere: let it not be tried again when Python
-    ends.
-    """
+    """Discard the rest of stdout, so that Python does not try to write it again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command and exit with its code."""
     for stream in (sys.stdout, sys.stderr):
-        # A column name that the terminal's encoding does not have is shown with escapes, and
-        # nothing fails for it.
+        # Characters that the terminal's encoding lacks are printed as escapes instead of raising an
+        # error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's: what is no number is shown as a gap
+    warnings.simplefilter("ignore", RuntimeWarning)  # numpy's: a result that is NaN shows as a gap
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {sentence(str(message))}\n"
     try:
         code = run()
@@ -182,7 +173,7 @@ def main() -> None:
             " report it with what RLPLOSS_TRACEBACK=1 shows",
             1,
         )
-    # Python takes a moment to end, in which it would swallow Ctrl-C.
+    # Python takes a moment to end, and would swallow Ctrl-C meanwhile.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(STOPPED))
     sys.exit(code)

@@ -1,5 +1,5 @@
-"""`rlploss compare` and `rlploss inspect`: arguments in, one comparison or one look at a table
-out.
+"""Define `rlploss compare` and `rlploss inspect`: read the arguments, run a comparison, print the
+answer.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def compare(
             say(progress, replaced)
         _tell_table(progress, table, design, [c for c in design.columns if c.remark])
 
-    found = comparison.compare(
+    answer = comparison.compare(
         design,
         metric=metric,
         arms=_names(arms),
@@ -190,27 +190,25 @@ def compare(
         progress=progress,
         on_start=tell,
     )
-    found = replace(
-        found,
+    answer = replace(
+        answer,
         source=table.name,
         settings=asked,
         command=shlex.join(["rlploss", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else "",
     )
-    page = found.write(place)  # before anything is printed: the reader may go away
+    page = answer.write(place)  # before printing, which fails if the reader closes the pipe
     check_there(place)
     say(
-        shown, json.dumps(report.as_json(found), ensure_ascii=False) if as_json else found.summary()
+        shown,
+        json.dumps(report.as_json(answer), ensure_ascii=False) if as_json else answer.summary(),
     )
     if as_json or quiet:
         return
-    for text in (*found.notes, *report.late_said(found)):
+    for text in (*answer.notes, *report.late_said(answer)):
         say(shown, text)
-    fewer = any(len(arm.predicted) < len(found.seeds) for arm in found.results.arms)
-    say(
-        shown,
-        f"\nTest rows, {len(found.seeds)} splits{', or as many as in brackets' if fewer else ''}\n",
-    )
-    show(shown, report.result_table(found.results, short=True))
+    fewer = any(len(arm.predicted) < len(answer.seeds) for arm in answer.results.arms)
+    say(shown, f"\nTest rows, {len(answer.seeds)} splits{', or as many as in brackets' * fewer}\n")
+    show(shown, report.result_table(answer.results, short=True))
     say(
         shown,
         f"\nReport: {page}\nModel: {place / 'model'}; rlploss predict {shlex.quote(str(place))}"
@@ -356,7 +354,7 @@ def _own_values(texts: list[str] | None, option: str = "loss") -> dict[str, Any]
             if option == "model":
                 model_arm(name, value, own)
             own[name] = value if option == "model" else as_loss(name, value, own)
-        except (Exception, SystemExit) as error:  # whatever a file of anyone's own does
+        except (Exception, SystemExit) as error:  # the user's file may raise anything
             raise ValueError(
                 f"--{option} {text} cannot be used ({reason(error)}); correct the file or name"
                 " another"
@@ -374,9 +372,9 @@ def _own_losses(texts: list[str] | None, taken: Iterable[str]) -> tuple[tuple[st
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    found = (
+    names = (
         None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
     )
-    if found == ():
+    if names == ():
         raise ValueError(f"give names separated by commas, got {text!r}")
-    return found
+    return names

@@ -1,4 +1,4 @@
-"""`rlploss data`: list the datasets, fetch them, check the cache."""
+"""Define `rlploss data`: list the datasets, fetch them, check the cache."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ HELP = "The paper's datasets: list, fetch and verify them."
 
 
 def list_() -> None:
-    """Show every dataset: rows, features, task, size, whether it is in the cache, where it comes
-    from.
-    """
+    """Show every dataset: rows, features, task, size, whether it is cached, and its source."""
     from rlploss.datasets import cache_dir, is_cached
     from rlploss.datasets.registry import ENTRIES
 
@@ -73,7 +71,7 @@ def verify(
     from rlploss.datasets.sources import ABSENT, OK, cache_dir
 
     wrong = False
-    # A dict: datasets that share files are hashed once.
+    # The dictionary keeps one of several datasets that share files, so each file is hashed once.
     for item in {item.directory: item for item in _chosen(wanted or ["all"])}.values():
         for file in item.files:
             _, state = file.read(cache_dir() / item.directory)
@@ -84,7 +82,7 @@ def verify(
 
 
 def _chosen(wanted: Sequence[str]) -> list[Entry]:
-    """Return the entries named, each once; all names are checked before anything is done."""
+    """Return the entry of each name once; check all names first."""
     from rlploss.datasets.registry import entry, names
 
     expanded = [name for given in wanted for name in (names() if given == "all" else (given,))]

@@ -1,4 +1,4 @@
-"""`rlploss predict`: the model that a comparison kept, on new rows."""
+"""Define `rlploss predict`: apply the model of a comparison to new rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlploss reproduce` and `rlploss report`: arguments in, one call of `reproduce` out."""
+"""Define `rlploss reproduce` and `rlploss report`: check the arguments and call `rlploss.paper`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a shell completes, and how flags look in the help. No torch and no pandas: a shell waits for
-the answer.
+"""Complete words in the shell, and show flags in the help. This imports neither torch nor pandas,
+because the shell waits for the answer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Names = Iterable[str] | Callable[[], Iterable[str]]
 
 
 def among(names: Names) -> Callable[[str], list[str]]:
-    """Complete one of these names, or the last of several between commas; a function makes them on
-    demand.
+    """Return a function that completes a name, or the last of several between commas; `names` may
+    be a function that returns the names on demand.
     """
 
     def complete(incomplete: str) -> list[str]:
@@ -32,7 +32,7 @@ def among(names: Names) -> Callable[[str], list[str]]:
 
 
 def choice(help: str, names: Names) -> Any:
-    """An option whose values a shell completes."""
+    """Return an option whose values the shell completes."""
     return typer.Option(help=help, autocompletion=among(names))
 
 
@@ -51,11 +51,11 @@ def listed(files: Iterable[str], *more: str) -> Callable[[], list[str]]:
 
 class _PlainFlags:
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters; a flag takes no value, and is shown without one."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class beside this one
-        for flag in found:
+        """Return all parameters, with flags shown without a value."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class beside this one
+        for flag in parameters:
             flag.metavar = "" if getattr(flag, "is_flag", False) else flag.metavar
-        return found
+        return parameters
 
 
 class Command(_PlainFlags, TyperCommand):

@@ -1,4 +1,4 @@
-"""`rlploss survey`: arguments in, a study of public tables and its report out."""
+"""Define `rlploss survey`: compare RLP with other models on public tables, and write the report."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def survey(
 
     console, team = Console(), executors.parse_workers(workers)
     kind = "classification" if classification else "regression"
-    request = study.Request(
+    request = study.SurveyRequest(
         tables=_names(tables) or tuple(table_names(kind, half)),
         rows=_sizes(rows) or ((100,) if quick else (100, 1000)),
         splits=(3 if quick else 10) if splits is None else splits,
@@ -107,7 +107,7 @@ def _sizes(rows: str | None) -> tuple[int, ...]:
 
 
 def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> None:
-    """Say which tables there are, how large, and how long they take."""
+    """List the tables with their sizes and expected times."""
     from rlploss.lab.report import Table, show
     from rlploss.survey.run import expected_seconds
     from rlploss.survey.tables import half_of, load_rows
@@ -125,17 +125,17 @@ def show_tables(cells: Sequence[SurveyCell], cores: int, console: Console) -> No
 
 
 def render(store: Store, out: Path, console: Console) -> None:
-    """Write the report of what is stored, and show its first lines."""
+    """Write the report of the stored results, and print its first lines."""
     from rlploss.lab import report
     from rlploss.survey.report import build
     from rlploss.survey.results import Survey, stored_request
 
     with store.understood("what a table or figure needs"):
-        found = Survey(stored_request(store), store.read)
-        if not found.cells:
+        results = Survey(stored_request(store), store.read)
+        if not results.cells:
             say(console, "No table is whole yet: there is nothing to show.")
             return
-        made = build(found, out)
-        page, *others = report.write(made, out)
+        content = build(results, out)
+        page, *others = report.write(content, out)
     where = f"Report: {page}, with {len(others)} tables and figures beside it."
-    say(console, "\n\n".join(["", *made.summary, where])[1:])
+    say(console, "\n\n".join(["", *content.summary, where])[1:])

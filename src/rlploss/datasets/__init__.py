@@ -1,4 +1,4 @@
-"""The paper's datasets from real bytes, verified, and its splits and perturbations."""
+"""Load the paper's datasets from verified files, and split and perturb them as the paper does."""
 
 from rlploss.datasets.registry import is_cached, load, names
 from rlploss.datasets.sources import CacheError, DatasetUnavailable, cache_dir

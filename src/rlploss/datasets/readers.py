@@ -1,7 +1,7 @@
-"""Turn verified bytes into arrays, and take members out of archives, in memory.
+"""Turn the bytes of a dataset's files into arrays, and read archives in memory.
 
-Whatever comes here has the SHA-256 that this package expects of it, so damage and hostile content
-have been refused already. Nothing is unpacked to disk.
+The SHA-256 of the bytes has been checked before, so damaged and hostile files do not come here.
+Nothing is unpacked to disk.
 """
 
 from __future__ import annotations

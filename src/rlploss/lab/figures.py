@@ -122,9 +122,8 @@ class Figure:
 @contextmanager
 def _style() -> Iterator[None]:
     with warnings.catch_warnings(), mpl.rc_context(fname=STYLE_SHEET):
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing from", UserWarning
-        )  # names may be in any script
+        # Names may be in any script.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         yield
 
 
@@ -144,9 +143,8 @@ def _draw(
             *((width - LEFT - RIGHT) / across, (height - TOP - BOTTOM) / up),
         )
     )
-    room = (
-        (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))
-    )  # in points; a letter is about 0.6 em wide
+    # In points; a letter is about 0.6 em wide.
+    room = (width - LEFT) * 72 / max(1.0, 0.6 * len(panel.title))
     axes.set_title(panel.title, fontsize=min(mpl.rcParams["axes.titlesize"], room))
     if isinstance(panel, Drawing):
         panel.draw(axes)

@@ -27,17 +27,14 @@ from rlploss.lab.figures import Figure
 from rlploss.lab.store import Store
 from rlploss.lab.text import Scalar, csv_text, markdown_text, write_rows
 
-WORD_TONES = {
-    "better": "good",
-    "worse": "bad",
-    "level": "calm",
-    "undecided": "open",
-}  # the tone of each word of `stats.Contrast`
+# The tone of each word of `stats.Contrast`.
+WORD_TONES = {"better": "good", "worse": "bad", "level": "calm", "undecided": "open"}
 
+# Columns of the table of all rows.
 COLUMNS = (
     *("task", "seed", "split", "arm", "metric", "step", "value", "seconds"),
     *("cell", "code_version"),
-)  # columns of the table of all rows
+)
 # The fields of a task and of a variant that decide, beside the seed, how rows are split.
 SPLITS = (
     *("rows", "outside", "n_train", "n_test", "first", "region", "held_out"),

@@ -198,9 +198,8 @@ def _until_broken(
                 in_flight[team.submit(attempt, train, waiting[0])] = waiting[0]
                 waiting.popleft()
             done, _ = wait(in_flight, TICK, FIRST_COMPLETED)
-            whole = [
-                f for f in done if not f.cancelled() and not f.exception()
-            ]  # finished results before broken ones
+            # Finished results before broken ones.
+            whole = [f for f in done if not f.cancelled() and not f.exception()]
             for future in dict.fromkeys([*whole, *done]):
                 yield in_flight[future], _outcome(future)
                 del in_flight[future]
@@ -218,9 +217,8 @@ def _outcome(future: Future[Any]) -> Any:
     except (BrokenExecutor, CancelledError):  # its worker is gone
         raise BrokenExecutor from None
     except Exception as error:  # a cell or a result could not be sent
-        if (
-            getattr(error, "name", "") == "rlploss"
-        ):  # a worker without this package, or with another version of it
+        # A worker without this package, or with another version of it.
+        if getattr(error, "name", "") == "rlploss":
             raise LabError(sentence(str(error))) from None
         return reason(error)
 
@@ -349,9 +347,8 @@ def declare_equal(store: Store, study: Study, console: Console) -> None:
             " made it trains what is missing"
         )
     chosen = random.SystemRandom().sample([*stored], min(CHECKED, len(stored)))
-    threads = {
-        stored[cell].provenance["threads"] for cell in chosen
-    }  # another number of threads rounds differently
+    # Another number of threads rounds differently.
+    threads = {stored[cell].provenance["threads"] for cell in chosen}
     workers = parse_workers("local" if threads == {1} else "inline")
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -382,9 +379,8 @@ def difference(before: StoredCell, now: StoredCell) -> str:
             for n in (old, new)
         )
         for name in sorted({*first, *second}):
-            pair = [
-                repr(numbers.get(name)) for numbers in (first, second)
-            ]  # as text, NaN equals NaN
+            # As text, NaN equals NaN.
+            pair = [repr(numbers.get(name)) for numbers in (first, second)]
             if pair[0] != pair[1]:
                 return f"{name} of seed {old.seed}: {pair[0][:60]} stored, {pair[1][:60]} now"
     return ""

@@ -16,10 +16,8 @@ from scipy import special
 from rlploss._scaling import Array
 
 ALPHA = 0.05
-MARGINS = {
-    "ratio": (0.95, 1.05),
-    "difference": (-0.01, 0.01),
-}  # intervals within these limits count as no difference: 5 %, or one point
+# Intervals within these limits count as no difference: 5 %, or one point.
+MARGINS = {"ratio": (0.95, 1.05), "difference": (-0.01, 0.01)}
 FLIPS = 9_999  # drawn in a permutation test
 SEED = 20240715  # of every permutation test, so that a report is the same whenever it is rendered
 
@@ -291,9 +289,8 @@ def spread(ours: Array, theirs: Array) -> Contrast:
     # for all θ between two ends.
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = np.stack([(total - flipped) / (n - net), (total + flipped) / (n + net)])
-    ends[:, np.abs(net) == n] = np.array(
-        [[-np.inf], [np.inf]]
-    )  # flips with equal signs reach the observed sum for every θ
+    # Flips with equal signs reach the observed sum for every θ.
+    ends[:, np.abs(net) == n] = np.array([[-np.inf], [np.inf]])
     lower, upper = np.sort(ends.min(axis=0)), np.sort(ends.max(axis=0))[::-1]
     p = (1 + int(np.sum(np.abs(flipped) >= abs(total) * (1 - 1e-12)))) / (FLIPS + 1)
 

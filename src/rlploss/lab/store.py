@@ -50,14 +50,8 @@ OF_THE_SYSTEM = tuple(  # errors of SQLite for which the content of a file is no
     f"SQLITE_{name}"
     for name in ("BUSY", "CANTOPEN", "FULL", "IOERR", "LOCKED", "NOMEM", "PERM", "READONLY")
 )
-STRANGE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)  # errors that rows with strange content cause
+# Errors that rows with strange content cause.
+STRANGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class StoreError(LabError):

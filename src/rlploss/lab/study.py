@@ -86,9 +86,8 @@ class Part(Value):
     """
 
     name: str
-    labels = frozenset(
-        {"name", "protocol"}
-    )  # fields that people read and that do not change a result
+    # Fields that people read and that do not change a result.
+    labels = frozenset({"name", "protocol"})
     timed = False  # whether the seconds are a result; such cells train alone, after all others
     variants: tuple[Any, ...] = (None,)  # levels of a task, trained together, each with every seed
     metrics: Any = ()  # what each curve of a task must have

@@ -11,9 +11,8 @@ from itertools import chain
 from typing import TextIO
 
 Scalar = str | int | float | bool | None  # the types that a table cell may hold
-_CONTROL = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)  # terminal control codes, and codes that change the writing direction
+# Terminal control codes, and codes that change the writing direction.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def shown(text: str) -> str:

@@ -23,10 +23,11 @@ from rlploss.training.evaluation import Event
 from rlploss.training.fit import fit_fleet
 from rlploss.training.job import Problem
 
+# The files that decide a number.
 DECIDING = (
     *TRAINING,
     *("datasets/readers.py", "datasets/registry.py", "datasets/splits.py", "lab/train.py"),
-)  # the files that decide a number
+)
 KEPT_EPOCHS = (5, 10, 50)  # at whose ends reconstructions are stored
 KEPT_IMAGES = 8
 GRID = 60  # points along each side of a decision boundary
@@ -39,9 +40,8 @@ def _load(name: str, reconstruction: bool) -> Dataset:
 
 def split(task: Task, variant: Variant, seed: int) -> Split:
     """Return the training and test rows of one seed, which are the same for every arm."""
-    data = _load(
-        task.dataset, task.model == "autoencoder"
-    )  # the target of an autoencoder is its input
+    # The target of an autoencoder is its input.
+    data = _load(task.dataset, task.model == "autoencoder")
     # Separate random streams: noise does not change the split.
     rows, noise = (np.random.default_rng([seed, stream]) for stream in (0, 1))
     if variant.shift is not None:

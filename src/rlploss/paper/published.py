@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 Pairs = tuple[tuple[str, str], ...]  # names of arms: ours, theirs
 
 
-class Value(NamedTuple):
+class PublishedValue(NamedTuple):
     """A published mean and standard deviation, NaN where none was published."""
 
     mean: float
@@ -86,7 +86,7 @@ CLAIMS = tuple(PublishedClaim(**row) for row in PUBLISHED["claim"])  # in the or
 WORDS: dict[str, str] = REPORT["words"]
 
 
-def value(table: str, dataset: str, trained: str, measured: str) -> Value | None:
+def value(table: str, dataset: str, trained: str, measured: str) -> PublishedValue | None:
     """Return a value of "table1", "table2" or "mae": the test error of the network trained with
     one loss and measured with another.
     """
@@ -94,7 +94,7 @@ def value(table: str, dataset: str, trained: str, measured: str) -> Value | None
     dataset = content.get("same", {}).get(dataset, dataset)
     if dataset not in content or column not in content["columns"]:
         return None
-    return Value(*content[dataset][content["columns"].index(column)])
+    return PublishedValue(*content[dataset][content["columns"].index(column)])
 
 
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:

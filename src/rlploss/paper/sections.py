@@ -166,7 +166,7 @@ def plus_minus(mean: float, sd: float) -> str:
 
 
 def against_published(
-    grid: Grid, task: str, arm: str, metric: str, value: published.Value | None
+    grid: Grid, task: str, arm: str, metric: str, value: published.PublishedValue | None
 ) -> Text:
     """Return `same, −0.3 sd`: agreement with the published number, and the difference in its
     standard deviations.

@@ -1,4 +1,4 @@
-"""The report of a survey: the answer, the picture of all tables, and ranks."""
+"""Build the report of a survey: the answer, a picture of all tables, and ranks."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ TESTED = ("ratio", "low", "high", "p", "word")  # columns of a comparison
 TICKS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 
-def build(found: Survey, out: Path) -> Report:
-    """The whole report, the answer first."""
-    n = len({task.table for task in found.cells})
-    ours, theirs = (found.labels[arm] for arm in found.pairs[0])
-    ratios = tuple(_ratios_drawing(found, draw) for draw in found.draws)
+def build(results: Survey, out: Path) -> Report:
+    """Return the whole report, the answer first."""
+    n = len({task.table for task in results.cells})
+    ours, theirs = (results.labels[arm] for arm in results.pairs[0])
+    ratios = tuple(_ratios_drawing(results, draw) for draw in results.draws)
     picture = Figure(
         "ratios", "", SAID["ratios"].format(ours=ours, theirs=theirs), ratios, columns=2
     )
     ranked = [
-        _ranks_drawing(found, *key, found.ranks(tasks))
-        for key, tasks in found.groups.items()
+        _ranks_drawing(results, *key, results.ranks(tasks))
+        for key, tasks in results.groups.items()
         if len(tasks) > 1
     ]
     ranks = (Figure("ranks", "", SAID["ranks"], tuple(ranked), columns=2),) if ranked else ()
@@ -53,25 +53,27 @@ def build(found: Survey, out: Path) -> Report:
         Section(
             "tables",
             "RLP table by table",
-            lead=_tables_lead(found),
+            lead=_tables_lead(results),
             figures=(picture,),
-            tables=(_tables_table(found),),
-            facts=_facts(found),
-            command=_command(found, out),
+            tables=(_tables_table(results),),
+            facts=_facts(results),
+            command=_command(results, out),
         ),
-        Section("arms", "All arms", figures=ranks, tables=(_pairs_table(found),)),
+        Section("arms", "All arms", figures=ranks, tables=(_pairs_table(results),)),
     )
-    missing = found.n_tasks - len(found.cells)
-    left = (SAID["missing"].format(missing=missing, n=found.n_tasks),) if missing else ()
+    missing = results.n_tasks - len(results.cells)
+    left = (SAID["missing"].format(missing=missing, n=results.n_tasks),) if missing else ()
     footer = (
         f"rlploss {__version__}. Every number comes from a row of runs.sqlite beside this file.",
     )
     title = f"Does RLP help? A survey of {n} tables"
-    return Report(title, (*answers(found), *left), sections, footer=footer)
+    return Report(title, (*answers(results), *left), sections, footer=footer)
 
 
 def answers(survey: Survey) -> tuple[str, ...]:
-    """Answer for each pair in a sentence, on tables that no rule was tuned on if there are any."""
+    """Answer for each pair of arms in one sentence, on tables that no rule was tuned on if they
+    exist.
+    """
     half = survey.halves[0]
     groups = {draw: tasks for (of, draw), tasks in survey.groups.items() if of == half}
     n_tables = len({task.table for task in survey.tasks(half=half)})
@@ -93,7 +95,7 @@ def _answer(c: Contrast) -> str:
 
 
 def _is_wide(c: Contrast) -> bool:
-    """Return whether an interval is too wide to be a result."""
+    """Return whether an interval is too wide to be useful."""
     return not c.high <= 10 * c.low
 
 
@@ -108,51 +110,51 @@ def _ratio(c: Contrast) -> str:
     return f"{number(c.effect)} [{number(c.low)}, {number(c.high)}]"
 
 
-def _tables_lead(found: Survey) -> tuple[str, ...]:
-    told = []
-    for (half, draw), tasks in found.groups.items():
+def _tables_lead(results: Survey) -> tuple[str, ...]:
+    sentences = []
+    for (half, draw), tasks in results.groups.items():
         counts = ", ".join(
-            f"{word} on {n}" for word, n in found.tally(tasks, *found.pairs[0]).items()
+            f"{word} on {n}" for word, n in results.tally(tasks, *results.pairs[0]).items()
         )
-        n, stays = len(tasks), found.stays(tasks)
-        told.append(
+        n, stays = len(tasks), results.stays(tasks)
+        sentences.append(
             SAID["dial"].format(
                 half=half.capitalize(), where=_where(draw), counts=counts, n=n, stays=stays
             )
         )
-    return tuple(told)
+    return tuple(sentences)
 
 
-def _pairs_table(found: Survey) -> Table:
-    """Return ratios over tables: of the pairs, and of the cross-validated estimator and its twin to
-    every other model.
+def _pairs_table(results: Survey) -> Table:
+    """Return the table of ratios over tables: of the pairs, and of the cross-validated estimator
+    and its twin to every other model.
     """
-    paired = {arm for pair in found.pairs for arm in pair}
-    others = [arm for arm in found.arms if arm not in paired]
-    pairs = [*found.pairs, *itertools.product(("rlp-cv", "mse-cv"), others)]
+    paired = {arm for pair in results.pairs for arm in pair}
+    others = [arm for arm in results.arms if arm not in paired]
+    pairs = [*results.pairs, *itertools.product(("rlp-cv", "mse-cv"), others)]
     shown, exact = [], list[tuple[Scalar, ...]]()
-    for half in found.halves:
+    for half in results.halves:
         for ours, theirs in pairs:
             cells: list[str] = []
-            for draw in found.draws:
-                if (half, draw) not in found.groups:
+            for draw in results.draws:
+                if (half, draw) not in results.groups:
                     cells.append("–")
                     continue
-                tasks = found.groups[half, draw]
-                c = found.over(tasks, ours, theirs)
-                median, wins = found.spread(tasks, ours, theirs)
-                counts = found.tally(tasks, ours, theirs).values()
+                tasks = results.groups[half, draw]
+                c = results.over(tasks, ours, theirs)
+                median, wins = results.spread(tasks, ours, theirs)
+                counts = results.tally(tasks, ours, theirs).values()
                 middle = f"median {number(median)}, lower on {wins} of {c.n}"
-                told = f"{_ratio(c)}; {middle}; {'/'.join(map(str, counts))}"
-                cells.append(Text(told, TONES[c.word]))
+                summary = f"{_ratio(c)}; {middle}; {'/'.join(map(str, counts))}"
+                cells.append(Text(summary, TONES[c.word]))
                 tested = (c.effect, c.low, c.high, c.p, c.word)
                 exact.append((half, ours, theirs, *draw, *tested, median, wins, c.n, *counts))
-            shown.append((half, f"{found.labels[ours]} / {found.labels[theirs]}", *cells))
+            shown.append((half, f"{results.labels[ours]} / {results.labels[theirs]}", *cells))
     note = SAID["pairs"].format(words="/".join(WORDS), margin=MARGINS["ratio"][1] - 1)
     return Table(
         "pairs",
         "Ratios of squared errors over tables",
-        ("half", "ratio", *map(_where, found.draws)),
+        ("half", "ratio", *map(_where, results.draws)),
         tuple(shown),
         data_header=(
             *("half", "ours", "theirs", "rows", "outside", *TESTED),
@@ -165,26 +167,27 @@ def _pairs_table(found: Survey) -> Table:
     )
 
 
-def _tables_table(found: Survey) -> Table:
-    """Return the first pair on every table, and the errors of all arms in the CSV."""
+def _tables_table(results: Survey) -> Table:
+    """Return the table of the first pair on every table, with the errors of all arms in its CSV."""
     by_table: dict[str, dict[Draw, str]] = {}
     exact: list[tuple[Scalar, ...]] = []
-    for half in found.halves:
-        for task in found.tasks(half=half):
-            c = found.on(task, *found.pairs[0])
+    for half in results.halves:
+        for task in results.tasks(half=half):
+            c = results.on(task, *results.pairs[0])
             by_table.setdefault(task.table, {})[task.draw] = Text(_ratio(c), TONES[c.word])
-            errors = [float(found.means([task], arm)[0]) for arm in found.arms]
+            errors = [float(results.means([task], arm)[0]) for arm in results.arms]
             exact.append(
                 (task.table, half, *task.draw, c.effect, c.low, c.high, c.p, c.word, *errors)
             )
     shown = [
-        (name, *(cells.get(draw, "–") for draw in found.draws)) for name, cells in by_table.items()
+        (name, *(cells.get(draw, "–") for draw in results.draws))
+        for name, cells in by_table.items()
     ]
-    header = ("table", "half", "draw_rows", "outside", *TESTED, *found.arms)
+    header = ("table", "half", "draw_rows", "outside", *TESTED, *results.arms)
     return Table(
         "tables",
-        f"{' / '.join(found.labels[arm] for arm in found.pairs[0])} on every table",
-        ("table", *map(_where, found.draws)),
+        f"{' / '.join(results.labels[arm] for arm in results.pairs[0])} on every table",
+        ("table", *map(_where, results.draws)),
         tuple(shown),
         data_header=header,
         data_rows=tuple(exact),
@@ -192,22 +195,22 @@ def _tables_table(found: Survey) -> Table:
     )
 
 
-def _facts(found: Survey) -> tuple[tuple[str, str], ...]:
+def _facts(results: Survey) -> tuple[tuple[str, str], ...]:
     request, cells = (
-        found.request,
-        [cell for arms in found.cells.values() for cell in arms.values()],
+        results.request,
+        [cell for arms in results.cells.values() for cell in arms.values()],
     )
     return (
         ("networks", SAID["networks"].format(steps=request.steps)),
-        (found.labels["rlp-cv"], SAID["estimators"]),
+        (results.labels["rlp-cv"], SAID["estimators"]),
         ("splits", SAID["splits"].format(splits=request.splits)),
         ("machine", str(cells[0].provenance["machine"].get("processor", ""))),
         ("computed in", duration(sum(cell.seconds for cell in cells)) + " of one core"),
     )
 
 
-def _command(found: Survey, out: Path) -> str:
-    r = found.request
+def _command(results: Survey, out: Path) -> str:
+    r = results.request
     words = [
         "rlploss",
         "survey",
@@ -226,22 +229,22 @@ def _command(found: Survey, out: Path) -> str:
 # Pictures
 
 
-def _ratios_drawing(found: Survey, draw: Draw) -> Drawing:
-    """Every table as a row, sorted, the halves apart."""
+def _ratios_drawing(results: Survey, draw: Draw) -> Drawing:
+    """Draw every table as a row, sorted within each half."""
     rows: list[tuple[str, Contrast]] = []
-    for (half, drawn), tasks in found.groups.items():
+    for (half, drawn), tasks in results.groups.items():
         if drawn == draw:
-            rows.append((f"{half}, {len(tasks)} tables", found.over(tasks, *found.pairs[0])))
-            made = [(task.table, found.on(task, *found.pairs[0])) for task in tasks]
-            rows += sorted(made, key=lambda row: row[1].effect)
+            rows.append((f"{half}, {len(tasks)} tables", results.over(tasks, *results.pairs[0])))
+            by_table = [(task.table, results.on(task, *results.pairs[0])) for task in tasks]
+            rows += sorted(by_table, key=lambda row: row[1].effect)
     return ratios_drawing(
         _where(draw), [(name, c.effect, c.low, c.high, c.word) for name, c in rows]
     )
 
 
 def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Drawing:
-    """Rows of name, ratio, its interval and its word; those of many tables have a comma, and a
-    diamond.
+    """Draw rows of (name, ratio, low, high, word). A name with a comma is a summary of tables,
+    drawn as a diamond.
     """
     effects = np.array([effect for _, effect, *_ in rows])
     low, high = max(0.1, min(0.7, effects.min() / 1.2)), min(10.0, max(1.4, effects.max() * 1.2))
@@ -270,18 +273,17 @@ def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, st
     )
 
 
-def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing:
-    """A critical-difference diagram: arms by average rank, bars beside those that cannot be told
-    apart.
+def _ranks_drawing(results: Survey, half: str, draw: Draw, ranks: Ranks) -> Drawing:
+    """Draw a critical-difference diagram: arms by average rank, with bars beside arms whose ranks
+    do not differ.
     """
-    names, groups = [found.labels[arm] for arm in made.arms], made.groups()
-    told = (
-        f"critical difference {made.critical:.2f}; Friedman's p = {number(made.p)}, {made.n} tables"
-    )
+    names, groups = [results.labels[arm] for arm in ranks.arms], ranks.groups()
+    friedman = f"Friedman's p = {number(ranks.p)}, {ranks.n} tables"
+    tests = f"critical difference {ranks.critical:.2f}; {friedman}"
 
     def paint(axes: Axes) -> None:
         _name_rows(axes, names)
-        for at, (arm, mean) in enumerate(zip(made.arms, made.means, strict=True)):
+        for at, (arm, mean) in enumerate(zip(ranks.arms, ranks.means, strict=True)):
             axes.plot(
                 mean,
                 at,
@@ -297,20 +299,20 @@ def _ranks_drawing(found: Survey, half: str, draw: Draw, made: Ranks) -> Drawing
                 va="center",
                 fontsize=6.5,
             )
-        right = made.means[-1] + 1
+        right = ranks.means[-1] + 1
         for at, (first, last) in enumerate(groups):
             axes.plot([right + 0.3 * at] * 2, [first - 0.2, last + 0.2], color=INK, linewidth=2.4)
-        axes.plot([1, 1 + made.critical], [len(names) - 0.2] * 2, color=MUTED, linewidth=1.4)
-        axes.set_xlabel(told, loc="right", fontsize=6.5)
+        axes.plot([1, 1 + ranks.critical], [len(names) - 0.2] * 2, color=MUTED, linewidth=1.4)
+        axes.set_xlabel(tests, loc="right", fontsize=6.5)
 
-    means = [*zip(names, made.means, strict=True)]
-    alt = f"Average ranks: {', '.join(f'{name} {mean:.2f}' for name, mean in means)}; {told}."
+    means = [*zip(names, ranks.means, strict=True)]
+    alt = f"Average ranks: {', '.join(f'{name} {mean:.2f}' for name, mean in means)}; {tests}."
     data = tuple((name, float(at), mean) for at, (name, mean) in enumerate(means, 1))
     return Drawing(f"{half}, {_where(draw)}", paint, alt, (4.8, 1.1 + 0.2 * len(names)), data)
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Rows from top to bottom, with room for their names."""
+    """Name the rows from top to bottom, and make room for the names."""
     box = axes.get_position()
     axes.set_position((box.x0 + 0.3 * box.width, box.y0, 0.7 * box.width, box.height))
     axes.set_title(axes.get_title(loc="left"), x=-0.43)

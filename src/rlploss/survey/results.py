@@ -1,4 +1,4 @@
-"""What a survey found: ratios of errors on each table and over tables, and ranks."""
+"""Evaluate a survey: ratios of errors on each table and over tables, and ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlploss.lab.stats import Contrast
 from rlploss.lab.store import Store, code_version
 from rlploss.lab.study import StoredCell
 from rlploss.survey import run
-from rlploss.survey.run import Draw, Request, SurveyCell, SurveyTask
+from rlploss.survey.run import Draw, SurveyCell, SurveyRequest, SurveyTask
 from rlploss.survey.tables import FACTS, half_of
 
 WORDS = ("better", "level", "worse", "undecided")
@@ -25,8 +25,8 @@ WORDS = ("better", "level", "worse", "undecided")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Average ranks of the arms over tables, Friedman's p, and the difference that Nemenyi's test
-    asks for.
+    """Average ranks of the arms over tables, Friedman's p, and the critical difference of Nemenyi's
+    test.
     """
 
     arms: tuple[str, ...]  # the best first
@@ -36,7 +36,9 @@ class Ranks:
     n: int
 
     def groups(self) -> list[tuple[int, int]]:
-        """First and last of arms that cannot be told apart; no group lies in another."""
+        """Return (first, last) of each group of arms whose ranks do not differ; no group lies in
+        another.
+        """
         ends = [
             max(j for j, m in enumerate(self.means) if m - first <= self.critical)
             for first in self.means
@@ -45,9 +47,11 @@ class Ranks:
 
 
 class Survey:
-    """The tables of which every arm is there."""
+    """The results on all tables for which every arm is stored."""
 
-    def __init__(self, request: Request, read: Callable[[SurveyCell], StoredCell | None]) -> None:
+    def __init__(
+        self, request: SurveyRequest, read: Callable[[SurveyCell], StoredCell | None]
+    ) -> None:
         wanted = request.arms
         tasks = request.tasks
         self.request = request
@@ -57,13 +61,13 @@ class Survey:
         self.n_tasks = len(tasks)
         self.cells: dict[SurveyTask, dict[str, StoredCell]] = {}
         for task in tasks:
-            found = {
+            cells = {
                 arm.arm: cell
                 for arm in wanted
                 if (cell := read(request.cell(arm, task))) is not None
             }
-            if len(found) == len(wanted):
-                self.cells[task] = found
+            if len(cells) == len(wanted):
+                self.cells[task] = cells
         self.draws = tuple(dict.fromkeys(task.draw for task in self.cells))
         self.halves = tuple(half for half in ("held-out", "development") if self.tasks(half=half))
         every = {
@@ -72,12 +76,14 @@ class Survey:
         self.groups = {key: tasks for key, tasks in every.items() if tasks}
 
     def tasks(self, draw: Draw | None = None, half: str = "") -> list[SurveyTask]:
-        """The tasks of a draw and a half, or of all."""
+        """Return the tasks of a draw and a half, or of all."""
         drawn = [task for task in self.cells if draw in (None, task.draw)]
         return [task for task in drawn if half in ("", half_of(task.table))]
 
     def errors(self, task: SurveyTask, arm: str) -> Array:
-        """Squared errors on the test rows [splits]: of numbers, or of probabilities of classes."""
+        """Return the squared errors on the test rows [splits]: of numbers, or of class
+        probabilities.
+        """
         cell = self.cells[task][arm]
         return np.maximum(
             cell.final("rmse") ** 2 if self.request.kind == "regression" else cell.final("brier"),
@@ -87,8 +93,9 @@ class Survey:
     def on(self, task: SurveyTask, ours: str, theirs: str) -> Contrast:
         """Compare two arms on one table, paired over splits.
 
-        Splits share rows: the variance is s²·(1/n + overlap), the ratio of test rows to all others
-        that could have been tested: half of the table where test rows lie outside.
+        Splits share rows, so the variance is s²·(1/n + overlap). The overlap is the ratio of test
+        rows to the other rows that could have been tested; these are half of the table if test rows
+        lie outside.
         """
         n_test, n_rows = (self.cells[task][ours].mean(name) for name in ("n_test", "n_rows"))
         n_rows = n_rows / 2 if task.outside else n_rows
@@ -97,7 +104,7 @@ class Survey:
         )
 
     def means(self, tasks: Sequence[SurveyTask], arm: str) -> Array:
-        """Geometric means over splits [tables]."""
+        """Return geometric means of the errors over splits [tables]."""
         return np.exp([np.log(self.errors(task, arm)).mean() for task in tasks])
 
     def over(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> Contrast:
@@ -107,23 +114,25 @@ class Survey:
         return stats.compare(self.means(tasks, ours), self.means(tasks, theirs))
 
     def spread(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> tuple[float, int]:
-        """Return the median ratio over tables, and on how many tables ours has the lower mean."""
+        """Return the median ratio over tables, and the number of tables on which ours has the lower
+        mean.
+        """
         ratios = self.means(tasks, ours) / self.means(tasks, theirs)
         return float(np.median(ratios)), int((ratios < 1).sum())
 
     def tally(self, tasks: Sequence[SurveyTask], ours: str, theirs: str) -> dict[str, int]:
-        """On how many tables ours is better, level, worse, undecided."""
-        found = [self.on(task, ours, theirs).word for task in tasks]
-        return {name: found.count(name) for name in WORDS}
+        """Count the tables on which ours is better, level, worse, undecided."""
+        words = [self.on(task, ours, theirs).word for task in tasks]
+        return {name: words.count(name) for name in WORDS}
 
     def stays(self, tasks: Sequence[SurveyTask]) -> float:
-        """The share of splits in which RLP's dial stood at its MSE end."""
+        """Return the share of splits in which RLP chose MSE."""
         return float(
             np.mean([np.mean(self.cells[task]["rlp"].final("subset_size") == 0) for task in tasks])
         )
 
     def ranks(self, tasks: Sequence[SurveyTask]) -> Ranks:
-        """Average ranks over tables, with the tests of Friedman and Nemenyi."""
+        """Return average ranks over tables, with the tests of Friedman and Nemenyi."""
         errors = np.column_stack([self.means(tasks, arm) for arm in self.arms])  # [tables, arms]
         n, k = errors.shape
         means = scipy_stats.rankdata(errors, axis=1).mean(axis=0)
@@ -132,23 +141,27 @@ class Survey:
         q = float(scipy_stats.studentized_range.ppf(1 - stats.ALPHA, k, np.inf)) / math.sqrt(2)
         critical = q * math.sqrt(k * (k + 1) / (6 * n))
         return Ranks(
-            tuple(self.arms[i] for i in order), tuple(means[order].tolist()), p, critical, n
+            arms=tuple(self.arms[i] for i in order),
+            means=tuple(means[order].tolist()),
+            p=p,
+            critical=critical,
+            n=n,
         )
 
 
-# What a directory holds
+# The survey of an output directory
 
 
-def stored_request(store: Store) -> Request:
-    """Return what was asked for in a directory."""
+def stored_request(store: Store) -> SurveyRequest:
+    """Return the request of a directory."""
     options = store.requests()["survey"]
     with store.understood("a request"):
         lists = {name: tuple(options[name]) for name in ("tables", "rows")}
-        return Request(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
+        return SurveyRequest(**{**options, **lists, "losses": tuple(map(tuple, options["losses"]))})
 
 
 def stored_study(store: Store) -> Study:
-    """Return what was asked for in a directory, to be trained again.
+    """Return the study of a directory, whose cells can be trained again.
 
     The losses of users are left out: a store that somebody else wrote would say which file is run.
     """

@@ -1,8 +1,9 @@
-"""The survey as a study: every arm on 34 public tables, with few training rows and with many.
+"""Define the survey as a study: every arm on public tables, with few training rows and with
+many.
 
-A split is random, or it trains inside (rows of the half nearest to the mean) and tests outside.
-Arms are those of the comparison, tuned as there; `RLPRegressorCV` and its MSE-only twin choose
-among as many settings as each other.
+A split is random, or it trains inside (on rows of the half nearest to the mean) and tests outside.
+The arms are those of `rlploss compare`, tuned in the same way. `RLPRegressorCV` and its MSE-only
+twin choose among equally many settings.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from rlploss.lab.study import Cell, CellResult, Part, Tell
 from rlploss.survey.tables import FACTS, TWIN, WINE, SurveyRows, drawn_rows, load_rows, table_names
 from rlploss.training.job import Steps
 
+# The files that decide a number.
 DECIDING = (
     *(*train.DECIDING, "datasets/readers.py", "datasets/splits.py", "datasets/tables.py"),
     *("survey/run.py", "survey/tables.py"),
-)  # files that decide a number
-STEPS, EVERY = 4000, 25  # the most of a network, and between its evaluations
+)
+STEPS, EVERY = 4000, 25  # the most steps of a network, and the steps between its evaluations
 ARMS: dict[str, list[str]] = FACTS["arms"]
 NETWORKS = {arm.name for kind in ARMS for arm in arms_for(kind, 100) if arm.takes_steps}
-Draw = tuple[int, bool]  # training rows, and whether test rows lie outside
+Draw = tuple[int, bool]  # number of training rows, and whether test rows lie outside
 
 
 @dataclass(frozen=True)
 class SurveyArm(Part):
-    """An arm by its name in the comparison; `loss` is a reader's own, as JSON, so that any process
+    """An arm by its name in `rlploss compare`; `loss` is a user's loss as JSON, so that any process
     can load it.
     """
 
@@ -47,24 +49,24 @@ class SurveyArm(Part):
 
     @property
     def family(self) -> str:
-        """What a stored cell took corrects the time expected of its arm."""
+        """The arm: the seconds of its stored cells correct its expected time."""
         return self.arm
 
 
 @dataclass(frozen=True)
 class SurveyTask(Part):
-    """A table, drawn with so many training rows, at random or inside and outside."""
+    """A table with a number of training rows, drawn at random or inside."""
 
     name: str
     table: str
-    digest: str  # tells its file from another version of it
+    digest: str  # identifies the version of its file
     rows: int
     outside: bool = False
     kind: str = "regression"
 
     @property
     def draw(self) -> Draw:
-        """How rows of the table are drawn."""
+        """How rows of the table are drawn: their number, and whether test rows lie outside."""
         return self.rows, self.outside
 
     @property
@@ -77,8 +79,8 @@ SurveyCell = Cell[SurveyArm, SurveyTask]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked for."""
+class SurveyRequest:
+    """The settings of a survey: its tables, their rows and splits, and the arms."""
 
     tables: tuple[str, ...]
     rows: tuple[int, ...] = (100, 1000)
@@ -101,34 +103,38 @@ class Request:
 
     @property
     def arms(self) -> list[SurveyArm]:
-        """The arms that are compared."""
+        """The arms to compare."""
         known = [SurveyArm(label_of(name, self.kind), name) for name in ARMS[self.kind]]
         return known + [SurveyArm(name, name, loss) for name, loss in self.losses]
 
     @property
     def tasks(self) -> list[SurveyTask]:
-        """Tables with few rows first, at random before outside; one that has no more rows is not
-        drawn again.
+        """The tables with few rows first, and random splits before outside ones. A table with no
+        more rows is not drawn again.
         """
-        made: dict[tuple[str, bool, int], SurveyTask] = {}
+        tasks: dict[tuple[str, bool, int], SurveyTask] = {}
         for rows, outside, table in itertools.product(
             sorted(self.rows), (False, True), self.tables
         ):
             name = f"{table}, {rows:,} rows" + (", outside" if outside else "")
             digest = "uci" if table == WINE else survey_tables()[table].sha256[:16]
             train, _ = drawn_rows(table, rows, outside).split(0)
-            task = SurveyTask(name, table, digest, rows, outside, self.kind)
-            made.setdefault((table, outside, len(train)), task)
-        return list(made.values())
+            task = SurveyTask(
+                name, table, digest=digest, rows=rows, outside=outside, kind=self.kind
+            )
+            tasks.setdefault((table, outside, len(train)), task)
+        return list(tasks.values())
 
     def cells(self) -> list[SurveyCell]:
-        """All cells, in the order in which they are trained: a stopped survey has whole tables with
-        few rows.
+        """Return all cells in training order, so that a stopped survey has complete tables with few
+        rows.
         """
         return [self.cell(arm, task) for task in self.tasks for arm in self.arms]
 
     def cell(self, arm: SurveyArm, task: SurveyTask) -> SurveyCell:
-        """One arm on one task: all its splits, half as many outside."""
+        """Return the cell of one arm on one task with all its splits; outside there are half as
+        many.
+        """
         return Cell(
             arm,
             task,
@@ -139,19 +145,21 @@ class Request:
 
 
 def label_of(name: str, kind: str) -> str:
-    """What an arm is called."""
+    """Return the label of an arm."""
     return estimator_arm(SurveyArm("", name), kind, 100, STEPS).label
 
 
 def estimator_arm(arm: SurveyArm, kind: str, n_train: int, steps: int) -> EstimatorArm:
-    """An arm as the comparison trains it on so many rows; targets are taken as they are."""
+    """Return an arm as `rlploss compare` trains it on `n_train` rows, without logarithms of
+    targets.
+    """
     own = {arm.arm: from_json(json.loads(arm.loss))} if arm.loss else {}
     if not own and arm.arm in FACTS["labels"][kind]:
-        made = {"regression": RLPRegressorCV, "classification": RLPClassifierCV}[kind]
-        estimator = made(**(TWIN if arm.arm == "mse-cv" else {}))
+        cls = {"regression": RLPRegressorCV, "classification": RLPClassifierCV}[kind]
+        estimator = cls(**(TWIN if arm.arm == "mse-cv" else {}))
         return EstimatorArm(arm.arm, FACTS["labels"][kind][arm.arm], "mixture", estimator)
     known = arms_for(kind, n_train, losses=own, steps=steps, log=False)
-    return next(one for one in known if one.name == arm.arm)
+    return next(candidate for candidate in known if candidate.name == arm.arm)
 
 
 # Training
@@ -159,15 +167,13 @@ def estimator_arm(arm: SurveyArm, kind: str, n_train: int, steps: int) -> Estima
 
 @dataclass(frozen=True, eq=False)
 class SurveyTrainer:
-    """Trains the cells of a survey. The tables come with it, so that workers need no data of their
-    own.
-    """
+    """Trains the cells of a survey. It carries the tables, so workers need no data of their own."""
 
     tables: dict[str, SurveyRows]
 
     @classmethod
     def of(cls, names: Sequence[str]) -> SurveyTrainer:
-        """A trainer with these tables."""
+        """Return a trainer that carries these tables."""
         return cls({name: load_rows(name) for name in names})
 
     def __call__(self, cell: SurveyCell, tell: Tell) -> CellResult:
@@ -179,7 +185,7 @@ class SurveyTrainer:
         arm = estimator_arm(cell.arm, cell.task.kind, n_train, cell.budget.n)
         table = train.Table(cell.task.name, cell.task.digest)
         result = rows(Cell(arm, table, cell.budget, cell.seeds), tell)
-        size = float(len(rows.X))  # of the whole table, for tests over its splits
+        size = float(len(rows.X))  # of the whole table, for the tests over its splits
         networks = (
             replace(network, values={**network.values, "n_rows": size}, artifacts={})
             for network in result.networks
@@ -188,7 +194,7 @@ class SurveyTrainer:
 
 
 def expected_seconds(cell: SurveyCell) -> float:
-    """Seconds on one core; stored cells correct it."""
+    """Return the expected seconds on one core; stored cells correct them."""
     rows = load_rows(cell.task.table)
     n, d = min(cell.task.rows, len(rows.X)), rows.X.shape[1]
     family = cell.arm.arm if cell.arm.arm in cost.PRICES else "network"

@@ -1,4 +1,4 @@
-"""The tables of the survey: their halves, their rows, and how rows are drawn from them."""
+"""Load the tables of the survey, and split their rows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rlploss.datasets.tables import load_table, survey_tables
 from rlploss.estimators.search import Split
 
 MOST_TEST_ROWS = 1000
-DRAWN = 0.75  # of the rows inside, and of those outside, so that splits differ
-HALVES = ("development", "held-out", "all", "second")  # all is the first collection
-WINE = "wine"  # of the paper's datasets, and twice in the package; rules were tuned on it
+DRAWN = 0.75  # the share drawn of the rows inside, and of those outside, so that splits differ
+HALVES = ("development", "held-out", "all", "second")  # "all" is the first collection
+WINE = "wine"  # one of the paper's datasets, and twice in the package; rules were tuned on it
 FACTS = tomllib.loads(Path(__file__).with_name("survey.toml").read_text("utf-8"))
 # The twin has no dial: it has twice the weight decays instead, so that both try 24 settings.
 TWIN: dict[str, Any] = {"subset_sizes": (), "alphas": (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
 
 
 def table_names(kind: str = "regression", half: str = "all") -> list[str]:
-    """The tables of a half by name; Wine, which the package has twice, is there once."""
+    """Return the names of the tables of a half, with Wine once, which the package has twice."""
     _checks.one_of("half", half, HALVES)
     names = [
         name
@@ -40,7 +40,7 @@ def table_names(kind: str = "regression", half: str = "all") -> list[str]:
 
 
 def half_of(table: str) -> str:
-    """The half that a table is in; rules may have been tuned on development tables."""
+    """Return the half of a table; rules may have been tuned on development tables."""
     if table == WINE or survey_tables()[table].development:
         return "development"
     return "second" if survey_tables()[table].collection == "survey-second" else "held-out"
@@ -48,7 +48,7 @@ def half_of(table: str) -> str:
 
 @lru_cache(maxsize=64)
 def load_rows(table: str) -> SurveyRows:
-    """The rows of a table."""
+    """Return the rows of a table."""
     if table == WINE:
         wine = datasets.load(WINE, progress=False)
         return SurveyRows.of_numbers(wine.X, wine.y.astype(np.float64), "regression")
@@ -60,24 +60,22 @@ def load_rows(table: str) -> SurveyRows:
 
 @lru_cache(maxsize=256)
 def drawn_rows(table: str, n_train: int, outside: bool) -> SurveyRows:
-    """The rows of a table, of which at most so many train: at random, or inside with test rows
-    outside.
+    """Return the rows of a table with at most `n_train` training rows: random ones, or inside with
+    test rows outside.
     """
     return replace(load_rows(table), n_train=n_train, outside=outside)
 
 
 @dataclass(frozen=True, eq=False)
 class SurveyRows(Trainer):
-    """Trains the arms of the comparison on one table, with splits and cross-validated arms of the
-    survey.
-    """
+    """The rows of one table, on which it trains arms with the survey's splits."""
 
     n_train: int | None = None
     outside: bool = False
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
-        """The half of the rows that is nearest to the mean."""
+        """Which half of the rows is nearest to the mean."""
         return mahalanobis_region(self.X)
 
     def split(self, seed: int) -> Split:
