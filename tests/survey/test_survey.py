@@ -20,7 +20,7 @@ from rlploss.survey import run as survey
 from rlploss.survey import tables as survey_tables
 from rlploss.survey.report import _ratio, answers, build, ratios_drawing
 from rlploss.survey.results import WORDS, Ranks, Survey
-from rlploss.survey.run import SurveyRequest, SurveyArm, SurveyTrainer
+from rlploss.survey.run import SurveyArm, SurveyRequest, SurveyTrainer
 from rlploss.survey.tables import drawn_rows, half_of, load_rows, table_names
 
 DEVELOPMENT, HELD_OUT = ("c", "e"), ("a", "b")  # by the hash of their names, as a test below says
