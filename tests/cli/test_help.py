@@ -122,6 +122,7 @@ def test_shells_complete_the_tables_of_the_survey():
     assert {*completed("survey", "--tables", "")[0]} == {
         *survey.table_names(),
         *survey.table_names("classification"),
+        *survey.table_names(half="second"),
     }
 
 

@@ -63,7 +63,7 @@ def test_sentences():
     level = {"mse+l2": around(1.0, 0.05, 1), "rlp": around(1.0, 0.05, 2), "boosting": around(0.88)}
     text = standing(answer_of(level))
     assert re.fullmatch(
-        r"RLP is not distinguishable from MSE\+L2 \(error [+-][\d.]+ % \[-\d.*, [\d.]+\]\) on this"
+        r"RLP cannot be told apart from MSE\+L2 \(error [+-][\d.]+ % \[-\d.*, [\d.]+\]\) on this"
         r" table; "
         r"gradient boosting is better by 1\d % \[[\d.]+, [\d.]+\]\.",
         text,

@@ -169,8 +169,8 @@ def _damage(path, kind):
     [
         ("text", "is damaged or truncated .file is not a database"),
         ("short", "is damaged or truncated .file is not a database"),
-        ("byte", "is a SQLite file of another program"),
-        ("foreign", "is a SQLite file of another program"),
+        ("byte", "is empty or of another program"),
+        ("foreign", "is empty or of another program"),
         ("older", "has schema version 0, an older one"),
         ("newer", "has schema version 9, a newer one"),
         ("truncated", "is damaged or truncated"),

@@ -15,7 +15,7 @@ from rlploss.compare.expected import FEW_ROWS, Expected, reliability
 from rlploss.compare.result import Results
 from rlploss.lab.figures import Figure
 from rlploss.lab.report import Table
-from rlploss.lab.text import number
+from rlploss.lab.text import number, shown
 
 PROPER = ("brier", "log_loss")
 MOST_BARS = 20  # columns in the figure of importance
@@ -64,7 +64,8 @@ def importance_figure(found: Comparison) -> Figure:
     """Return how much worse the metric becomes on test rows when a column is shuffled."""
     words, label = found.results.metric.words, found.results.answer.best.label
     bars: list[drawings.Bar] = [
-        (name, "blue", (mean, low, high)) for name, mean, low, high in found.importance[:MOST_BARS]
+        (shown(name), "blue", (mean, low, high))
+        for name, mean, low, high in found.importance[:MOST_BARS]
     ]
     caption = (
         f"How much worse the {words} of {label} becomes on test rows when a column is shuffled;"

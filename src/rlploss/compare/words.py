@@ -56,8 +56,8 @@ VERDICTS = {
 SURE = {  # by the test of the leader against the second
     "better": "{best} is better than the next, {second}, by {by}",
     "worse": "{second} is better than {best} in most splits, not on average ({gap})",
-    "level": "{second} is not distinguishable from {best} ({gap})",
-    "undecided": "{second} is not distinguishable from {best} ({gap})",
+    "level": "{second} cannot be told apart from {best} ({gap})",
+    "undecided": "{second} cannot be told apart from {best} ({gap})",
 }
 
 
@@ -128,7 +128,7 @@ def standing(a: Answer) -> str:
     level = [f"{rival.label} ({gap(c)})" for rival, c in tests if not c.significant]
     parts, subject = [], a.ours
     if level:
-        parts.append(f"{ours} is not distinguishable from {' or '.join(level)}")
+        parts.append(f"{ours} cannot be told apart from {' or '.join(level)}")
     for rival, c in tests:
         if c.word == "better":
             parts.append(f"{ours} is better than {rival.label} by {by(c)}")
