@@ -90,7 +90,7 @@ class Comparison:
                 for seed, errors in zip(self.seeds, tests, strict=False)
             ]
         kept = ("subset_size", "log", "late")
-        details = {name: cell.final(name) for name in kept if cell.has(name)}
+        details = {name: cell.final(name) for name in kept if name == "log" or cell.has(name)}
         if arm.role == "rlp":
             details |= {
                 name: np.array([network.artifacts[name] for network in networks])

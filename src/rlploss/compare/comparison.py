@@ -298,7 +298,11 @@ class Run:
                 seconds = sum(split.seconds for split in splits)
                 cells[arm.name] = StoredCell(networks, splits[0].provenance, seconds)
         there = tuple(arm for arm in self.asked.arms if arm.name in cells)
-        return replace(self.asked, arms=there, cells=cells)
+        with self.store.understood("what is stored of an arm"):  # whoever has written it
+            results = replace(self.asked, arms=there, cells=cells)
+            if len(there) > 1:
+                results.lines()
+        return results
 
     def _workers(self, workers: Workers | None, stages: Sequence[Stage]) -> Workers:
         """Say what will be done and how long it takes, and return who does it."""
