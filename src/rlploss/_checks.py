@@ -19,15 +19,15 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _COUNTLESS = 1 << 63
 
 
-def one_of(name: str, value: object, options: Iterable[str]) -> str:
-    """Return `value` if it is one of `options`."""
+def one_of(name: str, value: object, options: Iterable[str], otherwise: str = "") -> str:
+    """Return `value` if it is one of `options`; `otherwise` names what else the caller takes."""
     options = tuple(options)
     if value in options:
         return str(value)
     near = difflib.get_close_matches(str(value), options, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
     listed = ", ".join(f'"{o}"' for o in options)
-    raise ValueError(f"{name} must be one of {listed}, got {value!r}{hint}")
+    raise ValueError(f"{name} must be one of {listed}{otherwise}, got {value!r}{hint}")
 
 
 def count(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:

@@ -123,9 +123,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"optimizer": lambda p: None},
-        "an optimizer function must return a torch Optimizer, got NoneType",
+        "an optimizer function must return a torch Optimizer .*, got NoneType",
+    ),
+    (
+        {"optimizer": lambda p: torch.optim.LBFGS(p)},
+        r"whose step needs no closure, got LBFGS; return Adam or SGD, or write a loop with RLPLoss",
     ),
     ({"schedule": "cos"}, 'schedule must be one of .*did you mean "cosine"'),
+    (
+        {"schedule": torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)], 1.0), 5)},
+        r"or a function \(step, total\) -> factor of lr, got <.*StepLR object",
+    ),
+    (
+        {"schedule": torch.optim.lr_scheduler.StepLR},
+        r"or a function \(step, total\) -> factor of lr, got <class '.*StepLR'>",
+    ),
+    (
+        {"schedule": lambda step, total: 1.0 if step < 1 else None},
+        "must return a finite factor of lr, got None at step 1; return 1.0 where lr is to stay",
+    ),
+    ({"schedule": lambda step, total: float("nan")}, "finite factor of lr, got nan at step 0"),
     ({"clip_grad": -1.0}, "clip_grad must be above 0"),
     ({"seed": -1}, "seed must be at least 0"),
     ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
@@ -223,6 +240,10 @@ def test_a_generator_of_a_batch_loss_beside_a_checkpoint(tmp_path: Any) -> None:
         (
             lambda X, y: (TensorDataset(X, y), None),
             r"^X must be a tensor or an array, got a TensorDataset; .* \(np\.memmap\)",
+        ),
+        (
+            lambda X, y: ({"a": X, "b": X}, y),
+            "^X must be a tensor or an array, got a dict; put its rows into one tensor",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from rlploss.loss.quadratic import without_autocast
 from rlploss.training.feed import Block, Feed, make_feed
@@ -71,10 +71,11 @@ class ModuleEngine(Engine):
     def __init__(self, job: Job, total_steps: int) -> None:
         self.job, self.feed = job, make_feed(job, total_steps)
         self.optimizer = job.optimizer([p for p in job.model.parameters() if p.requires_grad])
-        if not isinstance(self.optimizer, Optimizer):
+        if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, LBFGS):
             raise TypeError(
-                "an optimizer function must return a torch Optimizer, got"
-                f" {type(self.optimizer).__name__}"
+                "an optimizer function must return a torch Optimizer whose step needs no closure,"
+                f" got {type(self.optimizer).__name__}; return Adam or SGD, or write a loop with"
+                " RLPLoss"
             )
         groups = self.optimizer.param_groups
         self._parameters = [p for group in groups for p in group["params"]]

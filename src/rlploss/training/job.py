@@ -100,8 +100,10 @@ def as_optimizer(value: object) -> OptimizerFunction:
     """
     optimizer: object = named("optimizer", value, OptimizerValue, NAMES)
     if not callable(optimizer):
-        wanted = "Adam(...), AdamW(...), SGD(...) or a function of the parameters"
-        raise TypeError(f"optimizer must be {wanted}, got {value!r}")
+        raise TypeError(
+            "optimizer must be Adam(...), AdamW(...), SGD(...) or a function of the parameters, got"
+            f" {value!r}"
+        )
     return optimizer
 
 

@@ -50,7 +50,9 @@ SCHEDULES: dict[str, Callable[[NDArray[np.int64], int], NDArray[np.float64]]] = 
 
 def as_schedule(name: str, value: object) -> object:
     """Return `value` if it is a function, or the name of a schedule."""
-    return value if callable(value) else one_of(name, value, SCHEDULES)
+    if callable(value) and not isinstance(value, type):  # no class of a scheduler
+        return value
+    return one_of(name, value, SCHEDULES, ", or a function (step, total) -> factor of lr")
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,7 +97,14 @@ class Supervision(Value):
         steps = np.arange(first, last)
         if isinstance(self.schedule, str):
             return SCHEDULES[self.schedule](steps, total)
-        return np.array([float(self.schedule(int(step), total)) for step in steps])
+        factors = np.array([self.schedule(int(step), total) for step in steps], dtype=np.float64)
+        if not np.isfinite(factors).all():  # None has become nan
+            step = int(steps[np.isfinite(factors).argmin()])
+            raise ValueError(
+                "a schedule must return a finite factor of lr, got"
+                f" {self.schedule(step, total)!r} at step {step}; return 1.0 where lr is to stay"
+            )
+        return factors
 
 
 _OWN = ("step", "seconds", "loss_count", "best")  # what a checkpoint keeps of a loop
@@ -146,8 +155,9 @@ class Loop:
             "engine": self.engine.name,
             "engine_reason": reason,
         }
-        best = None if self.stopper is None else 0
-        self.history = History(settings, best_step=best, model=job.model)
+        self.history = History(
+            settings, best_step=None if self.stopper is None else 0, model=job.model
+        )
         self._modes = ExitStack()
         self._modes.enter_context(modes_kept(job.model))
         # dropout, and a loss of one's own, draw from torch's default generators: they depend on the
@@ -283,8 +293,10 @@ class Loop:
         if largest > 1e4:
             cause = f"values as large as {largest:.3g} in the data: standardise features and target"
         elif isinstance(objective, RLP) and objective.planes.has_points and objective.ridge == 0:
-            tail = f'the heavy tail of probe="{objective.probe}"'
-            cause = f"{tail}: use larger subsets, a ridge, or lower lr"
+            cause = (
+                f'the heavy tail of probe="{objective.probe}": use larger subsets, a ridge, or'
+                " lower lr"
+            )
         else:
             cause = "a learning rate that is too high: lower lr, or set clip_grad"
         replica = "" if self.number is None else f"replica {self.number}: "
@@ -302,25 +314,27 @@ class Loop:
     def _spec(self) -> dict[str, Any]:
         """What tells this run from another, as plain data."""
         job, settings = self.job, self.history.settings
-        groups = () if isinstance(job.optimizer, OptimizerValue) else self.engine.settings
         return {
             **{name: plain(settings[name]) for name in settings if name != "engine_reason"},
             **job.describe(),
             "evaluate_every": self._evaluate_every,
             "early_stopping": None if self.stopper is None else plain(self.stopper.rule),
-            "optimizer_settings": list(groups),
+            "optimizer_settings": []
+            if isinstance(job.optimizer, OptimizerValue)
+            else list(self.engine.settings),
         }
 
     def _save(self, file: files.CheckpointFile) -> None:
-        state = {
-            **{name: getattr(self, name) for name in _OWN},
-            **{name: getattr(self.history, name) for name in _TOLD},
-            "loss_sum": self.engine.total,
-            "model": self.job.model.state_dict(),
-            "engine": self.engine.state_dict(),
-            "random": [generator.get_state() for generator in self._generators],
-        }
-        file.save(state)
+        file.save(
+            {
+                **{name: getattr(self, name) for name in _OWN},
+                **{name: getattr(self.history, name) for name in _TOLD},
+                "loss_sum": self.engine.total,
+                "model": self.job.model.state_dict(),
+                "engine": self.engine.state_dict(),
+                "random": [generator.get_state() for generator in self._generators],
+            }
+        )
         self._save_at = time.perf_counter() + self._save_seconds
 
     def _restore(self, state: dict[str, Any]) -> None:

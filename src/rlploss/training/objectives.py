@@ -154,12 +154,11 @@ class RLP(Objective):
         """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of
         one plan.
         """
-        probe = "draw" if mixup is None else "sum"
         return cls(
             subset_size,
             n_subsets,
             subsets_per_step="all",
-            probe=probe,
+            probe="draw" if mixup is None else "sum",
             intercept=False,
             method="paper",
             mixup=mixup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -90,10 +90,10 @@ def read_rows(
     Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress
     on, or class probabilities for cross entropy. `name` prefixes the arguments in messages.
     """
-    if isinstance(X, Dataset | DataLoader):
+    if isinstance(X, Dataset | DataLoader | Mapping):
         raise TypeError(
-            f"{name}X must be a tensor or an array, got a {type(X).__name__}; stack its rows, map"
-            " them from a file (np.memmap), or write a loop with RLPLoss"
+            f"{name}X must be a tensor or an array, got a {type(X).__name__}; put its rows into one"
+            " tensor, map them from a file (np.memmap), or write a loop with RLPLoss"
         )
     x = _as_tensor(f"{name}X", X).to(device=device, dtype=model_dtype(model))
     if x.ndim == 0 or x.numel() == 0:
