@@ -24,6 +24,7 @@ import sklearn.datasets as sk
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rlploss import (
     MSE,
@@ -248,7 +249,7 @@ def two_speed_tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 @cache
-def two_speed_curves(n: int = 100, size: int = 35, seeds: int = 3) -> dict[str, dict[str, list]]:
+def two_speed_curves(n: int = 100, size: int = 35, seeds: int = 20) -> dict[str, dict[str, list]]:
     """Steps and test errors (over the variance of y) of MSE, RLP and the two-speed loss."""
     curves: dict[str, dict[str, list]] = {}
     for name, (X, y) in two_speed_tables().items():
@@ -263,7 +264,7 @@ def two_speed_curves(n: int = 100, size: int = 35, seeds: int = 3) -> dict[str, 
         dial = kappa(size, n, X.shape[1] + 1)
         objectives = {
             "MSE": MSE("all"),
-            f"RLP, M = {size}": RLP(size, 500, subsets_per_step="all"),
+            f"RLP, M = {size}": RLP(size, 5000, subsets_per_step="all"),
             "two-speed": TwoSpeed(dial),
         }
         curves[name] = {}
@@ -285,14 +286,22 @@ def two_speed_curves(n: int = 100, size: int = 35, seeds: int = 3) -> dict[str, 
 def two_speed(path: Path) -> None:
     """Test error against steps: of RLP, its closed form and MSE."""
     styles = {"MSE": (LABEL, "-"), "two-speed": (PREDICTION, "--")}
-    with figure(path, columns=4, size=(9.6, 2.9)) as panels:
+    with figure(path, columns=4, size=(9.6, 3.0)) as panels:
         for axes, (name, lines) in zip(panels, two_speed_curves().items(), strict=True):
             for label, (steps, errors) in lines.items():
                 color, dashes = styles.get(label, (THIRD, "-"))
                 axes.plot(steps, errors, dashes, lw=1.4, color=color, label=label)
-            axes.set(yscale="log", xlabel="steps", ylabel="test error")
+            axes.set(yscale="log", xlabel="steps", xticks=[0, 1500, 3000])
+            # plain numbers instead of powers of ten: a panel spans less than one
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 4, 5, 6, 8)))
+            axes.yaxis.set_major_formatter("{x:.1f}")
+            axes.yaxis.set_minor_locator(NullLocator())
             axes.set_title(name, fontsize=9)
-        panels[0].legend(frameon=False, fontsize=8)
+        panels[0].set_ylabel("test error")
+        lines = panels[0].get_lines()
+        panels[0].figure.legend(
+            handles=lines, loc="outside lower center", ncols=3, frameon=False, fontsize=9
+        )
 
 
 TONES = {  # the colour of each word that is a verdict; the others are grey
