@@ -1,13 +1,16 @@
 """The examples run and learn, each in a process of its own: frameworks warn, and set seeds."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tests.paper import world
 
+from rlploss import rlp_loss
 from rlploss.lab.executors import parse_workers
 from rlploss.lab.study import CellResult
 from rlploss.paper.request import Request
@@ -93,3 +96,55 @@ def test_the_comparison_of_both_losses_runs():
     assert [int(row[0]) for row in rows] == [0, 200, 400]
     for column in (1, 4):  # mean ± standard deviation, of MSE and of RLP
         assert float(rows[-1][column]) < float(rows[0][column])
+
+
+def names_of(heading, seed):
+    """The names that the first block under a heading of docs/loops.md leaves behind."""
+    page = (EXAMPLES.parent / "docs" / "loops.md").read_text()
+    block = re.search(r"```python\n(.*?)```", page.split(f"## {heading}\n")[1], re.S)[1]
+    torch.manual_seed(seed)
+    names = {"__name__": heading}
+    exec(compile(block, heading, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_missing_targets_are_filled_in(seed):
+    names = names_of("Missing targets", seed)
+    missing = names["weight"] == 0
+    assert int(missing.sum()) == 23
+    error = names["net"](names["X"]) - names["X"].sum(1, keepdim=True)
+    assert error[missing].abs().max() < 0.1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_network_of_sequences_learns_without_the_padding(seed):
+    names = names_of("Sequences", seed)
+    pred, target, inside = (names[name] for name in ("pred", "target", "inside"))
+    share = ((pred - target).square().mean(2) * inside).sum() / inside.sum() / target.var()
+    assert pred.shape == target.shape == (32, 12, 2)
+    assert share < 0.1
+    pred = pred.detach().requires_grad_()
+    names["loss"](*(part.flatten(0, 1) for part in (pred, target, names["x"])),
+                  weight=inside.flatten()).backward()  # fmt: skip
+    assert (pred.grad[inside == 0] == 0).all()
+    assert pred.grad[inside == 1].abs().min() > 0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_classes_are_learned_from_one_hot_rows(seed):
+    assert names_of("Classification", seed)["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("sizes", [(100,), (33, 33, 34), (7, 90, 3), (20,) * 5, (1,) * 100])
+def test_the_streaming_metric_does_not_depend_on_the_batches(sizes):
+    names = names_of("A metric over a stream", 0)
+    pred, target, x = torch.randn(100, 2), torch.randn(100, 2), torch.randn(100, 3)
+    expected = rlp_loss(pred, target, x, subsets=torch.arange(100).view(5, 20))
+    metric = names["metric"]
+    assert metric.count == 16  # of the 330 rows of the page
+    metric.reset()
+    for batch in zip(*(torch.split(part, sizes) for part in (pred, target, x)), strict=True):
+        metric.update(*batch)
+    assert metric.count == 5
+    assert metric.compute() == pytest.approx(float(expected), rel=1e-5)
