@@ -222,6 +222,7 @@ def test_rows_far_outside_are_counted():
     ):
         model.predict(far)
     model.partial_fit(far, y).predict(far)  # these are training rows now
+    model.partial_fit(near[3:4], y[3:4]).predict(far)  # and stay so
     named = RLPRegressorCV(max_iter=1, cv=2, max_doublings=0).fit(
         pd.DataFrame(X, columns=list("abcd")), y
     )

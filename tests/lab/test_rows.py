@@ -114,9 +114,11 @@ def test_rows_of_older_code_that_gives_the_same_bits_are_used(tmp_path):
         ]
     with Store(tmp_path, code_version="newer") as store:  # what is equal to an equal is equal
         assert not any(map(store.has, CELLS))
-        store.write(CELLS[0], result_of(CELLS[0]))
+        for seconds, cell in enumerate(CELLS[:3], start=1000):
+            store.write(cell, dataclasses.replace(result_of(cell), seconds=seconds))
         store.declare_equal("new")
         assert all(map(store.has, CELLS))
+        assert [store.read(cell).seconds for cell in CELLS[:3]] == [1000, 1001, 1002]  # its own
     with Store(tmp_path, code_version="another") as store:
         assert not any(map(store.has, CELLS))
 

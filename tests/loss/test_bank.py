@@ -100,6 +100,19 @@ def test_the_sum_over_some_subsets_counts_those(d, which, seed):
     assert_close(total.loss(*given), each.loss(*given).sum(), 1e-9)
 
 
+@pytest.mark.parametrize("C", [1, 3])
+@pytest.mark.parametrize("d", [4, 8])  # kinds rows and complement
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_subset_by_its_number_from_either_end(C, d, seed):
+    """Predictions of two dimensions in the bank's own type take a short way."""
+    X, pred, target, plan = data(d=d, C=C, seed=seed)
+    bank, each = (ProjectionBank(X, plan, reduction=kind) for kind in ("mean", "none"))
+    values = each.loss(pred, target).tolist()
+    for which in range(-len(plan), len(plan)):
+        rows = plan[which]
+        assert_close(bank.loss(pred[rows], target[rows], which), values[which], 1e-9)
+
+
 @pytest.mark.parametrize("probe", ["subset", "expected", "sum"])
 @pytest.mark.parametrize("max_bytes", [0, 2**30])
 @pytest.mark.parametrize("d", [3, 8, 16])

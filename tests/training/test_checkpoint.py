@@ -3,6 +3,7 @@ run is refused."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import random
@@ -45,6 +46,7 @@ from rlploss.training import kernel_engine
 from rlploss.training.checkpoint import CheckpointFile
 from rlploss.training.kernel_engine import KernelEngine
 from rlploss.training.loop import Loop, Reporter
+from rlploss.training.rows import digest
 
 
 class Killed(BaseException):
@@ -345,24 +347,31 @@ def test_a_real_kill_at_any_moment(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])
-def test_divergence_leaves_the_last_good_checkpoint(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [5, 10, 15])
+def test_divergence_leaves_the_last_good_checkpoint(last: int, engine: str, tmp_path: Path) -> None:
     X, y = data()
     path = tmp_path / "run.pt"
 
     def poisoned(step: int, total: int) -> float:
-        return 1e30 if step >= 12 else 1.0
+        return 1e30 if step >= last + 2 else 1.0
 
     settings: dict[str, Any] = {
         "budget": Steps(40),
         "optimizer": SGD(0.001),
         "schedule": poisoned,
         "checkpoint": path,
+        "checkpoint_every": Steps(5),
+        "engine": engine,
     }
-    with pytest.raises(DivergenceError):
-        fit(network(), X, y, MSE(), checkpoint_every=Steps(5), engine=engine, **settings)
-    kept = torch.load(path, weights_only=True)["state"]
-    assert kept["step"] == 10
-    assert all(torch.isfinite(p).all() for p in kept["model"].values())
+    for _ in range(2):  # a run that goes on from it does not change it either
+        with pytest.raises(DivergenceError):
+            fit(network(), X, y, MSE(), **settings)
+        history = fit(network(), X, y, MSE(), on_divergence="record", **settings)
+        assert history.stopped == "diverged"
+        kept = torch.load(path, weights_only=True)["state"]
+        assert kept["step"] == last
+        assert kept["stopped"] == ""
+        assert all(torch.isfinite(p).all() for p in kept["model"].values())
 
 
 # What is refused
@@ -443,6 +452,17 @@ def test_a_damaged_checkpoint_is_an_error(damage: str, tmp_path: Path) -> None:
         ValueError, match=r"checkpoint .*run\.pt must be .*delete it, or pass another"
     ):
         run("mse", path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_digest_tells_numbers_shapes_types_and_places_apart(seed: int) -> None:
+    x = torch.randint(1, 9, (2, 6), generator=torch.Generator().manual_seed(seed))
+    values: list[Any] = [x, x + 1, x.T, x.view(3, 4), x.flatten(), x.int(), x.double(), x.tolist()]
+    values += [[x, 1], (x, 1), [1, x], [[x], 1], {"a": x}, {"b": x}, {"a": [x]}, {"a": x, "b": x}]
+    assert len({digest(value) for value in values}) == len(values)
+    for value in values:
+        assert digest(value) == digest(copy.deepcopy(value))
+    assert digest(x.T) == digest(x.T.contiguous())  # however it lies in memory
 
 
 @pytest.mark.parametrize("engine", ["torch", "kernel"])

@@ -136,6 +136,20 @@ def test_nothing_is_better_than_minus_infinity() -> None:
     assert [stopper.better(value) for value in (1.0, -math.inf, 0.5)] == [True, True, False]
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("least", [0.0, 0.3])
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_best_so_far_and_how_long_ago(metric: str, least: float, seed: int) -> None:
+    """Accuracy and F1 go up, errors down; what is not better by more than `min_delta` is no best."""
+    sign = 1.0 if metric in ("accuracy", "f1") else -1.0
+    stopper = Stopper(EarlyStopping(metric, patience=9, min_delta=least), [metric])
+    best, waited = -math.inf, 0
+    for value in np.random.default_rng(seed).random(40).tolist():
+        better = sign * value - best > least
+        best, waited = (sign * value, 0) if better else (best, waited + 1)
+        assert (stopper.better(value), stopper.waited) == (better, waited)
+
+
 class Widened(RegressionNet):
     """A network of float32 whose output is float64."""
 

@@ -86,6 +86,8 @@ LOSSES: dict[str, Loss] = {
     "clamp": lambda p, t: ((p - t) ** 2).clamp(max=4),
     "clamp, both": lambda p, t: (p - t).clamp(-1, 1) * p,
     "minimum": lambda p, t: torch.minimum((p - t) ** 2, (p - t).abs()),
+    "one at most": lambda p, t: torch.minimum((p - t) ** 2, torch.ones_like(t)),
+    "one at least": lambda p, t: torch.maximum((p - t) ** 2, torch.ones_like(t)),
     "sign": lambda p, t: torch.sign(p - t) * p,
     "power 1.5": lambda p, t: (p - t).abs() ** 1.5,
     "power 0.5": lambda p, t: ((p - t).abs() + 1e-3) ** 0.5,
