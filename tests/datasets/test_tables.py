@@ -92,4 +92,6 @@ def test_columns_by_name_and_by_number(cache, monkeypatch):
 def test_columns_of_texts():
     assert numbers(np.array(["1", "2.5"])).tolist() == [[1.0], [2.5]]
     assert numbers(np.array(["b", "a", "c"])).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
-    assert numbers(np.array(["1", "?"])) is None
+    for missing in ("?", "", "NA"):
+        for column in (["1", missing], [missing, "b", "a"]):
+            assert numbers(np.array(column)) is None

@@ -395,6 +395,23 @@ def test_warm_start_goes_on():
     assert cold.fit(X, y).loss_ == first
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_parts_of_a_training_are_the_whole(seed):
+    """All rows in one batch have no order: what goes on has weights, scaling and Adam's averages."""
+    X, y = linear()
+    settings = {"loss": "mse", "batch_size": len(X), "n_iter_no_change": 99, "random_state": seed}
+    whole = RLPRegressor(max_iter=6, **settings).fit(X, y)
+    parts = RLPRegressor(max_iter=2, warm_start=True, **settings)
+    for _ in range(3):
+        parts.fit(X, y)
+    steps = RLPRegressor(**settings)
+    for _ in range(6):
+        steps.partial_fit(X, y)
+    for model in (parts, steps):
+        assert_close(model.loss_curve_, whole.loss_curve_, rtol=1e-9)
+        assert_close(model.predict(X), whole.predict(X), rtol=1e-9)
+
+
 def test_warm_start_takes_a_new_learning_rate():
     X, y = linear()
     model = RLPRegressor(warm_start=True, **QUICK).fit(X, y)

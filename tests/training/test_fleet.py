@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import threading
@@ -51,6 +52,8 @@ from rlploss import (
     fit_fleet,
     seeded,
 )
+from rlploss.training.engine import ModuleEngine
+from rlploss.training.kernel_engine import KernelEngine
 
 
 def quartic(pred: Tensor, target: Tensor) -> Tensor:
@@ -294,6 +297,30 @@ def test_many_replicas() -> None:
             validation=data(100 + number),
         )
         assert bits(fleet[number]) == bits(alone)
+
+
+@pytest.mark.parametrize("objective", [MSE(20), RLP(13, 11)], ids=str)
+@pytest.mark.parametrize("engine", ["torch", "kernel"])
+def test_few_replicas_hold_their_factors_at_a_time(engine: str, objective: Any) -> None:
+    """As many as are trained at a time, and the one that begins; none once all have ended."""
+    held: list[int] = []
+
+    def engines() -> int:
+        gc.collect()
+        return sum(type(each) in (ModuleEngine, KernelEngine) for each in gc.get_objects())
+
+    def count(event: Event) -> None:
+        if event.step == 0:
+            held.append(engines())
+
+    at_a_time = torch.get_num_threads() if engine == "kernel" else 0
+    problems, before = replicas(at_a_time + 5), engines()
+    histories = fit_fleet(
+        build(), problems, objective, budget=Steps(3), callbacks=[count], engine=engine
+    )
+    assert len(histories) == len(held) == len(problems)
+    assert max(held) - before <= at_a_time + 1
+    assert engines() == before
 
 
 def test_the_order_of_problems_does_not_matter() -> None:

@@ -19,6 +19,7 @@ from rlploss import (
     SGD,
     Adam,
     BatchLoss,
+    EarlyStopping,
     Pointwise,
     Problem,
     RLPLoss,
@@ -198,6 +199,53 @@ def test_the_checkpoint_of_another_run_is_refused(
     assert run(*first).columns["loss"] == pytest.approx(done.columns["loss"], nan_ok=True)
     with pytest.raises(ValueError, match=f"must belong to this run, but it differs: .*{what}"):
         run(*second)
+
+
+ELSEWHERE: dict[str, float] = {"lr": 1e-3}
+
+
+def from_elsewhere(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(parameters, **ELSEWHERE)
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.1}, {"momentum": 0.9}, {"weight_decay": 0.1}], ids=str)
+def test_settings_that_an_optimizer_function_takes_from_elsewhere_tell_runs_apart(
+    change: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> Any:
+        path = tmp_path / "run.pt"
+        settings: dict[str, Any] = {"budget": Steps(9), "checkpoint": path}
+        return fit(network(nn.Tanh), X, Y, MSE(), optimizer=from_elsewhere, **settings)
+
+    assert repr(run().columns) == repr(run().columns)  # nan is nan
+    for name, value in change.items():
+        monkeypatch.setitem(ELSEWHERE, name, value)
+    with pytest.raises(ValueError, match=f"differs: optimizer_settings is .*{next(iter(change))}"):
+        run()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, 4, EarlyStopping("mse", 3, 0.5), EarlyStopping("mae", 3), EarlyStopping("mse", 3, restore_best=False)],
+    ids=str,
+)  # fmt: skip
+def test_another_rule_of_stopping_is_another_run(other: Any, tmp_path: Path) -> None:
+    def run(rule: Any) -> Any:
+        return fit(
+            network(nn.Tanh),
+            X,
+            Y,
+            MSE(),
+            budget=Steps(9),
+            validation=(X, Y),
+            metrics=("mse", "mae"),
+            early_stopping=rule,
+            checkpoint=tmp_path / "run.pt",
+        )
+
+    assert repr(run(3).columns) == repr(run(EarlyStopping("mse", 3)).columns)  # nan is nan
+    with pytest.raises(ValueError, match=r"differs: early_stopping"):
+        run(other)
 
 
 def test_threads_do_not_disturb_each_others_weights() -> None:
