@@ -278,3 +278,21 @@ def test_overlapping_splits_widen_the_interval_and_the_p_value():
         np.exp(d - d.mean() + scipy_stats.t.ppf(0.975, 11) * error), np.ones(12), overlap=1 / 3
     )
     np.testing.assert_allclose([shifted.low, shifted.p], [1.0, 0.05], rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("lower_is_better", [True, False])
+@pytest.mark.parametrize("times", [0.0, 0.5, 1.5, 20.0])
+def test_no_standard_error_is_less_than_the_least(seed, lower_is_better, times):
+    """Of logarithms for errors, of differences for scores; p and interval go by the larger one."""
+    ours, theirs = rng([seed, 5]).uniform(1.0, 2.0, (2, 9))
+    d = np.log(ours) - np.log(theirs) if lower_is_better else ours - theirs
+    error = d.std(ddof=1) * np.sqrt(1 / 9 + 0.25)
+    least, error = times * error, max(1.0, times) * error
+    settings = {"lower_is_better": lower_is_better, "overlap": 0.25, "least": least}
+    comparison = stats.compare(ours, theirs, **settings)
+    half = scipy_stats.t.ppf(0.975, 8) * error
+    ends = np.array([d.mean() - half, d.mean() + half])
+    expected = np.exp(ends) if lower_is_better else ends
+    np.testing.assert_allclose([comparison.low, comparison.high], expected, rtol=1e-9)
+    assert comparison.p == pytest.approx(2 * scipy_stats.t.sf(abs(d.mean()) / error, 8))
