@@ -238,11 +238,9 @@ class ProjectionBank(nn.Module):
                 f"pred must hold all {N} rows, got {pred.shape[0]}; pass `which` for some subsets"
             )
         residual = as_residual(pred, target, self.weight)
-        C = residual.shape[1]
         if self.reduction == "none" or not self.prefers_form():
             return reduce(self._values(residual[self.subsets], slice(None)), self.reduction)
-        mean = quadratic_value(residual, self.form().to(residual.dtype))
-        mean = mean if C == 1 else mean / C
+        mean = quadratic_value(residual, self.form().to(residual.dtype)) / residual.shape[1]
         return mean if self.reduction == "mean" else mean * K
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:

@@ -155,14 +155,21 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
     fewest.
     """
     M, d = x.shape
-    p = d + int(intercept)
+    first = int(intercept)  # the first column that is not of ones
+    p = d + first
     if M <= p or M * p > _SMALL or d == 0 or not x.is_cpu:
         return None
-    columns = x.detach().double()
-    if intercept:
-        columns = torch.nn.functional.pad(columns, (1, 0), value=1.0)
-    basis, r = torch.linalg.qr(columns)  # numpy's code would push that of the step out of the cache
-    return basis if _proves_full_rank(r.numpy()[None], intercept, M * _EPS) else None
+    columns = torch.nn.functional.pad(x.detach().double(), (first, 0), value=1.0)
+    basis, r = torch.linalg.qr(columns)
+    # the first bound of `_proves_full_rank`, column by column: numpy's code would push that of the
+    # step out of the cache
+    share = 1.0
+    for j, column in enumerate(r.mT.tolist()[first:], first):
+        norm = math.hypot(*column[first:])
+        if not (norm > 1e-140 and abs(column[0]) < 1e3 * norm):
+            return None
+        share *= column[j] / norm
+    return basis if abs(share) > 4 * M * _EPS else None  # None for nan too
 
 
 # torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free,

@@ -245,8 +245,8 @@ def _values(
         form.warn_of_full_rank(M, p, warn)
         if form.probe == "subset":
             return projected_value(stack, None, 1 / M) / stack.shape[2]
-    seen = probe_rows(inputs, planes, points, roots)
-    return projected_value(stack, seen.to(stack.dtype)) / stack.shape[2]
+    rows = probe_rows(inputs, planes, points, roots).to(stack.dtype)
+    return projected_value(stack, rows) / stack.shape[2]
 
 
 def _values_through_features(

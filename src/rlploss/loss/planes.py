@@ -213,9 +213,8 @@ def rows_of(
         shift = (at.centre - factors.centre).unsqueeze(1)
         inverse = torch.cat([inverse[:, :-1], inverse[:, -1:] + shift @ inverse[:, :-1]], dim=1)
     rows = at.rows @ inverse
-    if rows.shape[1] > M:  # at most M rows are needed
-        rows = torch.linalg.qr(rows, mode="r")[1]
-    return rows
+    # at most M rows are needed
+    return rows if rows.shape[1] <= M else torch.linalg.qr(rows, mode="r")[1]
 
 
 def pseudo_inverse_of(factors: Factors) -> Tensor:

@@ -115,8 +115,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         plan = self.subsets
         for done, number in enumerate(self.which[start:], start=start + 1):
             self._handed_out = done
-            rows: list[int] = plan[number].tolist()
-            yield rows
+            yield plan[number].tolist()
 
     @property
     def epoch(self) -> int:
