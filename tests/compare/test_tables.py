@@ -3,6 +3,7 @@
 import builtins
 import datetime
 import gzip
+import os
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from numpy.testing import assert_allclose as assert_close
 
 from rlploss.compare.design import make_design
 from rlploss.compare.read import TableError, read_table
-from rlploss.estimators.cells import as_numbers
+from rlploss.estimators.cells import as_dates, as_numbers
 from rlploss.estimators.kinds import read_column
 from rlploss.estimators.table import TableEncoder, TableWarning
 
@@ -861,3 +862,15 @@ def test_long_cells_are_texts_and_take_no_time(tmp_path, cells):
         warnings.simplefilter("ignore", TableWarning)
         design.encoder.fit(design.frame, design.target.y).transform(read_table(path))
     assert time.monotonic() - began < 10
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(TableError, match="is a pipe or a device, not a table; give a file"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_dates_far_away_are_dates(tmp_path):
+    dates = pd.Series(["2263-01-01", "2270-05-06", "1600-02-03"] * 10)
+    assert as_dates(dates).values.dt.year.tolist()[:3] == [2263, 2270, 1600]

@@ -128,8 +128,6 @@ def test_reproduce_gives_the_local_tables_byte_for_byte(two, tmp_path, capsys):
 
 def test_compare_gives_the_local_rows(two, tmp_path, monkeypatch):
     """The table is sent with the trainer; the report is made from the rows."""
-    from rlploss.compare import compare
-
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))
@@ -148,16 +146,8 @@ def test_compare_gives_the_local_rows(two, tmp_path, monkeypatch):
         "mse,rlp,ridge",
     ]
     assert cli.run([*command, "--workers", f"dask:{two.address}", "--out", "there"]) == 0
-    table = pd.read_csv("t.csv")
     with threadpool_limits(1), one_torch_thread():
-        compare(
-            table[["a", "b", "c"]],
-            table["y"],
-            arms=["mse", "rlp", "ridge"],
-            n_splits=2,
-            steps=20,
-            out="here",
-        )
+        assert cli.run([*command, "--workers", "inline", "--out", "here"]) == 0
     assert rows(tmp_path / "here")
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
 

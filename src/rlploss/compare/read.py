@@ -55,8 +55,11 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     path = Path(path)
     packed = path.suffix.lower() == ".gz"
     suffix = Path(path.stem if packed else path).suffix.lower()
-    if path.is_dir():
-        raise TableError(f"{path} is a directory, not a table; give a file: {KINDS}")
+    if path.exists() and not path.is_file():
+        raise TableError(
+            f"{path} is {'a directory' if path.is_dir() else 'a pipe or a device'}, not a table;"
+            f" give a file: {KINDS}"
+        )
     if not path.exists():
         raise TableError(f"there is no file {path}; check the path")
     if suffix not in TEXT and suffix not in _TYPED:

@@ -278,7 +278,7 @@ def as_dates(values: pd.Series) -> Reading | None:
     # Most columns end here, before forty forms are tried.
     if said.empty or sample.str.contains(_LIKE_A_DATE).mean() < MOSTLY:
         return None
-    dates = pd.Series(pd.NaT, said.index, dtype="datetime64[ns]")
+    dates = pd.Series(pd.NaT, said.index, dtype="datetime64[us]")
     forms: list[str] = []
     doubt = ""
     for _ in range(MOST_FORMS):
@@ -358,6 +358,8 @@ def dates_in(values: pd.Series, style: str = "") -> pd.Series:
 def _parsed(values: pd.Series, form: str) -> Any:
     if form == "%d.%m.%y":  # 3.10.13 is a version
         values = values.where(values.astype(str).str.fullmatch(r"\d\d\.\d\d\.\d\d"))
-    return pd.to_datetime(values, format=form or None, errors="coerce", utc=True).dt.tz_localize(
-        None
+    return (
+        pd.to_datetime(values, format=form or None, errors="coerce", utc=True)
+        .dt.tz_localize(None)
+        .dt.as_unit("us")  # nanoseconds end in 2262
     )
