@@ -162,7 +162,7 @@ class Feed:
         self._block: Block | None = None
         self._repeats = self.every_row  # one block serves all epochs
         self._block_steps = job.steps_per_epoch
-        ahead = min(BLOCK_ROWS // self.table.n_rows, AHEAD // job.steps_per_epoch)
+        ahead = min(BLOCK_ROWS // (self._n_units * self.unit), AHEAD // job.steps_per_epoch)
         self._block_epochs = max(1, ahead)
 
     def window(self, step: int, stop: int) -> tuple[Block, NDArray[np.int64]]:
@@ -187,6 +187,7 @@ class Feed:
     def _make_block(self, step: int) -> Block:
         per_epoch = self.job.steps_per_epoch
         epoch, position = divmod(0 if self._repeats else step, per_epoch)
+        epoch -= epoch % self._block_epochs  # blocks are the same wherever a run was cut
         low = position // self._block_steps * self._block_steps
         high = min(low + self._block_steps, per_epoch)
         epochs = 1 if self._repeats else min(self._block_epochs, self._n_epochs - epoch)
@@ -224,7 +225,7 @@ class SubsetFeed(Feed):
 
     def __init__(self, job: Job, total_steps: int, rlp: RLP, *, fits_planes: bool) -> None:
         super().__init__(job, total_steps)
-        self._rlp, self._block_epochs = rlp, 1
+        self._rlp = rlp
         self._columns = self.table.features  # as the planes see them
         if (weight := self.table.weight) is not None:
             self.weight = weight.sqrt()
@@ -233,8 +234,7 @@ class SubsetFeed(Feed):
                 self._columns, weight, centre, intercept=rlp.planes.intercept, ridge=rlp.ridge
             )
         self._as_form = self.every_row and job.steps_per_epoch == 1
-        outside = rlp.probe == "expected" and rlp.draw_from == "outside"
-        all_needed = rlp.float32_cutoff or outside
+        all_needed = rlp.float32_cutoff or (rlp.probe, rlp.draw_from) == ("expected", "outside")
         self._whole = all_needed or self._as_form or self._held_bytes() <= HELD_BYTES
         if not self._whole:
             row_bytes = 8 * (2 * self.table.n_columns + self.table.n_outputs + 1)
@@ -242,6 +242,8 @@ class SubsetFeed(Feed):
         self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
         self._repeats = self._whole and self._same_subsets and rlp.probe != "draw"
         self._fresh = fits_planes and not all_needed and self.can_be_fresh()
+        ahead = BLOCK_BYTES // self._held_bytes() if self._fresh else 1
+        self._block_epochs = max(1, min(ahead, self._block_epochs))
         self._bank: ProjectionBank | None = None
         self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
@@ -282,14 +284,17 @@ class SubsetFeed(Feed):
                 balanced_subsets(n, M, K, method=r.method, generator=generator)
                 for _ in range(1 if r.mixup is None else 2)
             ]
+            if M == n and r.mixup is None:  # all rows in their own order, which saves the gathering
+                plans = [torch.arange(n).view(1, n)]
             self._plans = source, plans
         return self._plans[1]
 
     def _draw(self, epoch: int, units: Tensor) -> list[Tensor]:
         drawn = [plan[units].flatten() for plan in self._plan(epoch)]
         if self._rlp.mixup is not None:
-            generator = stream(self.job.seed, "mixup", epoch)
-            lam = mixup_lambdas(self._n_units, self._rlp.mixup, generator=generator)
+            lam = mixup_lambdas(
+                self._n_units, self._rlp.mixup, generator=stream(self.job.seed, "mixup", epoch)
+            )
             drawn.append(lam[units].repeat_interleave(self.unit))
         return drawn
 

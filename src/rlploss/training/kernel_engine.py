@@ -340,8 +340,10 @@ class KernelEngine(Engine):
         self._compiling += _ready(self._kernel.fit_planes, self._dtype, partial(fit, projector[:0]))
         doubtful = np.flatnonzero(~fit(projector))
         if len(doubtful):
-            x = self.job.table.features
-            some = [block.rows.of(x, end - M, end) for end in ends[doubtful].tolist()]
+            some = [
+                block.rows.of(self.job.table.features, end - M, end)
+                for end in ends[doubtful].tolist()
+            ]
             projector[doubtful] = probe_rows(torch.stack(some), form).numpy()
         return projector
 

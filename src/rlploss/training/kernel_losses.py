@@ -210,7 +210,6 @@ def of_subsets(loss, data, s, pred, target, back, work):
     weigh(residual, data, low)
     value = 0.0
     k = (high - low) // M
-    scale = 1.0 / (k * C)
     if loss.kind == kt.FORM:
         if C == 1:
             dots(loss.form, r, view(back, 0, (B,)))
@@ -224,19 +223,20 @@ def of_subsets(loss, data, s, pred, target, back, work):
                 back[i, j] *= pred.dtype.type(2.0 / C)
         value /= C
     else:
-        if data.every_row:  # subsets share rows: what each gives is added
+        shared = data.every_row and M < B  # subsets share rows: what each gives is added
+        if shared:
             fill(view(back, 0, (B * C,)), pred.dtype.type(0))
         for u in range(k):
             rows = view(data.rows, low + u * M, (M,))
             part, g = view(residual, u * M * C, (M, C)), view(back, u * M * C, (M, C))
-            if data.every_row:
+            if shared:
                 part, g = view(work.gathered, 0, (M, C)), view(work.gathered, M * C, (M, C))
                 for i in range(M):
                     for j in range(C):
                         part[i, j] = residual[rows[i], j]
             W = view(loss.projector, (low // M + u) * q * M, (q, M))
-            value += projected(W, loss.residual_weight, part, g, work.seen, scale)
-            if data.every_row:
+            value += projected(W, loss.residual_weight, part, g, work.seen, 1.0 / (k * C))
+            if shared:
                 for i in range(M):
                     for j in range(C):
                         back[rows[i], j] += g[i, j]

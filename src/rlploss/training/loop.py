@@ -123,8 +123,9 @@ class Loop:
     ) -> None:
         self.job, self.watch, self.reporter, self.number = job, watch, reporter, number
         self.total_steps = watch.budget.steps(job.steps_per_epoch)
-        hundredth = Steps(-(-self.total_steps // 100))
-        usual = Epochs(1) if isinstance(watch.budget, Epochs) else hundredth
+        usual = (
+            Epochs(1) if isinstance(watch.budget, Epochs) else Steps(-(-self.total_steps // 100))
+        )
         self._evaluate_every = (watch.evaluate_every or usual).steps(job.steps_per_epoch)
         self._save_every = (watch.checkpoint_every or watch.budget).steps(job.steps_per_epoch)
         path = watch.path(number)
@@ -219,8 +220,7 @@ class Loop:
             (self.step // every + 1) * every for every in (self._evaluate_every, self._save_every)
         )
         block, spans = self.engine.feed.window(self.step, min(self.total_steps, *due))
-        last = self.step + len(spans)
-        factors = self.watch.rate_factors(self.step, last, self.total_steps)
+        factors = self.watch.rate_factors(self.step, self.step + len(spans), self.total_steps)
         deadline = min(self.reporter.due, self._save_at)
         return partial(self.engine.run, block, spans, factors, deadline)
 
