@@ -23,6 +23,8 @@ from rlploss import (
     two_speed_loss,
 )
 from rlploss._values import from_json
+from rlploss.training.feed import make_feed
+from rlploss.training.job import make_job
 
 N, D, C = 40, 3, 2
 pytestmark = pytest.mark.filterwarnings("ignore::rlploss.DegenerateLossWarning")
@@ -144,3 +146,18 @@ def test_it_is_a_value():
         TwoSpeed(1.5)
     with pytest.raises(TypeError, match=r"batch_size must be a whole number, got 0\.5"):
         TwoSpeed(0.5, 0.5)
+
+
+@pytest.mark.parametrize("size", [8, 15])
+@pytest.mark.parametrize("step", [0, 7, 26])
+def test_epochs_of_batches_share_a_block_that_does_not_depend_on_its_first_step(size, step):
+    job = make_job(net(), Problem(*table()[:2]), objective=TwoSpeed(0.3, size))
+    steps = 12 * job.steps_per_epoch
+    blocks = [
+        make_feed(job, steps, fits_planes=True).window(first, steps)[0] for first in (0, step)
+    ]
+    assert [(block.first, len(block.spans)) for block in blocks] == [(0, steps)] * 2
+    assert torch.equal(blocks[0].rows.index, blocks[1].rows.index)
+    epochs = blocks[0].rows.index.view(12, -1)
+    assert all(epoch.unique().numel() == N for epoch in epochs)
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 12
