@@ -242,7 +242,7 @@ class SubsetFeed(Feed):
         self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
         self._repeats = self._whole and self._same_subsets and rlp.probe != "draw"
         self._fresh = fits_planes and not all_needed and self.can_be_fresh()
-        ahead = BLOCK_BYTES // self._held_bytes() if self._fresh else 1
+        ahead = BLOCK_BYTES // self._held_bytes() if self._fresh and self._whole else 1
         self._block_epochs = max(1, min(ahead, self._block_epochs))
         self._bank: ProjectionBank | None = None
         self._plans: tuple[int, list[Tensor]] | None = None
