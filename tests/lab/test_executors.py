@@ -1,6 +1,7 @@
 """Who trains: processes of this machine that raise, exit or are killed, and what is told of
 them."""
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import BrokenExecutor
+from types import SimpleNamespace
 
 import pytest
 from tests.lab import stub
@@ -90,6 +92,19 @@ def test_a_cell_that_exits_is_told():
 def test_a_cell_whose_process_exits_is_told():
     outcomes, _ = stub.outcomes([stub.cell(rate=0.1)], "local:1", exits_hard)
     assert outcomes[0.1] == "a worker process died (exit code 3), as in each of 3 attempts"
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(3, "exit code 3"), (-11, "signal 11, Segmentation fault"), (-9, "signal 9, Killed")],
+)
+@pytest.mark.parametrize("others", [(-15,), (-15, 0), (0, -15, -15), (-15, None)])
+def test_the_process_to_blame_is_not_one_that_was_ended(code, how, others):
+    """The pool terminates the others, or they have ended by themselves, in whatever order."""
+    for codes in itertools.permutations([code, *others]):
+        team = {number: SimpleNamespace(exitcode=each) for number, each in enumerate(codes)}
+        said = Processes.death(SimpleNamespace(_team=team))
+        assert said == f"a worker process died ({how})"
 
 
 def unsendable(cell, tell):
