@@ -88,7 +88,7 @@ def test_moons_keeps_a_decision_boundary():
 
 def test_warnings_become_notes():
     result = train(make(RLP.released(4, n_subsets=5)), quiet)
-    assert any("exactly MSE" in note for note in result.notes)
+    assert any("equals MSE" in note for note in result.notes)
 
 
 def test_a_diverging_seed_is_named():

@@ -246,7 +246,7 @@ def test_features_of_lower_rank_and_of_any_scale() -> None:
 
 def test_no_more_rows_than_columns_is_mse_and_warned_of() -> None:
     pred, target, x = problem(4)
-    with pytest.warns(MSEEquivalentWarning, match="exactly MSE"):
+    with pytest.warns(MSEEquivalentWarning, match="equals MSE"):
         value = two_speed_loss(pred, target, x, 0.3)
     assert_close(value, (pred - target).square().mean())
 

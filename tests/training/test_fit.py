@@ -560,9 +560,9 @@ def test_what_presets_set(objective: RLP, expected: dict[str, Any]) -> None:
 
 def test_rank_as_large_as_the_subset_is_told_to_be_mse(engine: str) -> None:
     X, y = data()
-    with pytest.warns(MSEEquivalentWarning, match="exactly MSE"):
+    with pytest.warns(MSEEquivalentWarning, match="equals MSE"):
         fit(network(), X, y, RLP(4, 5), budget=Steps(2), engine=engine)
-    with pytest.warns(MSEEquivalentWarning, match="exactly MSE"):
+    with pytest.warns(MSEEquivalentWarning, match="equals MSE"):
         fit(network(), X, y, RLP(4, 5, plan="each-epoch"), budget=Steps(2), engine=engine)
 
 

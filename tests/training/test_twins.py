@@ -311,7 +311,7 @@ def test_subsets_of_full_rank_are_mse(engine: str) -> None:
         30,
         adam(twin),
     )
-    with pytest.warns(UserWarning, match="exactly MSE"):
+    with pytest.warns(UserWarning, match="equals MSE"):
         curve = trained(ours, X, y, RLP(4, 10), engine, budget=Epochs(3))
     assert_same(ours, twin, curve, values)
 
@@ -670,7 +670,7 @@ def test_images_and_class_numbers_with_rlp() -> None:
     values = naive(
         twin, lambda s: nn.functional.mse_loss(twin(X[plan[s]]), one_hot[plan[s]]), 4, adam(twin)
     )
-    with pytest.warns(UserWarning, match="exactly MSE"):
+    with pytest.warns(UserWarning, match="equals MSE"):
         curve = trained(ours, X, labels, RLP.released(10, 4), "torch", budget=Steps(4))
     torch.testing.assert_close(
         curve, torch.tensor(values, dtype=torch.float64), rtol=1e-4, atol=1e-6

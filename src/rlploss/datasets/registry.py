@@ -87,9 +87,12 @@ def load(
 ) -> Dataset:
     """Return a dataset by name, fetching and verifying its files if need be.
 
-    Args: name: one of `names()`. task: None for the dataset's own task; "reconstruction" for image
-    sets makes the target X itself. download: False to use the cache only. progress: False to fetch
-    silently.
+    Args:
+        name: one of `names()`.
+        task: None for the dataset's own task; "reconstruction" for image sets makes the target X
+            itself.
+        download: False to use the cache only.
+        progress: False to fetch silently.
 
     >>> load("linear").X.shape
     (6000, 5)

@@ -1,3 +1,3 @@
-"""The mathematics of the loss, once: subsets, factors, planes, and the function, module and bank on
-top of them.
+"""Compute the loss: draw subsets, factor them, fit planes; a function, a module and a bank build on
+that.
 """

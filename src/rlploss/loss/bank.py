@@ -1,4 +1,4 @@
-"""`ProjectionBank`: the factors of many subsets, computed once and kept."""
+"""Define `ProjectionBank`, which computes the factors of many subsets once and stores them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ Which = int | slice | Tensor | Sequence[int]
 
 
 class ProjectionBank(nn.Module):
-    """Kept factors: a training step costs one small product, whatever the features.
+    """Stores the factors of subsets, so a training step costs one small product, whatever the
+    features.
 
     Args:
-        features: the training rows (N, d), constants; factored in float64, kept in float32 or their
-            own type.
+        features: the training rows (N, d), which are constants. They are factored in float64; the
+            factors are stored in float32, or in float64 for float64 features.
         subsets: row numbers (K, M), see `balanced_subsets`.
         probe: where the two planes of a subset are compared: "subset", on its own rows; "draw", at
             one random row per subset; "expected", the mean over those draws; "sum", summed over the
@@ -42,27 +43,26 @@ class ProjectionBank(nn.Module):
         intercept: fit planes with an offset; None is True, except for probe="sum". False is the
             paper's formula.
         ridge: λ ≥ 0, added to the diagonal of xᵀx; the offset is not penalised.
-        draw_from: rows that "draw" and "expected" compare at, "train" (all) or "outside" (those not
-            in the subset).
+        draw_from: the rows at which "draw" and "expected" compare, "train" (all) or "outside"
+            (those not in the subset).
         probe_points: rows (n, d) to compare at instead of `features`.
-        weight: of the rows (N,), at least 0; only ratios count. Planes are fitted by weighted
-            least squares, and a row of weight 0 counts nothing. Not with probe="draw".
+        weight: row weights (N,), at least 0; only their ratios matter. Planes are fitted by
+            weighted least squares, and a row of weight 0 has no effect. Not with probe="draw".
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
-        max_bytes: what may be kept. Past it nothing is kept and every call factors anew, a chunk of
-            subsets at a time, with the same results. `bytes_for` tells the need beforehand,
-            `nbytes` what is held.
+        max_bytes: the limit of memory for factors. Beyond it no factors are stored: every call
+            factors again, a chunk of subsets at a time, with the same results. `bytes_for` computes
+            the need beforehand, and `nbytes` is what is stored.
         dense_rows: the largest N for which the N×N matrix of `form` is used.
         generator: source of the draws of probe="draw"; None is torch's default generator.
-        check_finite: raise on NaN or inf, naming the place.
+        check_finite: raise an error on NaN or inf, which names the place.
 
     Attributes:
         kind: how the value of a subset is computed. "rows": ‖W R‖²/C; "complement": (‖R‖²/M − ‖W
-            R‖²)/C, where that takes fewer rows; "mse": ‖R‖²/(M·C), where rank(x) = M in every
-            subset; "chunks": like "rows", with W made anew in every call, where keeping it exceeds
+            R‖²)/C, if that takes fewer rows; "mse": ‖R‖²/(M·C), if rank(x) = M in every subset;
+            "chunks": like "rows", but W is computed again in every call, because it exceeds
             `max_bytes`.
-        rows: W (K, q, M), scale included; None where nothing is kept.
-        residual_weight, projector_sign: a and b, with which the value is (a·‖R‖² + b·‖W R‖²)/C for
-            every kind.
+        rows: W (K, q, M), including the scale; None if no factors are stored.
+        residual_weight, projector_sign: a and b. The value is (a·‖R‖² + b·‖W R‖²)/C for every kind.
         plane_form: probe, intercept, ridge and draw_from in one value.
         subsets, n_subsets, subset_size: the plan (K, M), K and M.
 
@@ -106,7 +106,7 @@ class ProjectionBank(nn.Module):
         N, d = features.shape
         pool = None
         if probe_points is not None:
-            form = replace(form, draw_from="train")  # from all of them
+            form = replace(form, draw_from="train")  # from all these points
             pool = _checks.feature_matrix(probe_points).detach()
             if pool.shape[1] != d:
                 raise ValueError(
@@ -140,15 +140,15 @@ class ProjectionBank(nn.Module):
             features, form = columns(features, weight), replace(form, intercept=False)
             self._planes = form
 
-        kept = {"features": features, "weight": weight, "subsets": subsets.clone(), "_pool": pool}
-        later = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
-        for name, value in (kept | later).items():
+        inputs = {"features": features, "weight": weight, "subsets": subsets.clone(), "_pool": pool}
+        factors = dict.fromkeys(("rows", "points", "_inverse", "_centre", "_form"))
+        for name, value in (inputs | factors).items():
             self.register_buffer(name, value, persistent=name in ("subsets", "points"))
         self._made_from = {"form": repr(self.plane_form), "features": _digest(features, pool)}
         self._build()
 
     def _build(self) -> None:
-        """Make what is kept, for the plan and the points at hand."""
+        """Compute the factors for the current plan and points."""
         self.kind, self._n_kept = self._choose()
         self.residual_weight = 1 / self.subset_size if self.kind in ("complement", "mse") else 0.0
         self.projector_sign = {"complement": -1, "mse": 0}.get(self.kind, 1)
@@ -160,18 +160,18 @@ class ProjectionBank(nn.Module):
             shape = self.n_subsets, self._n_kept, self.subset_size
             self.rows = torch.zeros(shape, dtype=self.dtype, device=self.features.device)
             for part in self._parts(self.n_subsets):
-                made = self._make_rows(part)
-                self.rows[part, : made.shape[1]] = made
+                rows = self._make_rows(part)
+                self.rows[part, : rows.shape[1]] = rows
 
     # Values
 
     def loss(self, pred: Tensor, target: Tensor, which: Which | None = None) -> Tensor:
-        """The loss of all rows, or of some subsets.
+        """Return the loss of all rows, or of some subsets.
 
-        which=None: pred and target hold all N rows; the value is the mean over all K subsets
-        (Algorithm 2's epoch loss), by `reduction`. A number j: they hold the M rows
-        `features[subsets[j]]`. A slice, or the numbers of k subsets: the k·M rows of those subsets
-        in plan order, `features[subsets[which].flatten()]`.
+        which=None: pred and target hold all N rows, and the value is the mean over all K subsets
+        (Algorithm 2's epoch loss), or another `reduction`. A number j: they hold the M rows
+        `features[subsets[j]]`. A slice, or the numbers of k subsets: they hold the k·M rows of
+        those subsets in plan order, `features[subsets[which].flatten()]`.
         """
         tracing = is_tracing()
         value = self._of_one(pred, target, which) if type(which) is int and not tracing else None
@@ -184,7 +184,7 @@ class ProjectionBank(nn.Module):
                 torch.isfinite(value).all(), "pred and target must be finite, got NaN or inf"
             )
         elif self.check_finite and not tracing:
-            total = value.sum() if value.ndim else value  # one operation less for a step
+            total = value.sum() if value.ndim else value  # saves one operation per step
             if not math.isfinite(total.item()):
                 _checks.finite(pred=pred, target=target)
         return value
@@ -192,10 +192,11 @@ class ProjectionBank(nn.Module):
     forward = loss
 
     def _of_one(self, pred: Tensor, target: Tensor, which: int) -> Tensor | None:
-        """One subset in as few operations as can be, the training loop's case; None where it is not
-        that simple.
+        """Return the value of one subset in very few operations, for the training loop; None if the
+        case is not that simple.
         """
-        rows = self._buffers["rows"]  # an attribute of a module takes longer than the product below
+        # Reading a module's attribute would take longer than the product below.
+        rows = self._buffers["rows"]
         if (
             rows is None
             or self._buffers["weight"] is not None
@@ -244,7 +245,7 @@ class ProjectionBank(nn.Module):
         return mean if self.reduction == "mean" else mean * K
 
     def _values(self, stack: Tensor, which: slice | Tensor) -> Tensor:
-        """Values [k] of residuals [k, M, C]."""
+        """Return values [k] of residuals [k, M, C]."""
         if self.kind != "chunks":
             rows = None if self.rows is None else self.rows[which].to(stack.dtype)
             return projected_value(stack, rows, self.residual_weight) / stack.shape[2]
@@ -259,8 +260,8 @@ class ProjectionBank(nn.Module):
                     / residual.shape[2]
                 )
 
-            # the rows are made again in the backward pass, so that no more than one chunk of them
-            # is ever held; torch.func's transforms do not go with that
+            # The backward pass computes the rows again, so only one chunk of them is in memory at a
+            # time. The transforms of torch.func do not support that.
             values.append(
                 value(stack[piece])
                 if is_tracing()
@@ -269,9 +270,9 @@ class ProjectionBank(nn.Module):
         return torch.cat(values)
 
     def prefers_form(self) -> bool:
-        """Whether the N×N form is cheaper than going through the subsets."""
+        """Return whether the N×N form is cheaper than a product for each subset."""
         N, K, M = self.features.shape[0], self.n_subsets, self.subset_size
-        # a form that is not there has to be made, and to be kept beside the rest
+        # A form that does not exist yet must be computed and stored beside the factors.
         bytes_then = self.nbytes + N * N * self.dtype.itemsize
         if (
             self.plane_form.probe == "draw"
@@ -279,14 +280,13 @@ class ProjectionBank(nn.Module):
             or (self._form is None and (is_tracing() or bytes_then > self.max_bytes))
         ):
             return False
-        return N * N <= K * M * (
-            self._n_kept + 4
-        )  # gathering a row costs about as much as four products
+        # Gathering a row costs about four products.
+        return N * N <= K * M * (self._n_kept + 4)
 
     @torch.no_grad()
     def form(self) -> Tensor:
         """Return the N×N matrix Q with tr(RᵀQR)/C = mean over the subsets: RLP as one quadratic
-        form, of R times √w where there are weights. Kept once made.
+        form. With weights it is a form of √w·R. It is computed once and stored.
         """
         N, K = self.features.shape[0], self.n_subsets
         if self.plane_form.probe == "draw":
@@ -311,7 +311,7 @@ class ProjectionBank(nn.Module):
             self._form = (form / K).to(self.dtype)
         return self._form
 
-    # What is kept
+    # Storage
 
     @staticmethod
     def bytes_for(
@@ -323,16 +323,16 @@ class ProjectionBank(nn.Module):
         intercept: bool | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> int:
-        """Bytes that a bank of this shape keeps at the most; less where ranks turn out lower."""
+        """Return the most bytes that a bank of this shape stores; lower ranks need fewer."""
         columns = PlaneForm(probe, intercept).n_columns(n_features)
         per_row = dtype.itemsize * (1 if probe in ("sum", "draw") else min(columns, subset_size))
-        if probe == "draw":  # new points are read in float64
+        if probe == "draw":  # the inverse for new points is in float64
             per_row += 8 * columns
         return n_subsets * subset_size * per_row
 
     @property
     def nbytes(self) -> int:
-        """Bytes of factors held now (the plan and the features themselves not counted)."""
+        """Bytes of the stored factors, without the plan and the features."""
         return sum(
             t.numel() * t.element_size()
             for t in (self.rows, self._inverse, self._form)
@@ -346,7 +346,9 @@ class ProjectionBank(nn.Module):
         )
 
     def _choose(self) -> tuple[str, int]:
-        """The cheapest kind that fits, and how many rows per subset it keeps."""
+        """Choose the cheapest kind within `max_bytes`, and the number of rows per subset that it
+        stores.
+        """
         K, M = self.n_subsets, self.subset_size
         form, p = self.plane_form, self.n_columns
         n_rows = 1 if form.probe in ("sum", "draw") else min(p, M)
@@ -375,7 +377,7 @@ class ProjectionBank(nn.Module):
         return factor(x, intercept=form.intercept, ridge=form.ridge)
 
     def _make_rows(self, part: slice | Tensor) -> Tensor:
-        """W of these subsets in the kept type, at most `_n_kept` rows each."""
+        """Compute W of these subsets in the stored type, at most `_n_kept` rows each."""
         form, subsets = self._planes, self.subsets[part]
         if self.kind == "complement":
             return planes.complement_of(self._factors(part), self._n_kept).to(self.dtype)
@@ -386,7 +388,7 @@ class ProjectionBank(nn.Module):
             points = planes.points_outside(self.features, subsets, self.weight)
         roots = None if self.weight is None else self.weight[subsets].sqrt()
         rows = planes.probe_rows(self.features[subsets], form, points, roots)
-        # drops directions that no subset has
+        # This drops directions that no subset has.
         return planes.largest_rows(rows, self._n_kept).to(self.dtype)
 
     # The points of probe="draw"
@@ -405,8 +407,8 @@ class ProjectionBank(nn.Module):
 
     @torch.no_grad()
     def redraw(self, points: Tensor | None = None) -> Tensor:
-        """Take new probe points (K, d) for probe="draw": the ones given, or one random row per
-        subset.
+        """Set and return new probe points (K, d) for probe="draw": the given ones, or one random
+        row per subset.
         """
         if self.plane_form.probe != "draw":
             raise ValueError(f'redraw is for probe="draw", got probe="{self.plane_form.probe}"')
@@ -424,18 +426,18 @@ class ProjectionBank(nn.Module):
         self.points = points
         if self._inverse is not None:
             rows = planes.rows_at(points, self._inverse, self._centre).to(self.dtype)
-            # in place where possible: compiled code and views keep seeing the current points
+            # Written in place if possible, so that compiled code and views see the current points.
             self.rows = rows if self.rows is None else self.rows.copy_(rows)
         return points
 
-    # The state: plan and points; features and form are those of the bank that loads it
+    # The state holds plan and points; the bank that loads it must have the same features and form
 
     def get_extra_state(self) -> dict[str, str]:
-        """Return what the bank was made from."""
+        """Return a description of the form and features that the bank was built from."""
         return self._made_from
 
     def set_extra_state(self, state: dict[str, str]) -> None:
-        """Do nothing: `_load_from_state_dict` has compared it."""
+        """Do nothing: `_load_from_state_dict` compares the description."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         state = state_dict.get(f"{prefix}_extra_state", self._made_from)
@@ -449,7 +451,7 @@ class ProjectionBank(nn.Module):
         self._build()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move the buffers as the model moves, but keep them in float32 or better."""
+        """Move the buffers with the model, but keep them in float32 or better."""
 
         def move(buffer: Tensor) -> Tensor:
             moved = fn(buffer)

@@ -1,9 +1,9 @@
-"""Factor a stack of subsets: what every plane fitted to their features needs, computed once.
+"""Factor the features of a stack of subsets, once for all planes that are fitted to them.
 
-Rank is decided on columns scaled to unit norm (centred first with an intercept), at max(M, p)·eps
-of float64. A triangular factor whose condition is certainly good is proof of full rank and is all
-that most subsets need; the others go through a singular value decomposition. No Gram matrix is
-formed: it would square the condition.
+The rank is decided on columns scaled to unit norm (centred first with an intercept), with the
+tolerance max(M, p)·eps of float64. For most subsets a QR factorisation suffices: a triangle with a
+certainly small condition number proves full rank. All others get a singular value decomposition. No
+Gram matrix is formed, since it would square the condition number.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _EPS = torch.finfo(torch.float64).eps
 class Factors:
     """The fitted plane of residual r at a point z is [z − centre, 1]ᵀ · solve() · basisᵀ · r.
 
-    basis [K, M, q]: fitted values are basis·basisᵀ·r; without ridge orthonormal, zero past the
-    rank. solve() [K, p, q], which only the probes "draw" and "expected" call; centre [K, d] or None
-    (zero); rank [K].
+    basis [K, M, q]: the fitted values are basis·basisᵀ·r. Without a ridge its columns are
+    orthonormal, and zero past the rank. solve() [K, p, q]: only the probes "draw" and "expected"
+    call it. centre [K, d], or None for zero. rank [K].
     """
 
     basis: Tensor
@@ -36,8 +36,8 @@ class Factors:
 
 
 def is_tracing(*tensors: Tensor) -> bool:
-    """Whether code must neither branch on values nor leave torch: it is compiled, traced,
-    transformed or watched, or these tensors hold no numbers.
+    """Return whether code must not branch on values and must stay in torch, because it is compiled,
+    traced, transformed or watched, or because these tensors hold no numbers.
     """
     return bool(
         torch.compiler.is_compiling()
@@ -50,8 +50,8 @@ def is_tracing(*tensors: Tensor) -> bool:
 
 
 def root(count: int) -> float:
-    """Return √count; compiled code keeps a count of rows as a symbol, which `math.sqrt` would
-    not.
+    """Return √count. In compiled code the count of rows stays a symbol, which `math.sqrt` would
+    turn into a number.
     """
     length: float = count**0.5
     return length
@@ -71,8 +71,8 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     ):
         return easy
     if not tracing and not math.isfinite(x.sum()) and not bool(torch.isfinite(x).all()):
-        # nan in, nan out: solvers may fail on it, or not return; whoever checks the value names the
-        # place
+        # NaN gives NaN. Solvers may fail on NaN or never return; the check of the value names the
+        # place.
         return Factors(
             basis=x.new_full((K, M, min(M, p)), math.nan),
             solve=lambda: x.new_full((K, p, min(M, p)), math.nan),
@@ -84,8 +84,8 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
     problem = _Problem(x, y, norm, centre, ridge, tolerance)
-    # under a tracer one path for every rank; shrinkage has no short way when there are fewer rows
-    # than columns
+    # A tracer needs one path for every rank. With a ridge, the QR path needs at least as many rows
+    # as columns.
     if tracing or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
         return _by_svd(problem)
     factors, certain = _by_qr(problem)
@@ -104,11 +104,11 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
 
 
 def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
-    """Factors by one QR where that shows by itself that all is well, else None.
+    """Return factors from one QR if its triangle proves full rank and accuracy, else None.
 
-    Householder QR does not mind the scale of a column, and with the column of ones first what
-    follows is centred; only columns whose offset is large against their spread need the careful
-    way.
+    Householder QR does not depend on the scale of a column, and with the column of ones first it
+    centres the others. Only columns with an offset much larger than their spread need the careful
+    path.
     """
     K, _, d = x.shape
     p = d + int(intercept)
@@ -117,42 +117,41 @@ def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
         return None
     centre = x.new_zeros(K, d) if intercept else None
     rank = torch.full((K,), p, device=x.device)
-    # the coefficient of ones goes last
+    # The coefficient of ones goes last.
     return Factors(q, lambda: _inverse(r).roll(-int(intercept), dims=1), centre, rank)
 
 
 def _proves_full_rank(
     triangles: npt.NDArray[np.float64], intercept: bool, tolerance: float
 ) -> bool:
-    """Whether triangles [K, p, p] of a QR show that every subset has full rank, and that QR was
-    accurate.
+    """Return whether triangles [K, p, p] of a QR prove that every subset has full rank and that the
+    QR was accurate.
 
     κ < 2·(‖A‖/√n)ⁿ/|det A| in the Frobenius norm (Guggenheimer, Edelman and Johnson 1995), which
-    for unit columns is 2/∏|r_jj|/norm_j. In numpy: on small triangles it takes a tenth of torch's
-    time, and a GPU is asked once.
+    for unit columns is 2/∏|r_jj|/norm_j. This uses numpy, which takes a tenth of torch's time on
+    small triangles and needs one transfer from a GPU.
     """
     body = triangles[:, 1:, 1:] if intercept else triangles
     with np.errstate(all="ignore"):
         norm = np.sqrt((body * body).sum(1))
         shares = np.abs(np.diagonal(body, axis1=1, axis2=2)) / norm
-        # squares of less than 1e-140 are not exact; a zero column or a number that is not finite
-        # gives nan
+        # Squares of numbers below 1e-140 are not exact. A zero column, NaN or inf gives NaN here.
         if not (norm.min() > 1e-140 and shares.min() > 0):
             return False
         if intercept and not (np.abs(triangles[:, 0, 1:]) / norm).max() < 1e3:
             return False
-        # that bound for every subset, then the costly one
+        # First this bound for every subset, then the costly one.
         if shares.prod(1).min() > 4 * tolerance:
             return True
     return bool(_full_rank(torch.from_numpy(body / norm[:, None]), tolerance).all())
 
 
 def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
-    """An orthonormal basis [M, p] of the columns of one small batch x [M, d], and of ones; None: it
-    takes more care.
+    """Return an orthonormal basis [M, p] of the columns of one small batch x [M, d] (and ones), or
+    None if the batch needs the careful path.
 
-    A training step on a fresh batch pays for the number of calls, not for arithmetic: these are the
-    fewest.
+    On a new small batch the number of calls decides the time, not arithmetic; these are the fewest
+    calls.
     """
     M, d = x.shape
     first = int(intercept)  # the first column that is not of ones
@@ -161,25 +160,25 @@ def quick_basis(x: Tensor, intercept: bool) -> Tensor | None:
         return None
     columns = torch.nn.functional.pad(x.detach().double(), (first, 0), value=1.0)
     basis, r = torch.linalg.qr(columns)
-    # the first bound of `_proves_full_rank`, column by column: numpy's code would push that of the
-    # step out of the cache
+    # The first bound of `_proves_full_rank`, column by column; numpy's code would evict the step's
+    # code from the cache.
     share = 1.0
     for j, column in enumerate(r.mT.tolist()[first:], first):
         norm = math.hypot(*column[first:])
         if not (norm > 1e-140 and abs(column[0]) < 1e3 * norm):
             return None
         share *= column[j] / norm
-    return basis if abs(share) > 4 * M * _EPS else None  # None for nan too
+    return basis if abs(share) > 4 * M * _EPS else None  # None for NaN too
 
 
-# torch's LAPACK starts threads for the smallest matrix and then waits for a core to be free,
-# milliseconds instead of microseconds where a DataLoader's workers keep the cores busy; numpy's
-# does so from some 10,000 numbers on.
+# torch's LAPACK starts threads even for the smallest matrix and then waits for a free core. This
+# takes milliseconds instead of microseconds if a DataLoader's workers keep the cores busy. numpy's
+# starts threads from about 10,000 numbers on.
 _SMALL = 4096
 
 
 def _small(x: Tensor) -> bool:
-    # compiled code must not depend on how small: so the size is looked at last
+    # Compiled code must not depend on the size, so the size is read last.
     return not is_tracing(x) and x.device.type == "cpu" and x.shape[1] * x.shape[2] <= _SMALL
 
 
@@ -203,7 +202,7 @@ def _svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class _Problem:
     x: Tensor  # [K, M, d] as the caller gave it, float64
     y: Tensor  # [K, m, d] unit columns; m = M − 1 with an intercept
-    norm: Tensor  # [K, d] the scale taken out of each column
+    norm: Tensor  # [K, d] the norm by which each column was divided
     centre: Tensor | None  # [K, d]
     ridge: float
     tolerance: float
@@ -220,7 +219,9 @@ class _Problem:
 
 
 def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
-    """Factors of full-rank subsets, and which subsets are certainly so."""
+    """Return factors that are valid for subsets of full rank, and which subsets certainly have full
+    rank.
+    """
     y, ridge = problem.y, problem.ridge
     K, m, d = y.shape
     extra = int(problem.intercept)
@@ -236,8 +237,8 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         )
     norm = problem.norm
     if ridge > 0:
-        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], its columns scaled
-        # once more.
+        # argmin ‖xβ − r‖² + λ‖β‖² is the least-squares solution of [x; √λ I], whose columns are
+        # scaled again.
         penalty = torch.diag_embed(math.sqrt(ridge) / norm)
         stacked, again = _unit_columns(torch.cat([y, penalty], dim=1))
         q, r = _qr(stacked)
@@ -254,7 +255,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
 
 
 def _by_svd(problem: _Problem) -> Factors:
-    """Factors of subsets of any rank, with no branch on values."""
+    """Return factors of subsets of any rank, without a branch on values."""
     y, ridge, norm = problem.y, problem.ridge, problem.norm
     u, s, vh = _svd(y)  # [K, m, q], [K, q], [K, q, d]
     top = s[:, :1] if s.shape[1] else s.new_zeros(s.shape[0], 1)
@@ -262,9 +263,8 @@ def _by_svd(problem: _Problem) -> Factors:
     u = u * keep.unsqueeze(1)
     s = torch.where(keep, s, torch.ones_like(s))
     rank = keep.sum(1) + int(problem.intercept)
-    b = (
-        (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)
-    )  # [K, q, d]: in the caller's coordinates y·norm = u·b
+    # [K, q, d]: in the caller's coordinates y·norm = u·b.
+    b = (s * keep).unsqueeze(-1) * vh * norm.unsqueeze(1)
     if ridge > 0:  # shrink along the singular directions of b
         ub, sb, vb = _svd(b)
         shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
@@ -274,16 +274,16 @@ def _by_svd(problem: _Problem) -> Factors:
     def solve() -> Tensor:
         centre, rows, real = problem.centre, b, keep
         if centre is not None:
-            # The row of ones comes first: rows past the rank must be last for the triangle of
-            # `_minimum_norm`.
+            # The row of ones comes first, because `_minimum_norm` needs the rows past the rank
+            # last.
             mean = torch.nn.functional.pad(centre, (0, 1), value=1.0) * root(problem.x.shape[1])
             rows = torch.cat([mean.unsqueeze(1), torch.nn.functional.pad(b, (0, 1))], dim=1)
             real = torch.nn.functional.pad(keep, (1, 0), value=True)
-        # the basis has its column of ones last
+        # The basis has its column of ones last.
         least = _minimum_norm(rows, real, centre).roll(-int(problem.intercept), dims=-1)
         if y.shape[1] < y.shape[2]:
             return least
-        # full column rank has one solution, which needs no second factorisation
+        # With full column rank the solution is unique and needs no second factorisation.
         direct = _with_mean(vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1), problem)
         return torch.where(keep.all(1)[:, None, None], direct, least)
 
@@ -291,8 +291,8 @@ def _by_svd(problem: _Problem) -> Factors:
 
 
 def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
-    """b⁺ [K, p, q] of rows b [K, q, p], independent of each other where `real` [K, q]; about the
-    centre.
+    """Return b⁺ [K, p, q] about the centre, for rows b [K, q, p], of which those with `real` [K, q]
+    are independent.
 
     With x = basis·b this is x⁺ = b⁺·basisᵀ, the plane of minimum norm in the caller's coordinates.
     """
@@ -306,35 +306,37 @@ def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def wide_qr(b: Tensor) -> tuple[Tensor, Tensor]:
-    """bᵀ = q·r for b [K, m, p] with m ≤ p: q [K, p, m] orthonormal, r [K, m, m] upper
+    """Factor bᵀ = q·r for b [K, m, p] with m ≤ p: q [K, p, m] is orthonormal, r [K, m, m] upper
     triangular.
     """
-    # Householder QR of a matrix with rows of very different size is accurate when the large rows
-    # come first.
+    # With rows of very different size, Householder QR is accurate if the large rows come first.
+    # [K, p, m]
     order = (
         b.abs().amax(1).argsort(dim=-1, descending=True).unsqueeze(-1).expand(-1, -1, b.shape[1])
-    )  # [K, p, m]
+    )
     q, r = _qr(b.mT.gather(1, order))
     return torch.zeros_like(q).scatter(1, order, q), r
 
 
 def _inverse(r: Tensor) -> Tensor:
-    """The inverses of upper triangles [K, n, n]."""
+    """Return the inverses of upper triangles [K, n, n]."""
     eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device).expand_as(r)
     inverse: Tensor = torch.linalg.solve_triangular(r, eye, upper=True)
     return inverse
 
 
 def _full_rank(r: Tensor, tolerance: float) -> Tensor:
-    """Which triangles [K, n, n] certainly have full rank, by a bound on the condition number."""
-    # Frobenius norms are at least the spectral ones; nan (a singular triangle) compares false
+    """Return which triangles [K, n, n] certainly have full rank, by a bound on the condition
+    number.
+    """
+    # Frobenius norms are at least the spectral ones. NaN (a singular triangle) compares false.
     bound: Tensor = torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(_inverse(r))
     return bound * tolerance < 0.5
 
 
 def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Columns minus their mean [K, M, d], and the mean [K, d]; a constant column becomes exactly
-    zero.
+    """Return the columns minus their mean [K, M, d], and the mean [K, d]. A constant column becomes
+    exactly zero.
     """
     mean = x.mean(1, keepdim=True)
     centred = x - mean
@@ -346,7 +348,9 @@ def _centre(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 
 def _unit_columns(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns of unit norm and their norms [K, d] (1 for a zero column); no overflow at 1e±200."""
+    """Return columns of unit norm, and the norms [K, d] (1 for a zero column); 1e±200 does not
+    overflow.
+    """
     top = x.abs().amax(1, keepdim=True)
     top = torch.where(top > 0, top, torch.ones_like(top))
     x = x / top
@@ -379,8 +383,8 @@ def _with_ones(q: Tensor, problem: _Problem) -> Tensor:
 
 
 def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
-    """Coefficients [K, d, q] -> [K, d + 1, q + 1]: at the centre the plane of r is the mean of
-    r.
+    """Extend coefficients [K, d, q] to [K, d + 1, q + 1]: at the centre the plane of r is the mean
+    of r.
     """
     if not problem.intercept:
         return slope
@@ -390,7 +394,7 @@ def _with_mean(slope: Tensor, problem: _Problem) -> Tensor:
 
 
 def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
-    """rank(x) of each subset [K], by the rule above."""
+    """Return rank(x) of each subset [K], by the rule of this module."""
     return torch.cat(
         [
             factor(x[part], intercept=intercept).rank
@@ -402,9 +406,7 @@ def ranks(x: Tensor, *, intercept: bool = False) -> Tensor:
 def chunks(
     n_subsets: int, subset_size: int, n_features: int, *, intercept: bool = False
 ) -> list[slice]:
-    """Cut K subsets so that factoring one chunk takes some 30 MiB for each of its few
-    temporaries.
-    """
+    """Cut K subsets into chunks, so that each temporary of factoring one chunk has about 30 MiB."""
     columns = n_features + int(intercept)
     size = max(1, 2**22 // (subset_size * columns + min(subset_size, columns) ** 2))
     if size >= n_subsets:

@@ -1,4 +1,4 @@
-"""`rlp_loss`: the loss as a function of predictions, targets and features."""
+"""Define `rlp_loss`, the loss as a function of predictions, targets and features."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def rlp_loss(
     reduction: str = "mean",
     check_finite: bool = True,
 ) -> Tensor:
-    """Random Linear Projections loss: how far apart are the planes fitted to predictions and to
-    targets?
+    """Compute the Random Linear Projections loss: the distance of the planes fitted to predictions
+    and targets.
 
     For a subset with features x (M×p) and residual R = pred − target (M×C) the two planes differ by
     Δ = x⁺R, and
@@ -52,10 +52,10 @@ def rlp_loss(
         target: targets of exactly the same shape.
         features: (N, d); (N,) is one column, images are flattened. A constant for the gradient.
         subsets: row numbers (K, M), see `balanced_subsets`; None makes the whole batch one subset.
-        weight: of the rows (N,), at least 0; only ratios count. Planes are fitted by weighted least
-            squares: features and residual are multiplied by √w, for weights of mean 1. A row of
-            weight 0 stays in its subset but counts nothing, and its target may be NaN. A point z is
-            drawn with a probability proportional to its weight.
+        weight: row weights (N,), at least 0; only their ratios matter. Planes are fitted by
+            weighted least squares: features and residual are multiplied by √w, for weights of mean
+            1. A row of weight 0 stays in its subset but has no effect, and its target may be NaN. A
+            point z is drawn with a probability proportional to its weight.
         probe: one of the four above.
         intercept: fit planes with an offset: a column of ones beside the features, and a 1 in z.
             None is True, except for probe="sum", where the ones would leave nothing but the mean
@@ -69,7 +69,8 @@ def rlp_loss(
         features_grad: let the gradient reach `features`; every subset must then have full column
             rank, or a ridge.
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
-        check_finite: raise on NaN or inf, naming the place. Costs a synchronisation on a GPU.
+        check_finite: raise an error on NaN or inf, which names the place. On a GPU this costs a
+            synchronisation.
 
     Returns:
         A scalar, or K values with `reduction="none"`.
@@ -109,14 +110,14 @@ def loss_value(
     check_finite: bool,
     warn: Warn,
 ) -> Tensor:
-    """Return the loss for settings that are checked; `warn` reports degenerate cases."""
+    """Return the loss for checked settings; `warn` reports degenerate cases."""
     if subsets is None and weight is None and probe_points is None and not features_grad:
         value = quick_value(pred, target, features, form, check_finite)
         if value is not None:
             return reduce(value, reduction)
     _checks.pair(pred, target)
     x = _checks.feature_matrix(features, pred.shape[0])
-    looks = not is_tracing(pred, target, x)  # at numbers
+    has_numbers = not is_tracing(pred, target, x)
     given = None if probe_points is None else _checks.feature_matrix(probe_points)
     if given is not None:
         form = replace(form, draw_from="train")
@@ -124,12 +125,14 @@ def loss_value(
         _checks.probe_points(given, form.probe, x.shape[1], None)
         _checks.outside(form.draw_from, x.shape[0], x.shape[0])
     else:
-        _checks.subset_plan(subsets, x.shape[0], form.draw_from, values=check_finite and looks)
+        _checks.subset_plan(
+            subsets, x.shape[0], form.draw_from, values=check_finite and has_numbers
+        )
         _checks.probe_points(given, form.probe, x.shape[1], subsets.shape[0])
     if weight is not None:
-        weight = mean_one(weight, x.shape[0], values=looks)
+        weight = mean_one(weight, x.shape[0], values=has_numbers)
         target = counted(target, weight)
-    if check_finite and looks:  # rows that are in no subset are checked too
+    if check_finite and has_numbers:  # including rows that are in no subset
         _checks.finite(pred=pred, target=target, features=x, probe_points=given)
     elif check_finite and torch.compiler.is_compiling():
         fine = torch.isfinite(pred).all() & torch.isfinite(target).all() & torch.isfinite(x).all()
@@ -153,8 +156,8 @@ def loss_value(
 def quick_value(
     pred: Tensor, target: Tensor, x: Tensor, form: PlaneForm, check_finite: bool
 ) -> Tensor | None:
-    """The value of one small batch of plain tensors in few calls; None where it takes more checks,
-    or more care.
+    """Return the value of one small batch of plain tensors in few calls, or None if it needs more
+    checks or the careful path.
     """
     if (
         not type(pred) is type(target) is type(x) is Tensor
@@ -190,8 +193,8 @@ def quick_value(
     return value
 
 
-# What a product is added to, times beta=0, for each type that has the quick way: so one call
-# multiplies and scales.
+# `addmm` and `addmv` add this, times beta=0, to the product, so that one call multiplies and
+# scales.
 _IGNORED = {
     dtype: torch.zeros((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)
 }
@@ -211,7 +214,8 @@ def _values(
 ) -> Tensor:
     """Return the value of each subset [K] from residual [N, C], features [N, d], weights [N].
 
-    Planes with weights are planes without, in columns √w·[x, 1] and for the residual √w·R.
+    Planes with weights are planes without weights in columns √w·[x, 1], for the residual
+    √w·R.
     """
 
     def of_subsets(table: Tensor) -> Tensor:
@@ -221,7 +225,7 @@ def _values(
     N, d = x.shape
     M, p = N if subsets is None else subsets.shape[1], form.n_columns(d)
     form.warn_of_shape(M, p, warn)
-    rows = None  # of the points, where they are drawn
+    rows = None  # row numbers of drawn points
     if form.probe == "draw" and given is None and subsets is not None:
         _checks.replayable(generator)
         rows = draw_rows(subsets, N, form.draw_from, generator, weight)
@@ -240,8 +244,8 @@ def _values(
     stack, inputs = of_subsets(residual), of_subsets(x)
     if features_grad:
         return _values_through_features(stack, inputs, planes, points, roots)
-    looked_at = M <= p and form.ridge == 0 and not form.has_points and not is_tracing(x)
-    if looked_at and bool((ranks(inputs, intercept=planes.intercept) == M).all()):
+    may_be_mse = M <= p and form.ridge == 0 and not form.has_points and not is_tracing(x)
+    if may_be_mse and bool((ranks(inputs, intercept=planes.intercept) == M).all()):
         form.warn_of_full_rank(M, p, warn)
         if form.probe == "subset":
             return projected_value(stack, None, 1 / M) / stack.shape[2]
@@ -252,8 +256,8 @@ def _values(
 def _values_through_features(
     residual: Tensor, x: Tensor, form: PlaneForm, points: Tensor | None, roots: Tensor | None
 ) -> Tensor:
-    """Return the values [K] by definition, differentiable in the features x [K, M, d] (float64) and
-    in points made of them too.
+    """Return the values [K] by their definition, differentiable in the features x [K, M, d]
+    (float64) and in points computed from them.
     """
     _, M, d = x.shape
     p = form.n_columns(d)
@@ -267,8 +271,8 @@ def _values_through_features(
                 f" subset {worst} of {M} rows; planes are not unique there: take more rows, drop"
                 " the column, or set a ridge"
             )
-    # An invertible change of columns, taken as a constant, changes neither value nor derivative of
-    # a plane that is unique; it keeps the triangle well-conditioned.
+    # A constant invertible change of columns changes neither value nor derivative of a unique
+    # plane, and keeps the triangle well-conditioned.
     constant = x.detach()
     centre = constant.mean(1, keepdim=True) * int(form.intercept)
     spread = torch.linalg.vector_norm(constant - centre, dim=1, keepdim=True)
@@ -293,5 +297,5 @@ def _values_through_features(
 
 
 def _lift(z: Tensor, form: PlaneForm) -> Tensor:
-    """Rows z [..., d] with their 1 where the planes have an intercept."""
+    """Append a 1 to rows z [..., d] if the planes have an intercept."""
     return torch.nn.functional.pad(z, (0, int(form.intercept)), value=1.0)

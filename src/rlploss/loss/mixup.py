@@ -1,4 +1,4 @@
-"""Mixup: convex combinations of examples, and Algorithm 3's pairing of two plans of subsets."""
+"""Mix examples (mixup), and pair two plans of subsets as Algorithm 3 does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlploss import _checks
 
 
 def mixup(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
-    """λ·a + (1 − λ)·b; a λ of shape (K,) goes along the first dimension of a and b.
+    """Return λ·a + (1 − λ)·b; a λ of shape (K,) applies along the first dimension of a and b.
 
     >>> mixup(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.5]))
     tensor([1.0000, 1.5000])
@@ -30,10 +30,10 @@ def mixup(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
 
 
 def mixup_lambdas(n: int, alpha: float, *, generator: torch.Generator | None = None) -> Tensor:
-    """λ ~ Beta(ψ, ψ), n of them in float64, ψ = `alpha` > 0.
+    """Draw n numbers λ ~ Beta(ψ, ψ) in float64, with ψ = `alpha` > 0.
 
-    torch has no Beta sampler that takes a generator and is exact for small ψ, so one number of
-    `generator` seeds numpy's.
+    torch has no Beta sampler that takes a generator and is exact for small ψ, so one number from
+    `generator` seeds numpy's sampler.
 
     >>> mixup_lambdas(3, 0.2, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([3])
@@ -49,13 +49,14 @@ def mixup_lambdas(n: int, alpha: float, *, generator: torch.Generator | None = N
 def mixup_subsets(
     X: Tensor, y: Tensor, plan_a: Tensor, plan_b: Tensor, lam: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 3's virtual subsets: x_j = λ_j·X[a_j] + (1 − λ_j)·X[b_j], the same for y.
+    """Return Algorithm 3's virtual subsets: x_j = λ_j·X[a_j] + (1 − λ_j)·X[b_j], and likewise
+    y.
 
     Args:
         X: features (N, ...). y: targets (N,) or (N, C).
         plan_a, plan_b: two plans (K, M) of one size, see `balanced_subsets`.
-        lam: one λ per pair, (K,), see `mixup_lambdas`; drawn anew in every epoch, so factors cannot
-            be kept.
+        lam: one λ per pair, (K,), see `mixup_lambdas`; drawn again in every epoch, so factors
+            cannot be stored.
 
     Returns:
         Features (K, M, ...) and targets (K, M) or (K, M, C). Their loss, factored a chunk of

@@ -1,4 +1,4 @@
-"""`RLPLoss`: the loss as a module, for a batch whose subsets are drawn on the spot."""
+"""Define `RLPLoss`, the loss as a torch module, which draws the subsets of each batch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlploss.loss.subsets import balanced_subsets
 
 
 class RLPLoss(nn.Module):
-    """Random Linear Projections loss of a batch: `loss(pred, target, features)`.
+    """The Random Linear Projections loss of a batch: `loss(pred, target, features)`.
 
-    Planes are fitted to the predictions and to the targets of a subset of rows; the loss is how far
-    apart they are. For a fixed table with the same subsets in every epoch, `ProjectionBank` keeps
-    the factors and is faster.
+    In each subset of rows one plane is fitted to the predictions and one to the targets; the loss
+    is their squared distance. For fixed data with the same subsets in every epoch, `ProjectionBank`
+    stores the factors and is faster.
 
     Args:
         subset_size: M, rows per subset, or a fraction of the batch; "auto" is the default of `RLP`:
             min(100, N // 2), but at least p + 2. None makes the whole batch one subset.
-        n_subsets: K, subsets drawn from each batch; None takes as many as it needs to deal all rows
-            out: disjoint ones, where M divides N.
+        n_subsets: K, the number of subsets drawn from each batch; None takes as many as contain all
+            rows, which are disjoint if M divides N.
         probe: where the two planes are compared. "subset": on the subset's own rows; "draw": at one
             random row z per subset; "expected": the mean over those draws, taken exactly; "sum":
             summed over the rows, then squared.
@@ -37,7 +37,8 @@ class RLPLoss(nn.Module):
         reduction: over subsets, "mean", "sum" or "none" (one value per subset).
         generator: source of subsets and draws; None is torch's default generator, which compiled
             code and activation checkpointing need.
-        check_finite: raise on NaN or inf, naming the place. Costs a synchronisation on a GPU.
+        check_finite: raise an error on NaN or inf, which names the place. On a GPU this costs a
+            synchronisation.
 
     >>> loss = RLPLoss()
     >>> x, y = torch.randn(32, 3), torch.randn(32)
@@ -94,8 +95,8 @@ class RLPLoss(nn.Module):
         """Return the loss of one batch: predictions and targets (N,), (N, 1) or (N, C), features
         (N, d) or images, weights of the rows (N,).
 
-        `probe_points` are for "draw" the points z themselves, (K, d), for "expected" the rows to
-        average over, (n, d); by default both come from `features`.
+        `probe_points` are the points z (K, d) for "draw", and the rows (n, d) to average over for
+        "expected". By default they come from `features`.
         """
         return loss_value(
             pred,
@@ -146,14 +147,14 @@ class RLPLoss(nn.Module):
         )
 
     def _warn(self, kind: type[Warning], text: str) -> None:
-        """Once per module."""
+        """Warn once per module and class of warning."""
         if not torch.compiler.is_compiling() and kind not in self._warned:
             self._warned.add(kind)
             _checks.warn(kind, text)
 
 
-# Compiled code cannot trace how a plan is made: it calls this operation. Its seed is drawn in the
-# compiled code, so that torch itself replays it where activations are computed again.
+# Compiled code cannot trace how a plan is drawn, so it calls this operation. The seed is drawn in
+# the compiled code, so that torch repeats it when activations are computed again.
 @torch.library.custom_op("rlploss::balanced_subsets", mutates_args=())
 def _balanced_subsets(seed: Tensor, n_rows: int, subset_size: int, n_subsets: int) -> Tensor:
     generator = torch.Generator().manual_seed(int(seed))

@@ -1,8 +1,7 @@
-"""The form of the loss, and the rows W of a subset with value = ‖W R‖² / C.
+"""Fit planes to subsets: compute the rows W with which the value of a subset is ‖W R‖² / C.
 
-One subset has features x (M×d) and residual R = pred − target (M×C). Fitting a plane to (x, pred)
-and one to (x, target) gives coefficients that differ by Δ = x⁺R, so everything here depends on the
-features alone.
+One subset has features x (M×d) and residual R = pred − target (M×C). The coefficients of the planes
+fitted to (x, pred) and to (x, target) differ by Δ = x⁺R, so W depends on the features only.
 """
 
 from __future__ import annotations
@@ -50,10 +49,11 @@ class PlaneForm:
         put(self, "intercept", probe != "sum" if intercept is None else bool(intercept))
         put(self, "ridge", _checks.number("ridge", ridge, minimum=0.0))
         chosen = _checks.one_of("draw_from", draw_from, _checks.DRAW_FROM)
-        put(self, "draw_from", chosen if self.has_points else "train")  # the others draw nothing
+        # The other probes have no points.
+        put(self, "draw_from", chosen if self.has_points else "train")
 
     def __str__(self) -> str:
-        """As a loss and a bank show it."""
+        """Return the form as a loss or a bank prints it."""
         return f"probe={self.probe!r}, intercept={self.intercept}, ridge={self.ridge}"
 
     @property
@@ -67,15 +67,15 @@ class PlaneForm:
         return self.probe in ("draw", "expected")
 
     def n_columns(self, n_features: int) -> int:
-        """p: the features, and the column of ones if there is one."""
+        """Return p: the number of features, plus one with an intercept."""
         return n_features + int(self.intercept)
 
     def columns(self, p: int) -> str:
-        """Return how many columns there are, in words."""
+        """Describe the number of columns in words."""
         return f"{p} columns ({p - 1} features + intercept)" if self.intercept else f"{p} columns"
 
     def warn_of_form(self, warn: Warn) -> None:
-        """Tell of the degenerate case that the form alone shows."""
+        """Warn of the degenerate case that the form alone shows."""
         if self.probe == "sum" and self.intercept:
             warn(
                 MeanOnlyWarning,
@@ -84,7 +84,7 @@ class PlaneForm:
             )
 
     def warn_of_shape(self, M: int, p: int, warn: Warn) -> None:
-        """Tell of the degenerate cases that the form and the shape of a subset show."""
+        """Warn of the degenerate cases that the form and the shape of a subset show."""
         self.warn_of_form(warn)
         # For Gaussian features the mean of 1/(M − p − 1) needs M > p + 1, its variance M > p + 3.
         if self.has_points and self.ridge == 0 and p - 1 <= M <= p + 3:
@@ -96,35 +96,35 @@ class PlaneForm:
             )
 
     def warn_of_full_rank(self, M: int, p: int, warn: Warn) -> None:
-        """Tell of the degenerate cases of rank(x) = M, where the planes pass through every
+        """Warn of the degenerate cases with rank(x) = M, where the planes pass through every
         point.
         """
-        case = f'probe="{self.probe}" with subset_size {M} and {self.columns(p)} of rank {M}'
+        case = f"with {M} rows per subset and {self.columns(p)}"
         if self.probe == "subset":
             warn(
                 MSEEquivalentWarning,
-                f"{case} is exactly MSE, and is computed as MSE; use more rows per subset than"
-                " columns, or a ridge",
+                f"{case} RLP equals MSE, so MSE is computed; use at least {p + 1} rows per subset,"
+                " or a ridge",
             )
         elif not self.intercept:
             warn(
                 MeanOnlyWarning,
-                f"{case} sees only the mean residual of each subset; use more rows per subset than"
-                ' columns, or probe="subset"',
+                f'{case} probe="{self.probe}" sees only the mean residual of each subset;'
+                f' use at least {p + 1} rows per subset, or probe="subset"',
             )
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Σ = mean of zzᵀ as LLᵀ, with Lᵀ = `rows` in coordinates [z − centre, 1]; shared or per
-    subset.
+    """Σ = mean of zzᵀ as LLᵀ, with Lᵀ = `rows` in coordinates [z − centre, 1], shared by all
+    subsets or one for each.
     """
 
     rows: Tensor  # [p, p] or [K, p, p]
     centre: Tensor | None  # [d] or [K, d]
 
     def __getitem__(self, part: slice) -> Moment:
-        """The moments of some subsets."""
+        """Return the moments of some subsets."""
         if self.rows.ndim == 2:
             return self
         return Moment(self.rows[part], None if self.centre is None else self.centre[part])
@@ -141,12 +141,12 @@ def second_moment(rows: Tensor, *, intercept: bool = False) -> Moment:
 
 
 def same_moments(n_rows: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
-    """2d points [2d, d] in float64 that can stand for `n_rows` rows in the probe "expected", which
-    sees Σ alone.
+    """Return 2d points [2d, d] in float64 that replace `n_rows` rows in the probe "expected", which
+    depends on Σ only.
 
-    `parts` gives the rows, each part [n_i, d], and is called twice. The points are their mean plus
-    and minus √(d/n)·r_i, where r_i is a row of the triangle of a QR of the rows minus their mean.
-    No Gram matrix is formed, which would square the condition.
+    `parts` yields the rows in parts [n_i, d], and is called twice. The points are the mean plus and
+    minus √(d/n)·r_i, where r_i is a row of the triangle of a QR of the centred rows. No Gram matrix
+    is formed, since it would square the condition number.
     """
     mean = sum((part.sum(0, dtype=torch.float64) for part in parts()), torch.zeros(())) / n_rows
     triangle = mean.new_zeros(mean.shape[0], mean.shape[0])
@@ -162,11 +162,11 @@ PAPER = PlaneForm(intercept=False)
 def probe_rows(
     x: Tensor, form: PlaneForm = PAPER, points: Tensor | None = None, roots: Tensor | None = None
 ) -> Tensor:
-    """Rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
+    """Return rows W [K, q, M] in float64 such that the value of subset j is ‖W_j R_j‖² / C.
 
-    The form by default is that of the paper's metric: planes without an intercept, compared on the
-    subset itself. x [K, M, d]; `points` are one per subset [K, d] for "draw", for "expected" all
-    that z may be, [n, d] or [K, n, d].
+    The default form is that of the paper's metric: planes without an intercept, compared on the
+    subset itself. x is [K, M, d]. `points` has one point per subset [K, d] for "draw", and all
+    possible points for "expected", [n, d] or [K, n, d].
     """
     at: Tensor | Moment | None = points
     if form.probe == "expected" and points is not None:
@@ -186,21 +186,21 @@ def rows_of(
     at: Tensor | Moment | None = None,
     roots: Tensor | None = None,
 ) -> Tensor:
-    """`probe_rows` from factors that are there already, at points [K, d] or with the moment of all
-    that z may be.
+    """Compute `probe_rows` from existing factors, at points [K, d] or with the moment of all
+    possible points.
     """
     basis = factors.basis
     K, M, _ = basis.shape
     if form.probe == "subset":
-        # With ridge the basis is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖ with T the triangle of a QR of
-        # B.
+        # With a ridge the basis B is not orthonormal: ‖BBᵀr‖ = ‖T Bᵀr‖, where T is the triangle of
+        # a QR of B.
         rows = torch.linalg.qr(basis, mode="r")[1] @ basis.mT if form.ridge > 0 else basis.mT
         return rows / root(M)
     if form.probe == "sum":
-        # ones lie in the column space: the sum of the fitted residual is the sum of the residual
+        # Ones are in the column space, so the fitted residual has the same sum as the residual.
         if form.intercept:
             return torch.ones(K, 1, M, dtype=basis.dtype, device=basis.device)
-        # and a row of weight w counts as w rows would: its fitted value is summed w times, not √w
+        # A row of weight w counts as w rows: its fitted value is summed w times, not √w times.
         sums = basis.sum(1, keepdim=True) if roots is None else roots.unsqueeze(1) @ basis
         return sums @ basis.mT
     inverse = pseudo_inverse_of(factors)
@@ -209,7 +209,8 @@ def rows_of(
     if isinstance(at, Tensor):
         return rows_at(at, inverse, factors.centre)
     if factors.centre is not None and at.centre is not None:
-        # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all, is near.
+        # [z − centre, 1] = [z − m, 1] · [[I, 0], [m − centre, 1]]; m, the mean of all points, is
+        # close to the centre.
         shift = (at.centre - factors.centre).unsqueeze(1)
         inverse = torch.cat([inverse[:, :-1], inverse[:, -1:] + shift @ inverse[:, :-1]], dim=1)
     rows = at.rows @ inverse
@@ -218,12 +219,12 @@ def rows_of(
 
 
 def pseudo_inverse_of(factors: Factors) -> Tensor:
-    """x⁺ [K, p, M] about the centre: the plane of r at z is [z − centre, 1]ᵀ · x⁺ · r."""
+    """Return x⁺ [K, p, M] about the centre: the plane of r at z is [z − centre, 1]ᵀ · x⁺ · r."""
     return factors.solve() @ factors.basis.mT
 
 
 def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
-    """Rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its
+    """Return rows [K, 1, M] of the "draw" probe at points [K, d], from `pseudo_inverse_of` and its
     centre.
     """
     at = points.to(inverse.dtype)
@@ -233,8 +234,8 @@ def rows_at(points: Tensor, inverse: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def complement_of(factors: Factors, n_kept: int) -> Tensor:
-    """Rows [K, n_kept, M] of an orthonormal basis of what the planes do not see, over √M; zeros
-    past M − rank.
+    """Return rows [K, n_kept, M] of an orthonormal basis of what the planes do not see, divided by
+    √M, with zeros past M − rank.
     """
     k, M, _ = factors.basis.shape
     rows = factors.basis.new_zeros(k, n_kept, M)
@@ -248,7 +249,7 @@ def complement_of(factors: Factors, n_kept: int) -> Tensor:
 
 
 def largest_rows(rows: Tensor, n_kept: int) -> Tensor:
-    """The `n_kept` rows of [K, q, M] that are not zero, where no more than that many are not."""
+    """Return the `n_kept` largest of the rows [K, q, M]; all others must be zero."""
     if rows.shape[1] <= n_kept:
         return rows
     order = rows.abs().amax(2).argsort(dim=1, descending=True, stable=True)[:, :n_kept]
@@ -261,12 +262,12 @@ def largest_rows(rows: Tensor, n_kept: int) -> Tensor:
 def weighted_columns(
     features: Tensor, weight: Tensor, centre: Tensor, *, intercept: bool, ridge: float
 ) -> Tensor:
-    """√w·[x, 1] for features [n, d] and weights [n]: least squares on them and on √w·residual is
-    weighted.
+    """Return √w·[x, 1] for features [n, d] and weights [n]; least squares on them and on
+    √w·residual is weighted.
 
-    With an intercept x is centred first at `centre` [d], which the planes do not see, for the sake
-    of precision. A ridge must not reach the column of ones, so that column is made long: its
-    coefficient, and λ with it, all but vanishes.
+    With an intercept x is first centred at `centre` [d], which is more precise and does not change
+    the planes. A ridge must not penalise the column of ones. So this column is made very long,
+    which makes its coefficient and the penalty negligible.
     """
     x = features.double()
     if intercept:
@@ -275,15 +276,15 @@ def weighted_columns(
 
 
 def mean_one(weight: Tensor, n_rows: int, *, values: bool) -> Tensor:
-    """Return weights of rows [N] in float64, scaled to mean 1; `values=False` skips a look at
-    them.
-    """
+    """Return row weights [N] in float64, scaled to mean 1; `values=False` does not check them."""
     weight = _checks.row_weights("weight", weight, n_rows, values=values)
     return weight / weight.mean()
 
 
 def columns_about(x: Tensor, weight: Tensor, form: PlaneForm) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return `weighted_columns` of any features and weights in float64, about the mean of these."""
+    """Return a function that computes `weighted_columns` in float64, about the weighted mean
+    of x.
+    """
     centre = (weight.unsqueeze(1) * x.detach()).mean(0)
     return lambda z, w: weighted_columns(
         z.double(), w, centre, intercept=form.intercept, ridge=form.ridge
@@ -291,7 +292,7 @@ def columns_about(x: Tensor, weight: Tensor, form: PlaneForm) -> Callable[[Tenso
 
 
 def points_outside(columns: Tensor, subsets: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the rows outside each subset [K, N − M, p], which count as their weights do."""
+    """Return the rows outside each subset [K, N − M, p], scaled to a mean weight of 1."""
     others = rows_outside(subsets, columns.shape[0])
     if weight is None:
         return columns[others]
@@ -299,32 +300,34 @@ def points_outside(columns: Tensor, subsets: Tensor, weight: Tensor | None) -> T
 
 
 def weighted_sums(columns: Tensor, weight: Tensor, *, ridge: float) -> Tensor:
-    """Rows W [K, 1, M] of the probe "sum" for weighted columns [K, M, p] and weights [K, M]."""
+    """Return rows W [K, 1, M] of the probe "sum" for weighted columns [K, M, p] and weights
+    [K, M].
+    """
     return probe_rows(columns, PlaneForm("sum", False, ridge), roots=weight.double().sqrt())
 
 
 def cut_off_planes(features: Tensor, target: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:
-    """The released autoencoder's loss, mean of (P_cut·pred − target)², as rows W [K, q, M] and a
-    constant [K].
+    """Return the released autoencoder's loss, the mean of (P_cut·pred − target)², as rows W [K, q,
+    M] and a constant [K].
 
     Its pseudo-inverse of xᵀx in float32 drops directions with σ²/σ₁² below max(d, d)·eps of
-    float32. What is left of xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred −
-    target)‖² + ‖(I − P)target‖².
+    float32. The rest of xx⁺ is still a projection P, so ‖P·pred − target‖² = ‖P(pred − target)‖² +
+    ‖(I − P)target‖².
 
     NOTE[DIFF]: the eigenvalues are computed in float64 and cut at the same place, so that the rank
     does not depend on the rounding of the machine at hand.
     """
     K, M = plan.shape
     cut = features.shape[1] * torch.finfo(torch.float32).eps
-    found, constant = [], []
+    rows, constant = [], []
     for subset in plan:
         x, y = features[subset].to(torch.float64), target[subset]
         tall = x.shape[1] <= M
         values, vectors = torch.linalg.eigh(x.mT @ x if tall else x @ x.mT)
         keep = values > cut * values[-1]
         basis = x @ vectors[:, keep] / values[keep].sqrt() if tall else vectors[:, keep]
-        found.append((basis.mT / math.sqrt(M)).to(features.dtype))  # [r, M]
-        constant.append(y.square().mean() - (found[-1] @ y).square().sum() / y.shape[1])
-    height = max(part.shape[0] for part in found)
-    padded = [torch.nn.functional.pad(part, (0, 0, 0, height - part.shape[0])) for part in found]
+        rows.append((basis.mT / math.sqrt(M)).to(features.dtype))  # [r, M]
+        constant.append(y.square().mean() - (rows[-1] @ y).square().sum() / y.shape[1])
+    height = max(part.shape[0] for part in rows)
+    padded = [torch.nn.functional.pad(part, (0, 0, 0, height - part.shape[0])) for part in rows]
     return torch.stack(padded), torch.stack(constant)

@@ -1,7 +1,7 @@
-"""The loss as a quadratic form of the residual, for autograd: every ‖W R‖² of the library outside
-the kernel.
+"""Compute the loss as a quadratic form of the residual, with its gradient; only the kernel has code
+of its own.
 
-Of one subset it is a·‖R‖² ± ‖W R‖² with rows W [q, M] that depend on the features alone:
+For one subset it is a·‖R‖² ± ‖W R‖², with rows W [q, M] that depend on the features only:
 
 - W spans what the planes see: a = 0 and plus;
 - W spans what they do not see, where that takes fewer rows: a = 1/M and minus (W orthonormal, over
@@ -23,7 +23,7 @@ from rlploss.loss.factors import is_tracing
 
 
 def as_residual(pred: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """R = pred − target as (N, C), in float32 or better; √w·R for weights [N]."""
+    """Return R = pred − target as (N, C), in float32 or better, or √w·R for weights [N]."""
     if weight is not None:
         target = counted(target, weight)
     if target.dtype is torch.bool:
@@ -34,13 +34,13 @@ def as_residual(pred: Tensor, target: Tensor, weight: Tensor | None = None) -> T
 
 
 def counted(target: Tensor, weight: Tensor) -> Tensor:
-    """Return the targets with 0, which may stand for NaN, where the row has weight 0."""
+    """Return the targets with 0 in rows of weight 0, whose targets may be NaN."""
     weight = weight.reshape(-1, *[1] * (target.ndim - 1))
     return torch.where(weight > 0, target, torch.zeros_like(target))
 
 
 def reduce(values: Tensor, reduction: str) -> Tensor:
-    """One value per subset (a scalar for the only one) -> what the caller asked for."""
+    """Reduce one value per subset (a scalar for a single one) as the caller asked."""
     if reduction == "none":
         return values.reshape(-1)
     if values.ndim == 0:  # one subset: nothing to reduce
@@ -49,8 +49,8 @@ def reduce(values: Tensor, reduction: str) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Autocast would turn products into bfloat16 and has no rule for solvers: leave it inside the
-    loss.
+    """Disable autocast inside the loss: it would compute products in bfloat16, and it has no rule
+    for solvers.
     """
     kind = tensor.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
@@ -59,7 +59,7 @@ def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object
 
 
 def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: float = 0.0) -> Tensor:
-    """a·‖R‖² ± ‖W R‖² of each subset: residual R [..., M, C], rows W [..., q, M], a
+    """Return a·‖R‖² ± ‖W R‖² of each subset: residual R [..., M, C], rows W [..., q, M], a =
     `residual_weight`.
     """
     if rows is None:
@@ -67,12 +67,12 @@ def projected_value(residual: Tensor, rows: Tensor | None, residual_weight: floa
     if residual_weight:
         return _differentiable(residual, rows, residual_weight)
     along = rows @ residual
-    # a short way for one subset, whose steps pay for the number of operations
+    # A shorter path for one subset: there the number of operations decides the time.
     return (along * along).sum() if along.ndim == 2 else (along * along).sum((-2, -1))
 
 
 def quadratic_value(residual: Tensor, form: Tensor) -> Tensor:
-    """tr(RᵀQR): residual R [..., N, C], symmetric form Q [..., N, N]."""
+    """Return tr(RᵀQR): residual R [..., N, C], symmetric form Q [..., N, N]."""
     return _differentiable(residual, form, 0.0)
 
 
@@ -82,30 +82,31 @@ def add_form(form: Tensor, rows: Tensor, subsets: Tensor) -> None:
     """
     k, q, M = rows.shape
     N = form.shape[0]
-    # rows spread over all N columns: one large product instead of k small ones with scattered sums
+    # Spread the rows over all N columns: one large product replaces k small ones with scattered
+    # sums.
     spread = torch.zeros(k, q, N, dtype=form.dtype, device=form.device)
     spread.scatter_(2, subsets.unsqueeze(1).expand(k, q, M), rows.to(form.dtype))
     flat = spread.view(k * q, N)
     form.addmm_(flat.mT, flat)
 
 
-# A form Q and what rows W leave over, a·I − WᵀW, are symmetric matrices A: the value is tr(RᵀAR),
-# its gradient 2AR.
+# A form Q, and the complement a·I − WᵀW of rows W, are symmetric matrices A. The value is tr(RᵀAR),
+# and its gradient 2AR.
 
 
 def _product(residual: Tensor, matrix: Tensor, residual_weight: float) -> Tensor:
-    """A·R for A = `matrix`, or A = residual_weight·I − WᵀW for rows W = `matrix`."""
+    """Return A·R for A = `matrix`, or for A = residual_weight·I − WᵀW with rows W = `matrix`."""
     if residual_weight == 0:
         return matrix @ residual
     along = matrix @ residual
-    if residual.ndim == 2:  # one pass over the residual less
+    if residual.ndim == 2:  # saves one pass over the residual
         return torch.addmm(residual, matrix.mT, along, beta=residual_weight, alpha=-1)
     return residual * residual_weight - matrix.mT @ along
 
 
 def _value(residual: Tensor, product: Tensor, residual_weight: float) -> Tensor:
-    """tr(RᵀAR) from AR. What rows leave over is a projection times a: ‖AR‖²/a has no difference of
-    large numbers.
+    """Return tr(RᵀAR) from AR. The complement of rows is a times a projection, so the value is
+    ‖AR‖²/a, without a difference of large numbers.
     """
     if residual_weight == 0:
         return (residual * product).sum((-2, -1))
@@ -120,9 +121,9 @@ def _differentiable(residual: Tensor, matrix: Tensor, residual_weight: float) ->
 
 
 class _Symmetric(torch.autograd.Function):
-    """tr(RᵀAR), and AR: the product is kept for the gradient 2AR instead of made again.
+    """tr(RᵀAR), and AR, which is stored for the gradient 2AR instead of computed again.
 
-    AR is an output, so that a second derivative goes through it.
+    AR is an output, so that second derivatives pass through it.
     """
 
     generate_vmap_rule = True

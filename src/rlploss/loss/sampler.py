@@ -1,4 +1,4 @@
-"""The subsets of a plan as batches for a `DataLoader`, in one process or many, resumable in
+"""Feed the subsets of a plan to a `DataLoader` as batches, in one process or many, resumable in
 mid-epoch.
 """
 
@@ -17,34 +17,35 @@ PLANS = ("once", "each-epoch")
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
-    """Hand out the K subsets of `balanced_subsets` one by one: `DataLoader(data,
+    """Yields the K subsets of `balanced_subsets` one by one: `DataLoader(data,
     batch_sampler=...)`.
 
     One epoch is one pass over the K subsets, in ⌈K/W⌉ steps on each of W = `world_size` processes.
-    In step s, rank r has subset number s·W + r, so that all ranks together go through the plan that
-    one process would.
+    In step s, rank r gets subset number s·W + r, so all ranks together use the same plan as one
+    process.
 
     **The short step.** If W does not divide K, only w_s < W subsets are left for the last step. The
-    other ranks get a subset that was had before, so that all take the same number of steps, and it
-    is weighted away: `weights[s]` is W/w_s for a subset that counts and 0 for one that does not
-    (all 1 in a full step), hence for the loss ℓ_r of the batch on rank r
+    other ranks get a subset already used earlier in the epoch, so that all ranks take the same
+    number of steps, and its weight is 0. `weights[s]` is W/w_s for a subset that counts and 0
+    for one that does not (all are 1 in a full step). So for the loss ℓ_r of the batch on rank r
 
         mean over ranks of weights_r[s]·ℓ_r  =  mean of ℓ over the w_s subsets of step s,
 
-    which is what DistributedDataParallel makes of `(sampler.weights[s] * loss).backward()`. Steps
+    which DistributedDataParallel computes for `(sampler.weights[s] * loss).backward()`. Steps
     weighted by `shares[s]` = w_s/K give the mean over the whole plan: Σ_s shares[s] ·
     mean_r(weights_r[s]·ℓ_r).
 
-    **Epochs.** An iteration after a complete one is the next epoch. `set_epoch` chooses an epoch.
-    An iteration that was broken off is not counted: the next one begins the same epoch again
-    (unless the workers of a `DataLoader` had asked for all of it). `plan="each-epoch"` draws anew
-    in every epoch, from the seed and its number only.
+    **Epochs.** After a complete iteration the next one is the next epoch. `set_epoch` chooses an
+    epoch. An interrupted iteration does not count: the next one begins the same epoch again
+    (unless the workers of a `DataLoader` had fetched all of it). `plan="each-epoch"` draws a
+    new plan in every epoch, which depends on the seed and the number of the epoch only.
 
-    **Resuming.** A `DataLoader` with workers asks for batches ahead of the training, so the sampler
-    cannot know how many were used: tell it, `state_dict(step=steps_done)`. Without `step` it is the
-    number handed out, which is right without workers. After `load_state_dict` the next iteration
-    hands out what was left of the epoch, from step `start` on; `len` remains that of a whole epoch.
-    The state is plain numbers and strings, and that of one rank serves them all::
+    **Resuming.** A `DataLoader` with workers fetches batches ahead of the training, so the sampler
+    cannot know how many were used; pass the number, `state_dict(step=steps_done)`. Without
+    `step` it is the number of batches yielded, which is correct without workers. After
+    `load_state_dict` the next iteration yields the rest of the epoch, from step `start` on;
+    `len` stays that of a whole epoch. The state consists of plain numbers and strings, and
+    every rank can load that of any rank::
 
         for epoch in range(sampler.epoch, n_epochs):
             sampler.set_epoch(epoch)
@@ -96,7 +97,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             )
         self._epoch = 0
         self._start = 0  # the step at which the next iteration begins
-        self._handed_out = 0  # steps of the epoch that the latest iteration is past
+        self._handed_out = 0  # the number of steps that the latest iteration has yielded
         self._chosen = False  # whether set_epoch was called since then
         self._drawn: tuple[int, torch.Tensor] | None = None
 
@@ -105,8 +106,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return -(-self.n_subsets // self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Hand out the batches of this rank as lists of row numbers."""
-        # Nothing happens before the first batch is asked for: a DataLoader with workers calls
+        """Yield the batches of this rank as lists of row numbers."""
+        # The state changes only with the first batch, because a DataLoader with workers calls
         # iter() twice.
         if self._complete():
             self._epoch, self._start = self._epoch + 1, 0
@@ -131,11 +132,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def subsets(self) -> torch.Tensor:
-        """The plan of the present epoch, of all ranks together: int64 [K, M]."""
+        """The plan of the current epoch, for all ranks together: int64 [K, M]."""
         key = self._epoch if self.plan == "each-epoch" else 0
         if self._drawn is None or self._drawn[0] != key:
-            # torch's CPU generator reads 32 bits of a seed; an odd factor keeps the epochs of one
-            # seed apart.
+            # torch's CPU generator uses 32 bits of a seed; odd factors give each epoch its own.
             seed = (self.seed + (self.seed >> 32) * 0x85EBCA6B + key * 0x9E3779B9) % 2**32
             generator = torch.Generator().manual_seed(seed)
             sizes = self.n_rows, self.subset_size, self.n_subsets
@@ -149,7 +149,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def weights(self) -> torch.Tensor:
-        """For each step, the factor of this rank's loss: W/w_s where its subset counts, else 0.
+        """For each step, the factor of this rank's loss: W/w_s if its subset counts, else 0;
         float64 [len].
         """
         present = self._present()
@@ -157,13 +157,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def shares(self) -> torch.Tensor:
-        """For each step, the part w_s/K of the plan that all ranks together have in it: float64
-        [len].
-        """
+        """For each step, the share w_s/K of the plan that all ranks together use: float64 [len]."""
         return self._present().double() / self.n_subsets
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration one of this epoch; what is left of it, if a state of it was just
+        """Make the next iteration one of this epoch, or the rest of it if a state of it was just
         loaded.
         """
         epoch = _checks.count("epoch", epoch, minimum=0)
@@ -172,12 +170,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._handed_out, self._chosen = self._start, True
 
     def state_dict(self, step: int | None = None) -> dict[str, int | str]:
-        """Return the place in the epoch, with all that the plan depends on.
+        """Return the position in the epoch, and everything that the plan depends on.
 
         Args:
-            step: how many steps of the present epoch are done, counted from its beginning. None is
-                the number of batches handed out: too many where a DataLoader with workers has taken
-                some in advance.
+            step: the number of finished steps of the current epoch. None is the number of batches
+                yielded, which is too large if a DataLoader with workers fetched some in advance.
         """
         return {
             "epoch": self._epoch,
@@ -187,8 +184,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the place that a `state_dict` names: the next iteration hands out what was left
-        of that epoch.
+        """Continue at the position of a `state_dict`: the next iteration yields the rest of its
+        epoch.
         """
         here = {"world_size": self.world_size, **self._plan_arguments()}
         if lacking := [name for name in ("epoch", "step", *here) if name not in state]:
@@ -196,9 +193,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 f"state must come from state_dict(), got one that lacks {', '.join(lacking)}"
             )
         if state["step"] == 0:
-            del here[
-                "world_size"
-            ]  # at the beginning of an epoch the number of processes may change
+            # The number of processes may change between epochs.
+            del here["world_size"]
         differing = [
             f"{name}={state[name]!r} instead of {value!r}"
             for name, value in here.items()
@@ -216,14 +212,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._epoch, self._start, self._handed_out, self._chosen = epoch, step, step, False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the plan, which can be drawn again."""
+        """Return the state without the plan, which can be drawn again."""
         return {**self.__dict__, "_drawn": None}
 
     def _complete(self) -> bool:
         return self._handed_out == len(self) and not self._chosen
 
     def _present(self) -> torch.Tensor:
-        """For each step, the number w_s of subsets that count: int64 [len]."""
+        """Return the number w_s of subsets that count in each step: int64 [len]."""
         return (self.n_subsets - torch.arange(len(self)) * self.world_size).clamp(
             max=self.world_size
         )

@@ -1,8 +1,8 @@
-"""Plans of subsets: which rows of the data each of the K planes is fitted to.
+"""Draw plans of subsets: the rows to which each of the K planes is fitted.
 
-Everything is drawn as whole numbers on the CPU, so that a generator state gives the same plan on
-every platform. The work is done on numpy arrays, whose sort of packed 64-bit keys is several times
-faster than `torch.argsort`, and in whole arrays: no loop runs over rows, subsets or permutations.
+All draws are whole numbers on the CPU, so a generator state gives the same plan on every platform.
+The code works on whole numpy arrays, without loops over rows, subsets or permutations; numpy sorts
+packed 64-bit keys several times faster than `torch.argsort`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 METHODS = ("balanced", "paper")
 
-# Digests are computed on this many indices at a time: temporaries that stay in the processor's
+# Digests are computed for this many indices at a time, so that temporaries stay in the processor's
 # cache.
 _SLAB = 1 << 16
 
@@ -40,7 +40,7 @@ def balanced_subsets(
     `method="balanced"`, for every 1 ≤ K ≤ C(N, M):
 
     - no two subsets are equal as sets;
-    - the numbers of appearances of any two rows differ by at most 1, so each is ⌊KM/N⌋ or ⌈KM/N⌉;
+    - any two rows appear equally often, up to 1, so each appears ⌊KM/N⌋ or ⌈KM/N⌉ times;
     - hence every row is in at least one subset whenever K·M ≥ N;
     - each subset on its own is a uniform draw from all C(N, M), its rows in random order.
 
@@ -77,12 +77,12 @@ def draw_rows(
     generator: torch.Generator | None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """One row number per subset [K], from all rows ("train") or from those not in the subset
-    ("outside"), with a probability proportional to `weight` [N].
+    """Draw one row number per subset [K], from all rows ("train") or from those not in the subset
+    ("outside"), with probabilities proportional to `weight` [N].
     """
     K, M = subsets.shape
     source: dict[str, Any] = {"device": subsets.device}
-    if generator is not None:  # compiled code with symbols for sizes cannot take even None
+    if generator is not None:  # compiled code with symbolic sizes does not accept None
         source = {"device": generator.device, "generator": generator}
     if weight is not None:
         chances = weight.expand(K, -1)
@@ -93,23 +93,23 @@ def draw_rows(
     if draw_from == "train":
         return torch.randint(n_rows, (K,), **source).to(subsets.device)
     rank = torch.randint(n_rows - M, (K, 1), **source).to(subsets.device)
-    # The sorted subset s₀ < s₁ < … leaves sᵢ − i rows before sᵢ: step over those that lie at or
-    # below the rank.
+    # The sorted subset s₀ < s₁ < … leaves sᵢ − i other rows before sᵢ. Step over those at or below
+    # the rank.
     before = subsets.sort(dim=1).values - torch.arange(M, device=subsets.device)
     return (rank + torch.searchsorted(before.contiguous(), rank, right=True)).squeeze(1)
 
 
 def rows_outside(subsets: Tensor, n_rows: int) -> Tensor:
-    """The rows [K, N − M] that are not in each subset."""
+    """Return the rows [K, N − M] that are not in each subset."""
     K, M = subsets.shape
     outside = torch.ones(K, n_rows, dtype=torch.int8, device=subsets.device).scatter(1, subsets, 0)
-    # a stable sort puts the N − M ones first, in order; unlike nonzero its shape does not depend on
-    # values
+    # A stable sort puts the N − M ones first, in order. Unlike with `nonzero`, the shape does not
+    # depend on values.
     return outside.argsort(dim=1, descending=True, stable=True)[:, : n_rows - M]
 
 
 def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
-    """Algorithm 1: [k, m].
+    """Draw a plan by Algorithm 1: [k, m].
 
     NOTE[DIFF]: a request that no number of shuffles can meet has been refused before; Algorithm 1
     would loop for ever.
@@ -129,23 +129,23 @@ def _paper(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
 
 
 def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
-    """A plan that keeps the promises of `method="balanced"`: [k, m].
+    """Draw a plan that keeps the promises of `method="balanced"`: [k, m].
 
     NOTE[DIFF]: not Algorithm 1. The rows that one permutation leaves over begin the next block
     instead of being dropped, and appearances are levelled after equal subsets have been replaced.
     """
     if 2 * m > n:
-        # Leaving out n - m rows instead: equal, different and level are the same for what is left
-        # out.
-        kept = np.ones((k, n), dtype=np.bool_)
-        np.put_along_axis(kept, _balanced(n, n - m, k, generator), False, axis=1)
-        rows = np.flatnonzero(kept).reshape(k, m) - n * np.arange(k)[:, None]
+        # Choose the n - m rows to leave out: these are different and level exactly if the subsets
+        # are.
+        members = np.ones((k, n), dtype=np.bool_)
+        np.put_along_axis(members, _balanced(n, n - m, k, generator), False, axis=1)
+        rows = np.flatnonzero(members).reshape(k, m) - n * np.arange(k)[:, None]
         return _shuffled(rows, k, generator)
     if k * m <= n:
         return _stream(n, m, k, generator)
     total = _checks.n_different(n, m)
     if 2 * k > total:
-        # All subsets together are level, so all but a level few are level too.
+        # All subsets together are level, so leaving out a few level ones keeps the rest level.
         others = (
             _balanced(n, m, total - k, generator) if k < total else np.empty((0, m), dtype=np.int64)
         )
@@ -157,25 +157,25 @@ def _balanced(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows
 
 
 def _distinct(draw: Callable[[int], Rows], k: int, total: int) -> tuple[Rows, bool]:
-    """Return the first k different subsets that `draw` gives, and whether one call of it was not
-    enough.
+    """Return the first k different subsets that `draw` yields, and whether it took more than one
+    call.
     """
-    kept, again = draw(k), False
+    plan, again = draw(k), False
     while True:
-        repeats = _repeats(kept)
+        repeats = _repeats(plan)
         if repeats.any():
-            kept = kept[~repeats]
-        have = len(kept)
+            plan = plan[~repeats]
+        have = len(plan)
         if have >= k:
-            return kept[:k], again
-        # A uniform subset is new with probability 1 - have/total: draw a little more than should be
-        # needed, up to k.
+            return plan[:k], again
+        # A uniform subset is new with probability 1 - have/total. Draw a little more than needed on
+        # average, up to k.
         wanted = min(k, (k - have) * total * 9 // ((total - have) * 8) + 8)
-        kept, again = np.concatenate([kept, draw(wanted)]), True
+        plan, again = np.concatenate([plan, draw(wanted)]), True
 
 
 def _stream(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
-    """Permutations of the rows, one after another, cut into k blocks of m ≤ n/2: [k, m].
+    """Cut permutations of the rows, one after another, into k blocks of m ≤ n/2: [k, m].
 
     Appearances differ by at most 1, no block holds a row twice, but two blocks may be equal.
     """
@@ -189,54 +189,52 @@ def _stream(n: int, m: int, k: int, generator: torch.Generator | None) -> Rows:
 
 
 def _mend(stream: Rows, n: int, m: int) -> None:
-    """Take out, in place, the rows that a block holds twice because it lies across two
+    """Replace, in place, the rows that a block holds twice because it lies across two
     permutations.
 
-    The two copies are in different permutations. The second one changes places with a row from the
-    next block, which lies wholly in the second permutation: at most m - 1 rows are in the way, so a
-    free one is always there. The end of the second permutation, which the block after it may share,
-    is left alone: all blocks mend at once.
+    The two copies are in different permutations. The second copy changes places with a row from the
+    next block, which lies wholly in the second permutation. At most m - 1 rows are excluded, so a
+    free row always exists. The end of the second permutation, which the block after it may share,
+    does not change, so all blocks are mended at once.
     """
     border = np.arange(n, len(stream), n)
     across = border[border % m > 0]
     start = across - across % m
-    window = start[:, None] + np.arange(
-        2 * m
-    )  # [B, 2m]: the block across the border, and the next one
+    # [B, 2m]: the block across the border, and the next one.
+    window = start[:, None] + np.arange(2 * m)
     rows = stream[window]
     bits = (2 * m).bit_length()
     packed = np.sort((rows << bits) | np.arange(2 * m), axis=1)
     b, i = np.nonzero(packed[:, 1:] >> bits == packed[:, :-1] >> bits)
-    taken = np.zeros(
-        rows.shape, dtype=np.bool_
-    )  # rows of the second permutation that the first part holds
+    # Rows of the second permutation that the first part holds.
+    taken = np.zeros(rows.shape, dtype=np.bool_)
     taken[b, packed[b, i + 1] & ((1 << bits) - 1)] = True
     clash, free = taken[:, :m], ~taken[:, m:]
     free &= free.cumsum(axis=1) <= clash.sum(axis=1)[:, None]
-    one, other = window[:, :m][clash], window[:, m:][free]
-    stream[one], stream[other] = stream[other], stream[one]
+    doubled, spare = window[:, :m][clash], window[:, m:][free]
+    stream[doubled], stream[spare] = stream[spare], stream[doubled]
 
 
 def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
     """Make appearances differ by at most 1, in place, while the subsets stay different.
 
-    A row that appears too often gives a place to one that appears too seldom. Some subset can
-    always make this exchange and stay new: a appears more often than c, so more subsets hold a
-    without c than c without a, and they cannot all turn into the latter.
+    A row that appears too often gives a place to one that appears too rarely. Some subset can
+    always make this exchange and stay different from all others: a appears more often than c, so
+    more subsets hold a without c than c without a, and not all of the former can turn into the
+    latter.
     """
     k, m = plan.shape
     flat = plan.reshape(-1)
     counts = np.bincount(flat, minlength=n)
-    order = _permutation(n, generator)  # so that equal counts do not favour the lower row
+    order = _permutation(n, generator)  # so that ties do not favour the lower row
     often = order[np.argsort(-counts[order], kind="stable")]
     goal = np.full(n, k * m // n)
     goal[often[: k * m % n]] += 1
     giver = np.repeat(np.arange(n), np.maximum(counts - goal, 0))
     taker = np.repeat(np.arange(n), np.maximum(goal - counts, 0))
     bits = len(flat).bit_length()
-    places = np.sort(
-        (flat << bits) | np.arange(len(flat))
-    )  # those of row 0, then those of row 1, ...
+    # The places of row 0, then those of row 1, ...
+    places = np.sort((flat << bits) | np.arange(len(flat)))
     places &= (1 << bits) - 1
     begin = counts.cumsum() - counts
     digest = _digest(plan)
@@ -259,8 +257,8 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
 def _exchange(
     plan: Rows, giver: np.int64, taker: np.int64, generator: torch.Generator | None
 ) -> None:
-    """Replace giver by taker in one subset, in place, chosen among all that stay different from
-    every other.
+    """Replace giver by taker in one subset, in place. The subset is drawn among all that stay
+    different from every other.
     """
     able = np.flatnonzero((plan == giver).any(axis=1) & (plan != taker).all(axis=1))
     changed = np.where(plan[able] == giver, taker, plan[able])
@@ -270,7 +268,8 @@ def _exchange(
 
 
 def _all_but(others: Rows, n: int, generator: torch.Generator | None) -> Rows:
-    """Every subset of the n rows except `others` [L, m], in random order: [C(n, m) - L, m].
+    """Return every subset of the n rows except `others` [L, m], in random order: [C(n, m) -
+    L, m].
 
     Subsets are numbered c₁ < … < c_m ↦ Σⱼ C(cⱼ, j). The loops run over j ≤ m ≤ log₂ C(n, m).
     """
@@ -290,7 +289,7 @@ def _all_but(others: Rows, n: int, generator: torch.Generator | None) -> Rows:
 
 
 def _repeats(plan: Rows) -> Mask:
-    """[K] True where a subset equals an earlier one. Digests only name the suspects, which are then
+    """Return which subsets equal an earlier one [K]. Digests find the candidates, which are then
     compared.
     """
     bits = np.uint64(len(plan).bit_length())
@@ -309,7 +308,9 @@ def _repeats(plan: Rows) -> Mask:
 
 
 def _digest(plan: Rows) -> npt.NDArray[np.uint64]:
-    """Sum over the rows of a subset of one 64-bit number per row: the same in every order. [K]"""
+    """Sum one 64-bit number per row over the rows of each subset, which is the same in every order:
+    [K].
+    """
     step = max(1, _SLAB // plan.shape[1])
     return np.concatenate([_mix(plan[i : i + step]).sum(axis=1) for i in range(0, len(plan), step)])
 
@@ -324,7 +325,7 @@ def _mix(rows: Rows) -> npt.NDArray[np.uint64]:
 
 
 def _within(values: npt.NDArray[np.uint64], ordered: npt.NDArray[np.uint64]) -> Mask:
-    """Which values are among the sorted ones."""
+    """Return which values are among the sorted ones."""
     place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     return np.equal(ordered[place], values)
 
@@ -336,12 +337,12 @@ def _first_of_each(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Ma
 
 
 def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows:
-    """Each of the `count` lines of `rows` ([n], or [count, n]) in a random order of its own:
-    [count, n].
+    """Shuffle each of the `count` lines of `rows` ([n], or [count, n]) independently: [count,
+    n].
 
-    Random bits above, row number below, in one 64-bit key: sorting the keys shuffles the rows.
-    Where two keys share all their 31 random bits the lower row goes first, a bias of 2⁻³² in the
-    order of two rows.
+    A 64-bit key has random bits above and the row number below, so sorting the keys shuffles the
+    rows. If two keys share all their 31 random bits, the lower row goes first: a bias of 2⁻³² in
+    the order of two rows.
     """
     width = rows.shape[-1]
     bits = int(rows.max(initial=0)).bit_length()
@@ -355,7 +356,7 @@ def _shuffled(rows: Rows, count: int, generator: torch.Generator | None) -> Rows
 
 
 def _first_rows(n: int, count: int, generator: torch.Generator | None) -> Rows:
-    """The first `count` ≪ n entries of a permutation of n rows, without the rest of it."""
+    """Draw the first `count` ≪ n entries of a permutation of n rows, without the rest."""
     rows = np.empty(0, dtype=np.int64)
     while len(rows) < count:
         rows = np.sort(np.concatenate([rows, _integers(n, 2 * count, generator)]))

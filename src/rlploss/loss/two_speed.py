@@ -1,5 +1,5 @@
-"""`two_speed_loss`: what RLP is on average over all subsets, without a draw; `kappa`: its one
-number.
+"""Define `two_speed_loss`, the average of RLP over all subsets without a draw, and its parameter
+`kappa`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def two_speed_loss(
     weight: Tensor | None = None,
     intercept: bool = True,
 ) -> Tensor:
-    """Return MSE at two speeds: in full for what is linear in the features, κ times for the rest.
+    """Return MSE at two speeds: in full for the part linear in the features, and κ times for the
+    rest.
 
     For N rows with features X (N×p, a column of ones included), the residual R = pred − target
     (N×C) and the projection P on the columns of X the value is
@@ -29,16 +30,16 @@ def two_speed_loss(
         (‖P R‖² + κ·‖(I − P) R‖²) / (N·C) = κ·MSE + (1 − κ)·RLP of all rows as one subset.
 
     κ = 1 is MSE, κ = 0 is least squares. With `kappa(M, N, p)` it is the mean of RLP over all
-    subsets of M rows: exactly so on the linear part, on average over the directions of the rest.
-    On a batch of B of N rows the mean over batches has κ + (1 − κ)·kappa(B, N, p) in its place.
+    subsets of M rows: exactly on the linear part, and on average over the directions of the rest.
+    With batches of B of N rows, the mean over batches has κ + (1 − κ)·kappa(B, N, p) in place of κ.
 
     Args:
         pred: predictions, (N,), (N, 1) or (N, C).
         target: targets of exactly the same shape.
         features: (N, d); (N,) is one column, images are flattened. A constant for the gradient.
         kappa: κ in [0, 1].
-        weight: (N,), at least 0; only ratios count. P is then that of weighted least squares. A row
-            of weight 0 counts nothing, and its target may be NaN.
+        weight: (N,), at least 0; only ratios matter. P is then that of weighted least squares. A
+            row of weight 0 has no effect, and its target may be NaN.
         intercept: fit planes with an offset: a column of ones beside the features.
 
     >>> import torch
@@ -51,17 +52,18 @@ def two_speed_loss(
     _checks.pair(pred, target)
     linear = rlp_loss(pred, target, features, weight=weight, intercept=intercept)
     if weight is not None:
-        weight = mean_one(weight, len(pred), values=False)  # the line above has looked
+        weight = mean_one(weight, len(pred), values=False)  # `rlp_loss` has checked them
     squares = as_residual(pred, target, weight).square()
     return kappa * squares.mean() + (1 - kappa) * linear
 
 
 def kappa(subset_size: int, n_rows: int, n_columns: int) -> float:
-    """Return κ = p(N − M)/(M(N − p)): how fast RLP learns what is not linear, against what is.
+    """Return κ = p(N − M)/(M(N − p)): the speed of RLP on the nonlinear part, relative to the
+    linear part.
 
     M is `subset_size`, N `n_rows`, and p the columns of the planes, features and intercept
     together. κ is 1 up to M = p, where RLP is MSE, and 0 at M = N > p, where it is least squares.
-    It supposes that every subset has full rank.
+    This assumes that every subset has full rank.
 
     >>> round(kappa(subset_size=20, n_rows=100, n_columns=6), 4)  # five features and an intercept
     0.2553
