@@ -186,7 +186,7 @@ def test_arrows_inside_a_room_go_one_way(room):
 
 
 # Type names that two rooms define; none may be added.
-SHARED_TYPE_NAMES = {"Rows", "Table"}
+SHARED_TYPE_NAMES = {"Table"}
 
 
 def test_no_two_types_have_one_name():

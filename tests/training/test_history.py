@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlploss import MSE, RLP, SGD, Adam, EarlyStopping, History, RegressionNet, Steps, fit, seeded
 from rlploss.training.evaluation import METRICS, Stopper
-from rlploss.training.rows import Table
+from rlploss.training.rows import RowTable
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ def test_the_metric_rlp_is_the_projected_residual() -> None:
 
 def test_autocast_does_not_reach_the_metric_rlp() -> None:
     X, y = torch.randn(50, 3), torch.randn(50, 2)
-    measure = METRICS["rlp"](Table(X, y, False))
+    measure = METRICS["rlp"](RowTable(X, y, False))
     with torch.autocast("cpu", torch.bfloat16):
         inside = measure(X[:, :2], y, X)
     assert inside == measure(X[:, :2], y, X)

@@ -1,1 +1,3 @@
-"""Training: Algorithms 2 and 3 of the paper, the released loop, every baseline."""
+"""Train networks on any objective: the paper's Algorithms 2 and 3, the released loop, every
+baseline.
+"""

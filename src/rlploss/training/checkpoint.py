@@ -1,6 +1,4 @@
-"""Checkpoints: written whole or not at all, read only if they are whole and belong to the same
-run.
-"""
+"""Write checkpoints atomically, and read one only if it is whole and belongs to the same run."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ REMEDY = "delete it, or pass another checkpoint path"
 
 
 def environment(device: torch.device, n_threads: int) -> dict[str, str]:
-    """What bit-for-bit equality depends on beyond the run itself."""
+    """Describe what bit-for-bit equality depends on beyond the run itself."""
     return {
         "torch": str(torch.__version__),
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
@@ -34,7 +32,9 @@ def environment(device: torch.device, n_threads: int) -> dict[str, str]:
 
 
 class CheckpointFile:
-    """The checkpoint of one run, read once if there is one; `engine` is the one that wrote it."""
+    """The checkpoint of one run, read once if it exists; `engine` names the engine that wrote
+    it.
+    """
 
     def __init__(self, path: Path, most: int = 2**31) -> None:
         self.path = path
@@ -42,12 +42,14 @@ class CheckpointFile:
         self.engine = None if self._content is None else self._content["spec"].get("engine")
 
     def load(self, spec: dict[str, Any], where: dict[str, str]) -> dict[str, Any] | None:
-        """Return the state of this very run, or None if there is none yet.
+        """Return the stored state of this run, or None without a checkpoint.
 
-        `spec` says what the run is, `where` what bit-for-bit equality depends on beyond it.
+        `spec` identifies the run; `where` describes what else bit-for-bit equality depends
+        on.
         """
         content, self._content = self._content, None
-        self.spec = json.loads(json.dumps(spec, sort_keys=True, default=str))  # as it comes back
+        # As JSON reads it back.
+        self.spec = json.loads(json.dumps(spec, sort_keys=True, default=str))
         self.where = where
         if content is None:
             return None
@@ -64,8 +66,8 @@ class CheckpointFile:
         return content["state"]  # type: ignore[no-any-return]  # as `save` was given it
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a checkpoint so that at every moment there is either the old one or the new one,
-        whole.
+        """Write a checkpoint; at every moment the file holds either the whole old one or the whole
+        new one.
         """
         content = {"spec": self.spec, "environment": self.where, "state": state}
         head = {"mark": MARK, "format": FORMAT, "digest": digest(content)}
@@ -73,7 +75,7 @@ class CheckpointFile:
             with replacing(self.path) as file:
                 torch.save(head | content, file)
         except (OSError, RuntimeError) as error:
-            # torch hides an error of the disk in one of its own
+            # torch wraps an error of the disk in an error of its own
             cause = error if isinstance(error, OSError) else error.__context__
             reason = (cause.strerror if isinstance(cause, OSError) else None) or _short(str(error))
             raise OSError(
@@ -83,7 +85,7 @@ class CheckpointFile:
 
 
 def read(path: Path, most: int = 2**31) -> dict[str, Any]:
-    """Return the content of a checkpoint of at most `most` bytes, whole and undamaged."""
+    """Return the content of a whole, undamaged checkpoint of at most `most` bytes."""
     with refusing(path):
         content = load_tensors(path, most)
         if not isinstance(content, dict) or content.pop("mark", None) != MARK:
@@ -97,14 +99,14 @@ def read(path: Path, most: int = 2**31) -> dict[str, Any]:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn whatever the content of a file leads to into one sentence."""
+    """Turn any error that the content of a file causes into one sentence."""
     try:
         yield
     except (Warning, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # torch raises half a dozen kinds for damaged files
         if "allocate memory" in str(error):
-            raise  # the file is not to blame
+            raise  # not the file's fault
         reason = _short(str(error)) or type(error).__name__
         raise ValueError(
             f"checkpoint {path} must be a whole file that fit wrote, got: {reason}; {REMEDY}"

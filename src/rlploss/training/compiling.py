@@ -1,4 +1,4 @@
-"""How the kernel is compiled: once for each floating type, and kept on disk."""
+"""Compile the kernel with numba, once for each floating type, and store the result on disk."""
 
 import hashlib
 import os
@@ -18,53 +18,51 @@ from numba.np.arrayobj import make_array, populate_array
 
 UNUSED_SECONDS = 30 * 24 * 3600
 
-_njit: Any = numba.njit  # its types do not know all of its options
+_njit: Any = numba.njit  # numba's type hints lack some options
 _intrinsic: Any = intrinsic
 config: Any = numba.config
 
-# The order of sums may change, nothing else: full fast-math would fold every test for NaN away.
+# Only the order of sums may change. Full fast-math would remove every test for NaN.
 _RULES: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract"},
 }
 
-compiled = _njit(
-    no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES
-)  # what other compiled functions call
+# For functions that other compiled functions call.
+compiled = _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_RULES)
 
 
 def cached(function: Any) -> Any:
-    """Compile a function that is called from Python, and keep the result on disk where that is
-    possible.
+    """Compile a function that Python calls, and store the result on disk if possible.
 
-    The folder is named by a digest of this room's compiled sources: numba itself looks at one file
-    only. Folders of other sources that nobody has used for a month are removed.
+    The folder's name has a digest of all compiled sources, because numba itself checks only one
+    file. Folders of other sources that were not used for a month are removed.
     """
-    folder, before, kept = _folder(), config.CACHE_DIR, True
-    try:  # numba would fall back on a place that does not notice a change of the other sources
+    folder, before, on_disk = _folder(), config.CACHE_DIR, True
+    try:  # numba's default folder would not notice a change of the other sources
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             config.CACHE_DIR = str(folder)
-        os.utime(folder)  # used today
-        for each in folder.parent.glob("kernel-*"):
-            with suppress(OSError):  # another process sweeps too
-                if time.time() - each.stat().st_mtime > UNUSED_SECONDS:
-                    shutil.rmtree(each)
+        os.utime(folder)  # marks the folder as used today
+        for other in folder.parent.glob("kernel-*"):
+            with suppress(OSError):  # another process may remove it too
+                if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
+                    shutil.rmtree(other)
     except OSError:
-        kept = False
-    made = _njit(cache=kept, no_cfunc_wrapper=True, **_RULES)(function)
+        on_disk = False
+    dispatcher = _njit(cache=on_disk, no_cfunc_wrapper=True, **_RULES)(function)
     config.CACHE_DIR = before
-    return made
+    return dispatcher
 
 
 def forget() -> None:
-    """Remove what is on disk, so that it is made anew."""
+    """Remove the stored code, so that it is compiled again."""
     shutil.rmtree(_folder(), ignore_errors=True)
 
 
 def _folder() -> Path:
-    """Where compiled code of these sources is kept: in `RLPLOSS_CACHE`, else in the user's own
+    """Return the folder for compiled code of these sources: below `RLPLOSS_CACHE`, or in the user's
     cache folder.
     """
     here, digest = Path(__file__).parent, hashlib.sha256()
@@ -82,9 +80,10 @@ def _folder() -> Path:
 
 @_intrinsic
 def call_loss(typing, address, pred, target, values, back):
-    """Call the C function of a loss, which fills `values` and `back`, all of the same length.
+    """Call the C function of a loss, which fills `values` and `back`; all arrays have the same
+    length.
 
-    The address is a value at run time, so what is compiled here serves every loss.
+    The address is a run-time value, so one compiled kernel serves every loss.
     """
 
     def build(context, builder, signature, arguments):
@@ -101,17 +100,17 @@ def call_loss(typing, address, pred, target, values, back):
 
 @_intrinsic
 def view(typing, a, start, shape):
-    """The numbers of a contiguous array from `start` on in another shape: a reshape that checks and
-    counts nothing.
+    """Reshape the numbers of a contiguous array from `start` on, without checks and without
+    reference counting.
 
-    It does not keep the array alive, so it is for arrays that the caller holds.
+    It does not keep the array alive, so the caller must hold the array.
     """
-    made = types.Array(a.dtype, len(shape), "C")
+    result = types.Array(a.dtype, len(shape), "C")
 
     def build(context, builder, signature, arguments):
         source, out = (
             make_array(a)(context, builder, arguments[0]),
-            make_array(made)(context, builder),
+            make_array(result)(context, builder),
         )
         lengths = cgutils.unpack_tuple(builder, arguments[2])
         itemsize = context.get_constant(
@@ -126,4 +125,4 @@ def view(typing, a, start, shape):
         )
         return out._getvalue()
 
-    return made(a, types.intp, shape), build
+    return result(a, types.intp, shape), build

@@ -1,4 +1,4 @@
-"""What an engine is, and `ModuleEngine`: any module, any device, any optimiser."""
+"""Define engines, which take optimiser steps, and the one for any module, device and optimiser."""
 
 from __future__ import annotations
 
@@ -21,50 +21,51 @@ from rlploss.training.job import Job
 from rlploss.training.objectives import OnBatches, TwoSpeed
 from rlploss.training.rows import flat
 
-Spans = NDArray[np.int64]  # [S, 2]: where the steps begin and end among the rows of a block
-Factors = NDArray[np.float64] | None  # [S] of the learning rates; None: all are 1
+Spans = NDArray[np.int64]  # [S, 2]: begin and end of each step in the rows of a block
+Factors = NDArray[np.float64] | None  # [S], which multiply the learning rates; None: all are 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stretch of steps went."""
+    """The outcome of a stretch of steps."""
 
     steps: int
     seconds: float
-    bad: float | None  # the value that was not finite, if there was one; its step was not taken
+    bad: float | None  # a loss that was not finite, whose step was not taken; else None
 
 
 class Engine(ABC):
-    """Takes steps: the network's weights, and the state of its optimiser, are the engine's."""
+    """Takes optimiser steps; it holds the network's weights and the state of the optimiser."""
 
     name: str
     feed: Feed
-    # the sum of losses since the loop set it to zero: its bits must not depend on how a run is cut
+    # The sum of losses since the loop set it to zero. Its bits must not depend on how a run is
+    # divided into calls.
     total = 0.0
-    stopping = False  # asks `run` to come back soon
-    settings: Sequence[dict[str, Any]] = ()  # of the groups of torch's optimiser
-    # whether `run` is nothing but compiled calls; anyone's own loss runs in the calling thread
+    stopping = False  # asks `run` to return soon
+    settings: Sequence[dict[str, Any]] = ()  # of each parameter group of torch's optimiser
+    # Whether `run` consists of compiled calls only; a user's loss runs in the calling thread.
     in_pool = False
-    note = ""  # what the reason for this engine adds about the loss
-    trusted = 0  # steps that a compiled loss takes before it is compared with torch's
+    note = ""  # a remark on the loss, appended to the reason for this engine
+    trusted = 0  # steps left before a compiled loss is compared with torch's again
 
     @abstractmethod
     def run(self, block: Block, spans: Spans, factors: Factors, deadline: float) -> Outcome:
-        """Take the steps of a block with these spans, fewer if the deadline passes; nothing that is
-        not finite reaches the weights.
+        """Take the steps of a block with these spans, or fewer if the deadline passes. The weights
+        stay finite.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, for checkpoints and for training that goes on."""
+        """Return the optimiser's state, for checkpoints and for continued training."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with such a state, and with the settings of this job."""
+        """Continue with such a state, and with the settings of this job."""
 
 
 class ModuleEngine(Engine):
-    """One step at a time, by torch."""
+    """Takes one step at a time, by torch."""
 
     name = "torch"
 
@@ -88,7 +89,7 @@ class ModuleEngine(Engine):
         job, feed, parameters = self.job, self.feed, self._parameters
         before = [parameter.detach().clone() for parameter in parameters]
         started, taken, number, last = time.perf_counter(), 0, 0.0, 0.0
-        torch.clear_autocast_cache()  # what an evaluation has left there has no gradient
+        torch.clear_autocast_cache()  # entries from an evaluation have no gradient
         for low, high in spans.tolist():
             if factors is not None:
                 for group, own in zip(self.optimizer.param_groups, self.settings, strict=True):
@@ -104,12 +105,13 @@ class ModuleEngine(Engine):
             if job.clip_grad is not None:
                 nn.utils.clip_grad_norm_(parameters, job.clip_grad)
             self.optimizer.step()
-            torch.clear_autocast_cache()  # it has the weights from before
+            torch.clear_autocast_cache()  # it holds the old weights
             self.total, taken, last = self.total + number, taken + 1, number
             if self.stopping or time.perf_counter() >= deadline:
                 break
         finite = all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
-        if taken and not finite:  # an update has overflowed: back to where this stretch began
+        # An update overflowed: restore the weights from the start of this stretch.
+        if taken and not finite:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, before)
             self.total, taken, number = self.total - last, taken - 1, math.inf
@@ -128,7 +130,9 @@ class ModuleEngine(Engine):
 def step_value(
     feed: Feed, block: Block, span: tuple[int, int], features: Tensor, pred: Tensor, target: Tensor
 ) -> Tensor:
-    """The value of a step for features [b, d], predictions and targets [b, C]; autograd goes on."""
+    """Return the differentiable loss of a step for features [b, d], predictions and targets
+    [b, C].
+    """
     objective, weight = feed.job.objective, feed.weight
     index = block.rows.index[slice(*span)].to(pred.device)
     if weight is not None:

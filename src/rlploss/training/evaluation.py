@@ -1,5 +1,5 @@
-"""How a network is measured on validation rows, when that stops a run, and what a run leaves
-behind: its `History`.
+"""Evaluate a network during training: metrics on validation rows, early stopping, and the `History`
+of a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlploss._values import Value
 from rlploss.loss.planes import probe_rows
 from rlploss.loss.quadratic import without_autocast
 from rlploss.training.objectives import MAE, MSE, CrossEntropy, OnBatches
-from rlploss.training.rows import Table, modes_kept
+from rlploss.training.rows import RowTable, modes_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 HIGHER_IS_BETTER = ("accuracy", "f1")
 AXES = ("step", "epoch", "samples", "seconds")
-_ROWS = 16384  # per forward pass
+_ROWS = 16384  # rows per forward pass
 
 MetricFunction = Callable[[Tensor, Tensor, Tensor], float]
 ChosenMetrics = Sequence[str | MetricFunction] | str | MetricFunction | None
 
 
-# Predictions and targets [n, C], and features [n, d], -> one number
+# Metrics: predictions and targets [n, C], and features [n, d], -> one number
 
 
 def accuracy(pred: Tensor, target: Tensor, features: object = None) -> float:
-    """Share of rows whose largest output is the class of the target (largest too, so one-hot rows
-    will do).
+    """Return the share of rows whose largest output is at the largest target, as with one-hot
+    rows.
     """
     return float((pred.argmax(1) == target.argmax(1)).double().mean())
 
 
 def f1(pred: Tensor, target: Tensor, features: object = None) -> float:
-    """Macro F1: the mean of 2tp / (2tp + fp + fn) over the classes that occur in predictions or
-    targets.
+    """Return macro F1: the mean of 2tp / (2tp + fp + fn) over the classes that occur in predictions
+    or targets.
     """
     classes = torch.arange(pred.shape[1], device=pred.device)
     said, true = (part.argmax(1, keepdim=True) == classes for part in (pred, target))  # [n, C]
@@ -62,9 +62,9 @@ def _mean_of(loss: OnBatches) -> MetricFunction:
     return lambda pred, target, _: float(loss.values(pred, target).mean(dtype=torch.float64))
 
 
-def _rlp_of(validation: Table) -> MetricFunction:
-    """Table 1's: ‖P(pred − target)‖² / (n·C), P the projection on the columns of all n rows,
-    without an intercept.
+def _rlp_of(validation: RowTable) -> MetricFunction:
+    """Return Table 1's metric ‖P(pred − target)‖² / (n·C), where P projects on the columns of all n
+    rows, without an intercept.
     """
     rows = probe_rows(validation.features.unsqueeze(0)).squeeze(0).to(validation.y.dtype)
 
@@ -76,7 +76,8 @@ def _rlp_of(validation: Table) -> MetricFunction:
     return measure
 
 
-METRICS: dict[str, Callable[[Table], MetricFunction]] = {  # made for validation rows
+# Each creates its metric for the validation rows.
+METRICS: dict[str, Callable[[RowTable], MetricFunction]] = {
     "mse": lambda _: _mean_of(MSE()),
     "mae": lambda _: _mean_of(MAE()),
     "rlp": _rlp_of,
@@ -91,14 +92,12 @@ class Evaluator:
     """The metrics of a run on its validation rows: names from `METRICS`, or functions of (pred,
     target, features).
 
-    Without validation rows there is nothing to measure.
+    Without validation rows it has no metrics.
     """
 
-    def __init__(self, metrics: ChosenMetrics, validation: Table | None, classes: bool) -> None:
+    def __init__(self, metrics: ChosenMetrics, validation: RowTable | None, classes: bool) -> None:
         self.validation = validation
-        self.functions: dict[
-            str, MetricFunction
-        ] = {}  # by the names of the columns that an evaluation gives
+        self.functions: dict[str, MetricFunction] = {}  # by the names of the columns of the history
         if validation is None:
             if metrics is not None:
                 raise ValueError(
@@ -142,8 +141,8 @@ class EarlyStopping(Value):
     """Stop when a validation metric has not improved by more than `min_delta` for `patience`
     evaluations.
 
-    The best weights are put back (`restore_best`). `higher_is_better=None`: known for built-in
-    metrics, else lower is.
+    With `restore_best` the best weights are restored. `higher_is_better=None` knows the built-in
+    metrics; for others lower is better.
 
     >>> rule = EarlyStopping("accuracy", patience=20)  # for fit(..., early_stopping=rule)
     """
@@ -157,8 +156,8 @@ class EarlyStopping(Value):
 
 
 class Stopper:
-    """`EarlyStopping` for one network, or a patience for its first metric, and how the metric has
-    gone so far.
+    """Applies `EarlyStopping`, or a patience for the first metric, to one network, and remembers
+    the best value.
     """
 
     def __init__(self, rule: EarlyStopping | int, metrics: Iterable[str]) -> None:
@@ -172,10 +171,11 @@ class Stopper:
         one_of("the metric of early_stopping", rule.metric, metrics)
         known, up = rule.metric in HIGHER_IS_BETTER, rule.higher_is_better
         self.rule, self._sign = rule, -1.0 if (known if up is None else up) else 1.0
-        self._best, self.waited = math.inf, 0  # the best value, and evaluations since it
+        # The best value, and the number of evaluations since then.
+        self._best, self.waited = math.inf, 0
 
     def better(self, value: float) -> bool:
-        """Take in the metric of one evaluation; return whether it is the best so far."""
+        """Record the metric of one evaluation, and return whether it is the best so far."""
         better = self._sign * value < self._best - self.rule.min_delta
         if better:
             self._best = self._sign * value
@@ -185,7 +185,8 @@ class Stopper:
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback is told after every evaluation. `model()` returns the network as it is now.
+    """What a callback receives after every evaluation. `model()` returns the network in its current
+    state.
 
     >>> # fit(..., callbacks=[enough]) ends where it is True
     >>> enough = lambda event: event.metrics["mse"] < 0.1
@@ -207,9 +208,9 @@ Callback = Callable[[Event], object]
 class History:
     """The curves of one run against step, epoch, samples seen and training seconds.
 
-    One entry per evaluation, the first at step 0. `loss` is the mean training loss over the steps
-    since the entry before (nan at step 0); other columns are the metrics on the validation rows.
-    Seconds count training only.
+    It has one entry per evaluation, the first at step 0. `loss` is the mean training loss over the
+    steps since the previous entry (NaN at step 0). The other columns are metrics on the validation
+    rows. Seconds count training only.
 
     >>> from rlploss import RegressionNet, Steps, fit
     >>> X, y = torch.eye(4, 2), torch.ones(4)
@@ -221,12 +222,12 @@ class History:
     settings: dict[str, Any]
     columns: dict[str, list[float]] = field(default_factory=dict)
     stopped: str = ""  # "budget", "early stopping", "callback" or "diverged"
-    best_step: int | None = None  # with early stopping: the step whose weights are restored
-    message: str = ""  # what happened, where `stopped` is "diverged"
+    best_step: int | None = None  # the step with the best weights, with early stopping
+    message: str = ""  # what happened, if `stopped` is "diverged"
     model: nn.Module | None = None
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        """One column as an array."""
+        """Return one column as an array."""
         one_of("the column", name, self.columns)
         return np.asarray(self.columns[name], dtype=np.float64)
 
@@ -235,7 +236,7 @@ class History:
         return len(self.columns.get("step", ()))
 
     def __repr__(self) -> str:
-        """What was trained, how far, and how it ended, in three lines."""
+        """Say in three lines what was trained, how far, and how it ended."""
         trained = (
             f"{self.settings.get('objective')}, {self.settings.get('optimizer')},"
             f" {self.settings.get('budget')}"
@@ -279,7 +280,7 @@ class History:
         write_text(Path(path), "".join(",".join(row) + "\n" for row in (self.columns, *rows)))
 
     def plot(self, *names: str, against: str = "step", ax: Axes | None = None) -> Axes:
-        """Draw columns, all but the axes if none is named, against one of the axes; return
+        """Plot the named columns (default: all but the axes) against one of the axes, and return
         matplotlib's axes.
         """
         need("lab", "History.plot", "matplotlib")

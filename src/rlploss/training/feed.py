@@ -1,8 +1,7 @@
-"""`Feed`: which rows, and which factors of them, at which step. Everything random in a run is drawn
-here.
+"""Feed training with data: the rows, and the factors of their subsets, that each step reads.
 
-Draws depend on the seed, on what they are for and on the epoch, and on nothing that came before: a
-run that is resumed or cut into other pieces reads the same.
+All random draws of a run happen here. They depend on the seed, the purpose and the epoch only, and
+not on earlier draws. So a run that is resumed, or divided differently, reads the same data.
 """
 
 from __future__ import annotations
@@ -32,37 +31,37 @@ from rlploss.loss.subsets import balanced_subsets, draw_rows
 from rlploss.training.job import Job
 from rlploss.training.objectives import RLP, TwoSpeed
 
-# what may be held of a plan beyond the rows themselves; past it a block is made at a time
+# The limit for the factors of a whole plan. Beyond it they are computed one block at a time.
 HELD_BYTES = 2**28
 BLOCK_BYTES = 2**26
-BLOCK_ROWS = 2**19  # row numbers that a block of several epochs holds
+BLOCK_ROWS = 2**19  # the most row numbers in a block of several epochs
 MOST_STEPS = 2**16  # in a window
-AHEAD = 2048  # steps whose rows are drawn at once at most, since a run may stop early
+AHEAD = 2048  # the most steps whose rows are drawn at once, since a run may stop early
 
 
 def stream(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
-    """A CPU generator that depends on the seed, on what it is for, and on the epoch."""
+    """Return a CPU generator that depends on the seed, the purpose and the epoch."""
     digest = hashlib.blake2b(f"{seed}/{purpose}/{epoch}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-# What a block of steps reads: which rows, and what the planes of their subsets see
+# What a block of steps reads: rows, and what the planes of their subsets see
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Numbers of rows of a table [n]."""
+class PlainRows:
+    """Numbers of the rows [n] that a block reads."""
 
     index: Tensor
 
     def of(self, table: Tensor, low: int, high: int) -> Tensor:
-        """Entries low..high, taken from a table [N, ...]."""
+        """Take the rows of entries low..high from a table [N, ...]."""
         return table[self.index[low:high].to(table.device)]
 
 
 @dataclass(frozen=True, eq=False)
-class MixedRows(Rows):
-    """Rows that are mixed with others: λ times the row, and 1 − λ times its partner."""
+class MixedRows(PlainRows):
+    """Rows that are mixed with others: λ times the row plus 1 − λ times its partner."""
 
     partner: Tensor  # [n]
     lam: Tensor  # [n]
@@ -73,11 +72,13 @@ class MixedRows(Rows):
 
 
 class Planes:
-    """What the planes of a block's subsets see of the residual; of losses of rows: nothing."""
+    """What the planes of a block's subsets see of the residual; a loss of single rows has no
+    planes.
+    """
 
     def value(self, residual: Tensor, subsets: slice, index: Tensor | None) -> Tensor:
-        """The mean value of some subsets, for the residual R [B, C] of their rows, one subset after
-        another, or of all rows, of which theirs are those numbered `index`.
+        """Return the mean value of some subsets. The residual R [B, C] is that of their rows, one
+        subset after another, or that of all rows, of which `index` selects theirs.
         """
         raise NotImplementedError
 
@@ -86,8 +87,8 @@ class Planes:
 class KeptPlanes(Planes):
     """A projector W_j for each subset, with value (a·‖R‖² + b·‖W_j R‖²)/C."""
 
-    projector: Tensor | None  # [K, q, M]; None: the residual is seen whole
-    residual_weight: float = 0.0  # a; b is 1 where it is 0, else -1
+    projector: Tensor | None  # [K, q, M]; None: the planes see the whole residual
+    residual_weight: float = 0.0  # a; b is 1 if a is 0, else -1
     offset: Tensor | None = None  # [K] added to the values
 
     def value(self, residual: Tensor, subsets: slice, index: Tensor | None) -> Tensor:
@@ -101,7 +102,7 @@ class KeptPlanes(Planes):
 
 @dataclass(frozen=True, eq=False)
 class OneForm(Planes):
-    """All subsets of the step in one form: tr(RᵀQR)/C."""
+    """All subsets of a step in one form: tr(RᵀQR)/C."""
 
     matrix: Tensor  # Q [N, N]
 
@@ -111,7 +112,7 @@ class OneForm(Planes):
 
 @dataclass(frozen=True, eq=False)
 class PlanesInParts(Planes):
-    """All subsets of the step, whose projectors would be too large together: a bank makes some at a
+    """All subsets of a step, whose projectors are too large together; a bank computes some at a
     time.
     """
 
@@ -123,28 +124,28 @@ class PlanesInParts(Planes):
 
 @dataclass(frozen=True, eq=False)
 class FreshPlanes(Planes):
-    """Planes of this form, which the engine fits to the rows by itself."""
+    """Planes of this form, which the engine itself fits to the rows."""
 
     form: PlaneForm
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Steps that are drawn together, from step `first` on: the s-th of them reads entries spans[s,
+    """Steps that are drawn together, from step `first` on. Step s of them reads entries spans[s,
     0]:spans[s, 1] of `rows`. Subset j has entries j·M to (j + 1)·M.
     """
 
     first: int
     spans: NDArray[np.int64]  # [S, 2]
-    rows: Rows
+    rows: PlainRows
     planes: Planes
 
 
 class Feed:
-    """Gives the steps of one job, a block at a time: whole epochs, or some steps of one where more
-    would not fit into memory. Where every epoch is the same, one block serves all.
+    """Provides the steps of one job, a block at a time: whole epochs, or some steps of an epoch
+    that does not fit into memory. If all epochs are the same, one block serves them all.
 
-    A unit is a subset, or a row for losses of rows.
+    A unit is a subset, or a row for losses of single rows.
     """
 
     def __init__(self, job: Job, total_steps: int) -> None:
@@ -154,8 +155,8 @@ class Feed:
         self._n_units = in_epoch or self.table.n_rows
         self._in_step = min(in_step, self._n_units)
         rows = self._in_step * self.unit
-        # where a step reads at least N rows, the network is run on all rows once: subsets share
-        # them
+        # If a step reads at least N rows, the network runs on all rows once, and subsets share the
+        # outputs.
         self.every_row = job.objective.mixup is None and rows >= self.table.n_rows
         self.most_rows = self.table.n_rows if self.every_row else rows
         self.weight = self.table.weight  # [N]
@@ -166,12 +167,12 @@ class Feed:
         self._block_epochs = max(1, ahead)
 
     def window(self, step: int, stop: int) -> tuple[Block, NDArray[np.int64]]:
-        """The block of this step, and the spans [S, 2] of the steps from there on, to `stop` at
-        most.
+        """Return the block of this step, and the spans [S, 2] of the steps from it on, up to
+        `stop`.
         """
         block = self._block
         if block is None or not (self._repeats or 0 <= step - block.first < len(block.spans)):
-            self._block = None  # its memory is free before the next one is made
+            self._block = None  # frees its memory before the next block is computed
             block = self._block = self._make_block(step)
         places = np.arange(step, min(stop, step + MOST_STEPS)) - block.first
         if not self._repeats:
@@ -179,7 +180,7 @@ class Feed:
         return block, block.spans[places % len(block.spans)]
 
     def inputs(self, block: Block, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a step."""
+        """Return the inputs and targets of a step."""
         if self.every_row:
             return self.table.x, self.table.y
         return block.rows.of(self.table.x, low, high), block.rows.of(self.table.y, low, high)
@@ -195,15 +196,17 @@ class Feed:
         units = torch.arange(ends[0], ends[-1])
         drawn = [self._draw(e, units) for e in range(epoch, epoch + epochs)]
         index, *mixed = (torch.cat(part) for part in zip(*drawn, strict=True))
-        rows = MixedRows(index, *mixed) if mixed else Rows(index)
+        rows = MixedRows(index, *mixed) if mixed else PlainRows(index)
         lengths = np.tile(np.diff(ends), epochs) * self.unit
         spans = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1)
         return Block(epoch * per_epoch + low, spans, rows, self._planes(rows, epoch, units))
 
     def _draw(self, epoch: int, units: Tensor) -> list[Tensor]:
-        """Row numbers of some units of an epoch, and with mixup those of their partners, and λ."""
+        """Draw the row numbers of some units of an epoch; with mixup also those of their partners,
+        and λ.
+        """
         job, n, alpha, index = self.job, self.table.n_rows, self.job.objective.mixup, units
-        if self._in_step < n:  # with all rows in one step their order means nothing
+        if self._in_step < n:  # with all rows in one step the order does not matter
             index = torch.randperm(n, generator=stream(job.seed, "shuffle", epoch))
         if alpha is None:
             return [index]
@@ -212,21 +215,21 @@ class Feed:
         lam = mixup_lambdas(job.steps_per_epoch, alpha, generator=mixed)
         return [index, partner, lam[units // self._in_step]]
 
-    def _planes(self, rows: Rows, epoch: int, units: Tensor) -> Planes:
-        """What planes see in a block of rows."""
+    def _planes(self, rows: PlainRows, epoch: int, units: Tensor) -> Planes:
+        """Return what planes see in a block of rows."""
         return Planes()
 
 
 class SubsetFeed(Feed):
-    """Gives the steps of RLP: subsets, and what their planes see.
+    """Provides the steps of RLP: subsets, and what their planes see.
 
-    `fits_planes` tells that the engine can fit planes to subsets that are seen once by itself.
+    `fits_planes` means that the engine itself can fit planes to subsets that are used once.
     """
 
     def __init__(self, job: Job, total_steps: int, rlp: RLP, *, fits_planes: bool) -> None:
         super().__init__(job, total_steps)
         self._rlp = rlp
-        self._columns = self.table.features  # as the planes see them
+        self._columns = self.table.features  # as the planes use them
         if (weight := self.table.weight) is not None:
             self.weight = weight.sqrt()
             centre = (weight.unsqueeze(1) * self._columns).mean(0, dtype=torch.float64)
@@ -239,7 +242,8 @@ class SubsetFeed(Feed):
         if not self._whole:
             row_bytes = 8 * (2 * self.table.n_columns + self.table.n_outputs + 1)
             self._block_steps = max(1, BLOCK_BYTES // (row_bytes * self._in_step * self.unit))
-        self._same_subsets = rlp.plan == "once" and rlp.mixup is None  # in every epoch
+        # Whether every epoch has the same subsets.
+        self._same_subsets = rlp.plan == "once" and rlp.mixup is None
         self._repeats = self._whole and self._same_subsets and rlp.probe != "draw"
         self._fresh = fits_planes and not all_needed and self.can_be_fresh()
         ahead = BLOCK_BYTES // self._held_bytes() if self._fresh and self._whole else 1
@@ -247,22 +251,24 @@ class SubsetFeed(Feed):
         self._bank: ProjectionBank | None = None
         self._plans: tuple[int, list[Tensor]] | None = None
         self._pool: Tensor | None = None
-        self._told = False
+        self._warned = False
 
     def _held_bytes(self) -> int:
-        """Bytes that factors of a whole plan take."""
+        """Return the bytes that the factors of a whole plan take."""
         r, columns, dtype = self._rlp, self.table.n_columns, self.table.x.dtype
         M, K, _ = r.shape()
-        # or what they do not see, if that is less
+        # The complement is stored if it is smaller.
         seen = min(columns, M // 2) if r.planes.is_projection else columns
-        kept = ProjectionBank.bytes_for(
+        factors = ProjectionBank.bytes_for(
             K, M, seen, probe=r.probe, intercept=r.planes.intercept, dtype=dtype
         )
         mixed = 0 if r.mixup is None else K * M * columns * dtype.itemsize
-        return kept + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
+        return factors + mixed + (8 * self.table.n_rows * columns if r.probe == "expected" else 0)
 
     def can_be_fresh(self) -> bool:
-        """Whether the engine is to fit planes: for factors that could not be kept anyway."""
+        """Return whether the engine should fit planes, because their factors could not be stored
+        anyway.
+        """
         form = self._rlp.planes
         p = form.n_columns(self.table.n_columns)
         plain = not form.has_points and form.ridge == 0 and self.weight is None and self.unit > p
@@ -275,7 +281,7 @@ class SubsetFeed(Feed):
         return True
 
     def _plan(self, epoch: int) -> list[Tensor]:
-        """The subsets of an epoch [K, M], and with mixup their partners."""
+        """Return the subsets of an epoch [K, M], and with mixup their partners."""
         r, n = self._rlp, self.table.n_rows
         source = epoch if r.plan == "each-epoch" else 0
         if self._plans is None or self._plans[0] != source:
@@ -298,7 +304,7 @@ class SubsetFeed(Feed):
             drawn.append(lam[units].repeat_interleave(self.unit))
         return drawn
 
-    def _planes(self, rows: Rows, epoch: int, units: Tensor) -> Planes:
+    def _planes(self, rows: PlainRows, epoch: int, units: Tensor) -> Planes:
         r, table = self._rlp, self.table
         plan = rows.index.view(-1, self.unit).to(table.x.device)
         if self._fresh:
@@ -321,17 +327,17 @@ class SubsetFeed(Feed):
             return PlanesInParts(bank)
         return KeptPlanes(bank.rows, bank.residual_weight)
 
-    def _make_bank(self, rows: Rows) -> ProjectionBank:
+    def _make_bank(self, rows: PlainRows) -> ProjectionBank:
         r, features, plan = self._rlp, self._columns, rows.index
-        own = self._whole and r.mixup is None  # the planes' rows are those of the table
+        own = self._whole and r.mixup is None  # whether the bank's rows are those of the table
         if not own:
             if r.probe == "expected" and self._pool is None:
                 self._pool = same_moments(len(features), lambda: torch.split(self._columns, 2**16))
             features, plan = rows.of(features, 0, len(plan)), torch.arange(len(plan))
         with warnings.catch_warnings():
-            if self._told:  # about subsets like these
+            if self._warned:  # the same subsets would give the same warnings
                 warnings.simplefilter("ignore")
-            self._told = True
+            self._warned = True
             return ProjectionBank(
                 features,
                 plan.view(-1, self.unit).to(features.device),
@@ -341,13 +347,13 @@ class SubsetFeed(Feed):
                 draw_from=r.draw_from if own else "train",
                 probe_points=self._pool,
                 max_bytes=HELD_BYTES if self._as_form else 2**62,
-                generator=torch.Generator(),  # its own first points are replaced at once
+                generator=torch.Generator(),  # its first points are replaced at once
                 check_finite=False,
             )
 
 
 def make_feed(job: Job, total_steps: int, *, fits_planes: bool = False) -> Feed:
-    """The feed of a job; `fits_planes` tells what its engine can do by itself."""
+    """Return the feed of a job; `fits_planes` means that its engine can fit planes."""
     objective = job.objective
     if isinstance(objective, TwoSpeed):
         objective = objective.batches

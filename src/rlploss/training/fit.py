@@ -1,5 +1,5 @@
-"""`fit` and `fit_fleet`: Algorithms 2 and 3 of the paper, the released loop, every baseline, for
-any `nn.Module`.
+"""Train any `nn.Module` with `fit`, or many at once with `fit_fleet`, on any objective of this
+package.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def fit(
             for RLP.
         optimizer: `Adam(...)`, `AdamW(...)`, `SGD(...)`, or a function of the parameters. L2 is
             `weight_decay`.
-        seed: decides plan, order and draws. Initial weights are the model's own; see `seeded`.
-        sample_weight: [N], at least 0; only ratios count. A row of weight w counts w times in a
-            pointwise loss, and planes are fitted by weighted least squares: x and residual are
+        seed: decides the plan, the order of rows and all draws. The initial weights are those of
+            the model; see `seeded`.
+        sample_weight: [N], at least 0; only ratios matter. A row of weight w counts w times in a
+            pointwise loss. Planes are fitted by weighted least squares: x and residual are
             multiplied by √w. Rows of weight 0 are left out. Not with mixup or `BatchLoss`.
         validation: (X, y) to evaluate on; metrics are not weighted.
         metrics: `"mse"`, `"mae"`, `"rlp"`, `"accuracy"`, `"f1"`, `"cross_entropy"`, or functions of
@@ -81,18 +82,18 @@ def fit(
             lr.
         clip_grad: largest norm of the gradient over all parameters.
         on_divergence: a loss of NaN or inf raises `DivergenceError`, or with `"record"` ends the
-            run and is told in the History. Either way the weights are finite ones from before it
-            and the last checkpoint stays.
-        progress: True writes to stderr; a function gets a `Progress`.
-        device: where to train; default where the model is.
-        checkpoint: a file. If it exists the run continues from it, to the very bits of an
-            uninterrupted run.
-        checkpoint_every: `Epochs(n)` or `Steps(n)`; default every 30 seconds. Always written at the
-            end.
+            run with a message in the History. Either way the weights are the last finite ones, and
+            the last checkpoint stays.
+        progress: True writes to stderr; a function receives a `Progress`.
+        device: where to train; the default is the device of the model.
+        checkpoint: a file. If it exists the run continues from it, and ends with the same bits as
+            an uninterrupted run.
+        checkpoint_every: `Epochs(n)` or `Steps(n)`; default every 30 seconds. A checkpoint is
+            always written at the end.
         engine: `"kernel"` trains chains of linear layers on the CPU in one compiled call for many
-            steps, `"torch"` any module. `"auto"` takes the kernel where it can and is faster;
-            `history.settings["engine_reason"]` says why not. Rounding differs between the two, so a
-            checkpoint belongs to one of them, and "auto" follows it.
+            steps, `"torch"` any module. `"auto"` takes the kernel if it is possible and faster;
+            otherwise `history.settings["engine_reason"]` says why. The two round differently, so a
+            checkpoint belongs to one of them, and "auto" takes that one.
 
     Returns:
         The `History`, with the settings in force and the model.
@@ -150,18 +151,18 @@ def fit_fleet(
 ) -> list[History]:
     """Train one replica per problem and return their histories in order.
 
-    Each replica ends with the very bits that `fit` with its seed gives; `history.model` is its
-    network. Replicas that the kernel trains share the cores, as many at a time as torch has
-    threads; others train one after another.
+    Each replica ends with the same bits as `fit` with its seed; `history.model` is its network. The
+    kernel trains as many replicas at a time as torch has threads; other replicas train one after
+    another.
 
     Args:
         build_model: called with the seed of each problem; see `seeded`.
-        problems: the replicas; what a `Problem` does not set is shared and comes from the other
-            arguments, which are those of `fit`.
-        callbacks: called with an `Event`, whose `replica` says which; one that returns True stops
-            that replica.
-        on_divergence: `"record"` ends the replica whose loss is not finite and lets the others go
-            on.
+        problems: the replicas. The other arguments, which are those of `fit`, apply to whatever a
+            `Problem` does not set.
+        callbacks: called with an `Event`, whose `replica` is the number of the replica; one that
+            returns True stops that replica.
+        on_divergence: `"record"` ends the replica whose loss is not finite, and the others
+            continue.
         checkpoint: a folder, with one file per replica.
 
     Example:
@@ -197,7 +198,7 @@ def fit_fleet(
     )
     known: dict[Any, Evaluator] = {}
     runs: list[tuple[Job, Supervision]] = []
-    problems = list(problems)  # kept: `known` goes by the identity of what they hold
+    problems = list(problems)  # a list, because `known` relies on the identity of their data
     for problem in problems:
         if not isinstance(problem, Problem):
             raise TypeError(
@@ -235,9 +236,9 @@ def train(
 ) -> list[Loop]:
     """Train all jobs, each under its supervision, and return their loops in order.
 
-    Kernel calls go to a pool of threads, some loops at a time, so that few hold their factors.
-    Everything else, models, evaluations and callbacks among it, happens in the calling thread,
-    because torch has one generator for all.
+    Kernel calls run in a pool of threads, some loops at a time, so that only a few hold their
+    factors. Everything else, such as models, evaluations and callbacks, runs in the calling thread,
+    because torch has one generator for all threads.
     """
     _check_alone()
     total = sum(watch.budget.steps(job.steps_per_epoch) for job, watch in runs)
@@ -245,26 +246,27 @@ def train(
     threads = torch.get_num_threads()
     running: dict[Future[Outcome], Loop] = {}
     loops: list[Loop] = []
-    begun: set[Loop] = set()  # and not left
+    begun: set[Loop] = set()  # begun and not yet left
 
     def advance(loop: Loop, outcome: Outcome | None) -> None:
-        """Begin a loop, or note how its stretch went; then give its next one to the pool, or take
-        it here.
+        """Begin a loop, or record its outcome; then submit its next stretch to the pool, or run it
+        here.
         """
-        # the bits of factors and metrics must not depend on how many there are
+        # The bits of factors and metrics must not depend on the number of threads.
         with one_torch_thread() if loop.engine.name == "kernel" else nullcontext():
-            loop.begin() if outcome is None else loop.took(outcome)
+            loop.begin() if outcome is None else loop.record(outcome)
             while (stretch := loop.next()) is not None:
                 if loop.engine.in_pool:
                     running[pool.submit(stretch)] = loop
                     return
-                loop.took(stretch())
+                loop.record(stretch())
         loop.leave()
         begun.remove(loop)
 
     devices = {job.table.x.device for job, _ in runs if job.table.x.device.type == "cuda"}
     with borrow_generators(devices), ExitStack() as stack:
-        # torch has one thread in each of the pool's too: bits must not depend on how many
+        # Torch runs on one thread in each thread of the pool, so bits do not depend on their
+        # number.
         stack.callback(torch.set_num_threads, threads)
         pool = stack.enter_context(
             ThreadPoolExecutor(threads, "rlploss", torch.set_num_threads, (1,))
@@ -288,7 +290,7 @@ def train(
 
 
 def _check_alone() -> None:
-    """Refuse several processes: each of them would train the whole network."""
+    """Refuse to run in several processes, each of which would train the whole network."""
     started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if dist.is_available() and dist.is_initialized():
         started = dist.get_world_size()

@@ -1,5 +1,5 @@
-"""What one network is trained on and how: optimiser and budget as values, a `Problem`, and a `Job`,
-a checked one.
+"""Define what one network is trained on and how: optimisers, budgets, a `Problem`, and a checked
+one, a `Job`.
 """
 
 from __future__ import annotations
@@ -17,36 +17,34 @@ from rlploss._checks import count, named, number, positive
 from rlploss._values import Value, put
 from rlploss.training.evaluation import ChosenMetrics, Evaluator
 from rlploss.training.objectives import RLP, BatchLoss, Objective, as_objective
-from rlploss.training.rows import Array, Table, digest, read_rows, weigh
+from rlploss.training.rows import Array, RowTable, digest, read_rows, weigh
 
-OptimizerFunction = Callable[
-    [Iterable[nn.Parameter]], Optimizer
-]  # the values below are such functions too
+# The values below are such functions too.
+OptimizerFunction = Callable[[Iterable[nn.Parameter]], Optimizer]
 ChosenOptimizer = OptimizerFunction | str
 
 
 class OptimizerValue(Value):
-    """What Adam, AdamW and SGD share: checks, and the making of torch's optimiser."""
+    """The base of Adam, AdamW and SGD: checks their settings and creates torch's optimiser."""
 
     checks: ClassVar = {"lr": positive, "weight_decay": partial(number, minimum=0.0)}
     lr: float
     weight_decay: float
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Torch's optimiser for these parameters, with its fused update where there is one."""
+        """Return torch's optimiser for these parameters, with its fused update if it has one."""
         parameters = list(parameters)
-        # torch's fused SGD fails where a parameter has its first gradient later than others
+        # torch's fused SGD fails if one parameter gets its first gradient later than others.
         fused = parameters[0].device.type in ("cpu", "cuda", "mps") and not getattr(
             self, "momentum", 0.0
         )
-        kind: Any = getattr(torch.optim, type(self).__name__)
-        return kind(parameters, **vars(self), fused=fused)  # type: ignore[no-any-return]  # torch's own class
+        return _TORCH[type(self)](parameters, **vars(self), fused=fused)
 
 
 @dataclass(frozen=True, repr=False)
 class Adam(OptimizerValue):
-    """Adam with torch's other defaults; `weight_decay` is an L2 penalty: weight_decay/2·‖θ‖² is
-    added to the loss.
+    """Adam with torch's other defaults; `weight_decay` is an L2 penalty, which adds
+    weight_decay/2·‖θ‖² to the loss.
 
     >>> optimizer = Adam(1e-2, weight_decay=1e-4)  # for fit(..., optimizer=optimizer)
     """
@@ -57,7 +55,7 @@ class Adam(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class AdamW(OptimizerValue):
-    """Adam with decoupled weight decay, 0.01 by default as torch's own.
+    """Adam with decoupled weight decay; the default is 0.01, as in torch.
 
     >>> optimizer = AdamW(1e-2)  # for fit(..., optimizer=optimizer)
     """
@@ -68,7 +66,7 @@ class AdamW(OptimizerValue):
 
 @dataclass(frozen=True, repr=False)
 class SGD(OptimizerValue):
-    """Stochastic gradient descent, plain or with momentum, Nesterov's or not.
+    """Stochastic gradient descent, with or without momentum (plain or Nesterov's).
 
     >>> optimizer = SGD(0.1, momentum=0.9, nesterov=True)  # for fit(..., optimizer=optimizer)
     """
@@ -92,6 +90,11 @@ class SGD(OptimizerValue):
 
 
 NAMES: dict[str, type[OptimizerValue]] = {"adam": Adam, "adamw": AdamW}
+_TORCH: dict[type[OptimizerValue], Callable[..., Optimizer]] = {
+    Adam: torch.optim.Adam,
+    AdamW: torch.optim.AdamW,
+    SGD: torch.optim.SGD,
+}
 
 
 def as_optimizer(value: object) -> OptimizerFunction:
@@ -109,7 +112,7 @@ def as_optimizer(value: object) -> OptimizerFunction:
 
 @dataclass(frozen=True, repr=False)
 class Budget(Value):
-    """How long a run is, and what is counted."""
+    """The length of a run, and the unit that is counted."""
 
     n: int
 
@@ -117,7 +120,7 @@ class Budget(Value):
         put(self, "n", count(f"{type(self).__name__}(n)", self.n))
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Optimiser steps in all."""
+        """Return the total number of optimiser steps."""
         return self.n
 
 
@@ -158,10 +161,10 @@ def as_budget(name: str, value: object) -> Budget:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One replica of a fleet: its data, its seed, and whatever it does differently from the rest.
+    """One replica of a fleet: its data, its seed, and the settings in which it differs.
 
     objective, optimizer and budget replace the arguments of `fit_fleet` of the same name; None
-    leaves them.
+    takes those.
 
     >>> X, y, rates = torch.eye(9), torch.ones(9), (1e-3, 1e-2)
     >>> problems = [Problem(X, y, seed=0, optimizer=Adam(lr)) for lr in rates]
@@ -180,19 +183,20 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A checked `Problem`: what one network is trained on and by which rule, no default left open.
+    """A checked `Problem`: the data and the rule by which one network is trained, with all defaults
+    filled in.
 
-    How long it is trained, and how it is watched, is no part of it.
+    How long it is trained and how it is evaluated is not part of it.
     """
 
     model: nn.Module
-    table: Table
+    table: RowTable
     evaluator: Evaluator
     objective: Objective
     optimizer: OptimizerFunction
     clip_grad: float | None
     seed: int
-    # the engine's after an earlier training, with which this one goes on
+    # the engine's state after an earlier training, which this one continues
     state: dict[str, Any] | None = None
 
     @cached_property
@@ -201,7 +205,9 @@ class Job:
         return self.objective.steps_per_epoch(self.table.n_rows)
 
     def describe(self) -> dict[str, Any]:
-        """What tells this job's model and data from others, as plain data, for checkpoints."""
+        """Describe this job's model and data as plain data, so that checkpoints can tell jobs
+        apart.
+        """
         validation = self.evaluator.validation
         shapes = ", ".join(
             f"{name} {list(p.shape)} {p.dtype}" for name, p in self.model.named_parameters()
@@ -227,10 +233,10 @@ def make_job(
     state: dict[str, Any] | None = None,
     known: dict[Any, Evaluator] | None = None,
 ) -> Job:
-    """Check a problem, move its model and read its data; what it leaves open comes from the
-    arguments.
+    """Check a problem, move its model to the device and read its data. The arguments fill in what
+    it leaves open.
 
-    `known` lets the jobs of a fleet share validation rows that are the same objects.
+    `known` lets the jobs of a fleet share validation rows if they are the same objects.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -279,8 +285,8 @@ def make_job(
     )
 
 
-def _check_meaning(objective: Objective, table: Table) -> None:
-    """Refuse weights where the objective is no sum over rows or subsets."""
+def _check_meaning(objective: Objective, table: RowTable) -> None:
+    """Refuse weights if the objective is not a sum over rows or subsets."""
     has_no_weights = {
         "BatchLoss, which is no sum over rows": isinstance(objective, BatchLoss),
         "mixup": objective.mixup is not None,

@@ -1,12 +1,12 @@
-"""The kernel: many steps of one dense network in one compiled call without a lock.
+"""Take many training steps of one dense network in one compiled call, without Python's lock.
 
 A step is what a torch user would write: gather rows, forward, value and gradient of the loss,
-backward, update. Sizes, activations, losses and optimisers are values at run time, so there is one
-compiled function for each floating type.
+backward, update. Sizes, activations, losses and optimisers are run-time values, so each floating
+type needs only one compiled function.
 
-Sums may be taken in another order ("reassoc", "contract") and nothing else is relaxed: with full
-fast-math a test for NaN would be folded away. Bits are the same in every run on one machine,
-however a run is cut into calls.
+The compiler may change the order of sums ("reassoc", "contract") and nothing else; full fast-math
+would remove tests for NaN. All runs on one machine have the same bits, however a run is divided
+into calls.
 """
 
 import math
@@ -27,8 +27,8 @@ from rlploss.training.kernel_losses import (
 from rlploss.training.tiles import PLAIN, RELU, WHERE_POSITIVE, dots, power_of_two, product
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
-# averages of a dead unit would shrink to subnormal numbers, with which a step takes four times as
-# long
+# The averages of a dead unit would shrink to subnormal numbers, which make a step take four times
+# as long.
 TINY = 1e-30
 
 
@@ -52,18 +52,18 @@ def gather(table, data, s, out):
 
 @compiled
 def tanh(z):
-    """Put the hyperbolic tangent of z [n] in its place: Lambert's fraction for a quarter of it,
-    then twice 2t/(1+t²).
+    """Replace z [n] by its hyperbolic tangent: Lambert's fraction for z/4, then 2t/(1+t²)
+    twice.
 
-    Arithmetic alone, of which LLVM makes vectors. In float32 it is right to 4e-7 of the value;
-    float64 takes libm's.
+    This is plain arithmetic, which LLVM vectorises. In float32 its relative error is at most 4e-7;
+    float64 uses libm.
     """
     real = z.dtype.type
     for i in range(z.size):
         if z.itemsize > 4:
             z[i] = math.tanh(z[i])
         else:
-            a = min(max(real(0.25) * z[i], real(-2.3)), real(2.3))  # beyond tanh(9.2) all is 1
+            a = min(max(real(0.25) * z[i], real(-2.3)), real(2.3))  # tanh is 1 beyond 9.2
             s = a * a
             t = a * (real(135135) + s * (real(17325) + s * (real(378) + s)))
             t /= real(135135) + s * (real(62370) + s * (real(3150) + real(28) * s))
@@ -73,8 +73,8 @@ def tanh(z):
 
 @compiled
 def sigmoid(z):
-    """Put 1/(1 + e⁻ᶻ) of z [n] in its place: e⁻ᶻ = 2ᵏ·eʳ by arithmetic, as right as `tanh`, from
-    −87 on.
+    """Replace z [n] by 1/(1 + e⁻ᶻ), with e⁻ᶻ = 2ᵏ·eʳ by arithmetic, as accurate as `tanh` from −87
+    on.
     """
     real = z.dtype.type
     for i in range(z.size):
@@ -83,9 +83,8 @@ def sigmoid(z):
         else:
             x = min(max(-z[i], real(-87)), real(87))
             k = np.floor(x * real(1.4426950408889634) + real(0.5))
-            r = (x - k * real(0.693359375)) - k * real(
-                -2.12194440e-4
-            )  # ln 2 in two parts: the first product is exact
+            # ln 2 in two parts, so that the first product is exact.
+            r = (x - k * real(0.693359375)) - k * real(-2.12194440e-4)
             e = real(1 / 24) + r * (real(1 / 120) + r * (real(1 / 720) + r * real(1 / 5040)))
             e = real(1) + r * (real(1) + r * (real(1 / 2) + r * (real(1 / 6) + r * e)))
             z[i] = real(1) / (real(1) + e * power_of_two(k))
@@ -135,8 +134,8 @@ def through_activation(back, out, kind):
 
 @compiled
 def forward(chain, theta, work, B, room):
-    """Run the network on the B rows at the start of work.acts; every layer has room for `room` rows
-    there.
+    """Run the network on the B rows at the start of work.acts, where every layer has space for
+    `room` rows.
     """
     start, acts, one = 0, work.acts, np.intp(1)
     for layer in range(chain.activations.size):
@@ -159,8 +158,8 @@ def forward(chain, theta, work, B, room):
 
 @compiled
 def backward(chain, theta, work, B, room, start):
-    """From the gradient of the last output, which begins at work.back[start], to that of all
-    parameters.
+    """Compute the gradient of all parameters from that of the last output, which begins at
+    work.back[start].
     """
     acts, back, gradient = work.acts, work.back, work.gradient
     none, one, plain = view(theta, 0, (0,)), np.intp(1), np.intp(PLAIN)
@@ -205,7 +204,7 @@ def transpose(a, out):
 
 @compiled
 def advance(update, s, state, gradient):
-    """One step of the optimiser, as torch takes it."""
+    """Take one step of the optimiser, as torch does."""
     theta, first, second = state.theta, state.first, state.second
     real = theta.dtype.type
     lr, tiny, clip = update.rates[s], real(TINY), real(1)
@@ -214,7 +213,7 @@ def advance(update, s, state, gradient):
         for j in range(gradient.size):
             square += float(gradient[j]) * float(gradient[j])
         clip = real(min(update.clip / (math.sqrt(square) + 1e-6), 1.0))
-    apart = update.kind == kt.ADAMW  # the decay is no part of the gradient
+    apart = update.kind == kt.ADAMW  # the decay is not part of the gradient
     decay, shrink = (
         real(0.0 if apart else update.decay),
         real(1 - lr * update.decay if apart else 1.0),
@@ -230,7 +229,7 @@ def advance(update, s, state, gradient):
     state.powers[0] *= BETA1
     state.powers[1] *= BETA2
     rate, root = real(lr / (1 - state.powers[0])), real(1 / math.sqrt(1 - state.powers[1]))
-    # 1 − β is taken in float64: in float32 it would be off by 5e-5
+    # 1 − β is computed in float64; in float32 its relative error would be 5e-5.
     keep1, take1, keep2, take2, eps = (
         real(BETA1),
         real(1 - BETA1),
@@ -251,11 +250,11 @@ def advance(update, s, state, gradient):
 
 @cached
 def run(chain, data, loss, update, state, work, part, value):
-    """Take the steps of data.spans, or one part of the first; return how many were taken, how it
-    ended, the last value.
+    """Take the steps of data.spans, or one part of the first. Return the number of steps taken, the
+    status and the last value.
 
-    The loss is looked at in every step, and so are the weights after it, which are put back where
-    they are not finite. `value` is that of a loss from outside, whose gradient stands in work.back.
+    Every step checks that the loss and the new weights are finite, and restores the old weights if
+    not. `value` is the value of a loss from outside, whose gradient is in work.back.
     """
     C = data.y.shape[1]
     room = work.target.size // C
@@ -294,8 +293,8 @@ def run(chain, data, loss, update, state, work, part, value):
 
 @cached
 def fit_planes(data, intercept, summed, projector):
-    """Fit planes to the subsets of data.spans: W of each into projector [K, q, M]; return which can
-    be relied on [K].
+    """Fit planes to the subsets of data.spans, and write W of each into projector [K, q, M]. Return
+    which are reliable [K].
 
     The planes are compared on the subset itself, or `summed` over it.
     """

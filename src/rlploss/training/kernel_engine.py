@@ -1,4 +1,4 @@
-"""`KernelEngine`: chains of dense layers on the CPU, many steps in one compiled call that holds no
+"""Train chains of dense layers on the CPU, many steps in one compiled call without Python's
 lock.
 """
 
@@ -24,31 +24,33 @@ from rlploss.training.feed import Block, FreshPlanes, KeptPlanes, OneForm, make_
 from rlploss.training.job import SGD, Adam, AdamW, Job
 from rlploss.training.objectives import Pointwise
 
-# Where torch takes over: multiplications per step, and parameters (benchmarks/bench_engines.py
-# measures both).
+# Above these numbers of multiplications per step and of parameters torch is as fast (measured by
+# benchmarks/bench_engines.py).
 MOST_PRODUCTS, MOST_PARAMETERS = 3e8, 1e5
-CHECK_STEPS = 1000  # of a compiled loss, between two comparisons with torch
-CALL_SECONDS = 0.2  # of one call, so that Ctrl-C, progress and checkpoints need not wait long
+CHECK_STEPS = 1000  # steps of a compiled loss between two comparisons with torch
+CALL_SECONDS = 0.2  # the length of one call: Ctrl-C, progress and checkpoints wait for its end
 
 _ACTIVATIONS = {nn.ReLU: kt.RELU, nn.Tanh: kt.TANH, nn.Sigmoid: kt.SIGMOID, nn.Softmax: kt.SOFTMAX}
 LOSSES = {"mse": kt.MSE, "mae": kt.MAE, "huber": kt.HUBER, "cross_entropy": kt.CROSS_ENTROPY}
 _OPTIMIZERS = {Adam: kt.ADAM, AdamW: kt.ADAMW, SGD: kt.SGD}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# hooks of every module there is
+# Hooks that apply to all modules.
 _EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]
 _MISSING = bool(missing("numba"))
-_TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
+_COMPILING_NOTICE = (
+    "rlploss: compiling the training kernel, some five seconds, once on this machine"
+)
 _LOCK = threading.Lock()
-_READY: set[Any] = set()  # functions of the kernel, and floating types that they are compiled for
+_READY: set[Any] = set()  # pairs of a kernel function and a floating type for which it is compiled
 
-Chain = tuple[list[nn.Linear], list[int]]  # layers, and the number of each one's activation
+Chain = tuple[list[nn.Linear], list[int]]  # layers, and the number of each layer's activation
 
 
 def read_chain(model: nn.Module) -> Chain | str:
-    """Return the chain that a network is, or why it is none."""
+    """Return the network as a chain of layers, or the reason why it is not one."""
     layers: list[nn.Linear] = []
     activations: list[int] = []
-    # in order; what is used twice comes twice
+    # In order; a module that is used twice appears twice.
     for _, module in model.named_modules(remove_duplicate=False):
         kind = type(module)
         if any(getattr(module, name) for name in _HOOKS) or any(map(len, _EVERYWHERE)):
@@ -88,8 +90,8 @@ def read_chain(model: nn.Module) -> Chain | str:
 
 
 def kernel_chain(job: Job, *, any_size: bool) -> Chain | str:
-    """Return the chain that the kernel is to train, or why it cannot or, if sizes count, should
-    not.
+    """Return the chain that the kernel should train, or the reason why it cannot or (unless
+    `any_size`) should not.
     """
     x, chain = job.table.x, read_chain(job.model)
     flattens = any(isinstance(part, nn.Flatten) for part in job.model.modules())
@@ -116,21 +118,22 @@ def _first(reasons: dict[str, bool]) -> str | None:
 
 
 class KernelEngine(Engine):
-    """Trains one vector with all weights: taken from the module when a stretch begins, and given
-    back when it ends.
+    """Trains one vector of all weights, which is copied from the module before a stretch of steps
+    and back after it.
     """
 
     name = "kernel"
 
     def __init__(self, job: Job, total_steps: int, chain: Chain) -> None:
-        from rlploss.training import kernel  # which needs numba
+        from rlploss.training import kernel  # imported here, because it needs numba
 
         self.job, self._kernel, (layers, activations) = job, kernel, chain
         self.feed = make_feed(job, total_steps, fits_planes=True)
         self._as_array = partial(_numbers, dtype=job.table.x.dtype)
         self._x, self._y = self._as_array(job.table.features), self._as_array(job.table.y)
         self._dtype = self._x.dtype
-        # the parameters as the network has them, and as parts of one vector: weights are transposed
+        # The parameters as the network has them, and as parts of one vector, with weights
+        # transposed.
         own = [p for layer in layers for p in (layer.weight, layer.bias)]
         sizes = [0 if p is None else p.numel() for p in own]
         starts = np.cumsum([0, *sizes])
@@ -147,7 +150,7 @@ class KernelEngine(Engine):
         self._net = kt.Chain(*(np.array(part, np.int64) for part in shape))
         first, second = np.zeros((2, len(theta)), self._dtype)
         self.state = kt.State(theta.numpy(), first, second, np.ones(2), np.zeros(1))
-        optimizer: Any = job.optimizer  # a value, as `kernel_chain` has seen
+        optimizer: Any = job.optimizer  # a value, as `kernel_chain` has checked
         self._lr, nesterov = optimizer.lr, getattr(optimizer, "nesterov", False)
         self._update = kt.Update(
             kt.NESTEROV if nesterov else _OPTIMIZERS[type(optimizer)],
@@ -171,13 +174,13 @@ class KernelEngine(Engine):
         }
         self._work: Any = kt.Work(**{name: np.zeros(n, self._dtype) for name, n in room.items()})
         self._work.ones[:] = 1
-        self._block: Block | None = None  # that the two below are made for
+        self._block: Block | None = None  # the block for which the next two are prepared
         self._rows: Any = None
         self._loss: Any = None
         self._own, self.note = self._compile_own()
         self.in_pool = self._own is not None or job.objective.loss in (*LOSSES, "rlp", "two_speed")
         self._pace = math.inf  # seconds of a step
-        self._followed = False  # whether a loss from outside has been seen to use no weights
+        self._followed = False  # whether a user's loss is known not to use the weights
         self._compiling = 0.0  # seconds, since `run` began
 
     # Steps
@@ -209,19 +212,21 @@ class KernelEngine(Engine):
                 if self.stopping or now >= deadline:
                     break
         finally:
-            with torch.no_grad():  # an interrupt may have left it off
+            with torch.no_grad():  # an interrupt may have left gradients on
                 torch._foreach_copy_(self._module, self._views)
         self.total = float(self.state.total[0])
         return Outcome(taken, time.perf_counter() - started - self._compiling, bad)
 
     def _call(self, rows: Any, update: Any, part: int = kt.WHOLE, value: float = 0.0) -> Any:
-        """One call of the kernel: steps done, status, last value."""
+        """Call the kernel once, and return the steps done, the status and the last value."""
         return self._kernel.run(
             self._net, rows, self._loss, update, self.state, self._work, part, value
         )
 
     def _step_outside(self, block: Block, rows: Any, update: Any) -> Any:
-        """A step of a loss that is anyone's own function: the kernel does all but ∂loss/∂pred."""
+        """Take a step with a user's loss: torch computes ∂loss/∂pred, the kernel everything
+        else.
+        """
         span, outputs, (features, pred, target) = self._outputs(rows, update)
         with torch.enable_grad():
             value = step_value(
@@ -239,8 +244,8 @@ class KernelEngine(Engine):
         return self._call(rows, update, kt.BACKWARD, value.item())
 
     def _outputs(self, rows: Any, update: Any) -> tuple[Any, slice, list[Tensor]]:
-        """Run the network on the rows of one step: their span, where the outputs are, and features,
-        predictions and targets.
+        """Run the network on the rows of one step. Return their span, the place of the outputs, and
+        features, predictions and targets.
         """
         self._call(rows, update, kt.FORWARD)
         (span,), work, (N, C) = rows.spans.tolist(), self._work, self._y.shape
@@ -250,10 +255,10 @@ class KernelEngine(Engine):
         parts = work.acts[: B * self._x.shape[1]], work.acts[outputs], work.target[: B * C]
         return span, outputs, [torch.from_numpy(part).view(B, -1) for part in parts]
 
-    # A loss of the user's own, compiled
+    # A user's loss, compiled
 
     def _compile_own(self) -> tuple[Any, str]:
-        """Compile a pointwise loss; return it, or None, and what the history says of it."""
+        """Compile a pointwise loss; return it, or None, and a remark for the history."""
         if not isinstance(self.job.objective, Pointwise):
             return None, ""
         from rlploss.training.own import compile_loss
@@ -265,7 +270,9 @@ class KernelEngine(Engine):
         return own, "; its loss is compiled"
 
     def _steps_until_check(self, spans: Spans) -> int:
-        """Compare the compiled loss with torch's if it is due; return the steps to the next."""
+        """Compare the compiled loss with torch's if that is due; return the steps until the next
+        comparison.
+        """
         if self.trusted <= 0:
             rows = self._rows._replace(spans=spans)
             _, _, (_, pred, target) = self._outputs(rows, self._update)
@@ -281,7 +288,7 @@ class KernelEngine(Engine):
     # From the job's values to the kernel's arguments
 
     def _use(self, block: Block) -> None:
-        """Get ready for the steps of a block."""
+        """Prepare the kernel's arguments for the steps of a block."""
         if block is self._block:
             return
         self._block, feed = block, self.feed
@@ -328,8 +335,8 @@ class KernelEngine(Engine):
         )
 
     def _fit_planes(self, block: Block, form: PlaneForm) -> Any:
-        """The projector [K, q, M] of subsets that are seen once: by the kernel, or with care where
-        it is not sure.
+        """Return the projector [K, q, M] of subsets that are used once: from the kernel, or by the
+        careful path for subsets that the kernel doubts.
         """
         M, summed = self.feed.unit, form.probe == "sum"
         ends = np.arange(M, len(block.rows.index) + 1, M)
@@ -350,11 +357,11 @@ class KernelEngine(Engine):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {
+        moments = {
             name: torch.from_numpy(getattr(self.state, name).copy())
             for name in ("first", "second", "powers")
         }
-        return {"engine": self.name, **kept}
+        return {"engine": self.name, **moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("first", "second", "powers"):
@@ -362,37 +369,40 @@ class KernelEngine(Engine):
 
 
 def _numbers(tensor: Tensor | None, dtype: torch.dtype) -> Any:
-    """The tensor's memory as an array of the one kind that the kernel is compiled for: contiguous;
-    None: no numbers.
+    """Return the tensor's memory as a contiguous array, for which the kernel is compiled; None
+    becomes an empty array.
     """
     return (torch.zeros(0) if tensor is None else tensor.detach()).to(dtype).contiguous().numpy()
 
 
 def _ready(function: Any, dtype: Any, call: Callable[[], object]) -> float:
-    """Compile a function of the kernel, or load it from disk, for a floating type, by a call that
-    holds no steps; return the seconds.
+    """Compile a function of the kernel for a floating type, or load it from disk, by a call without
+    steps; return the seconds.
 
-    After this no other types are accepted: numba would compile again for seconds, in silence.
+    Afterwards the function accepts no other types, for which numba would silently compile again for
+    seconds.
     """
     from rlploss.training.compiling import config, forget
 
     started = time.perf_counter()
     with _LOCK:
         if (function, dtype) not in _READY:
-            told = threading.Timer(3.0, print, [_TOLD], {"file": sys.stderr, "flush": True})
-            told.daemon = True
-            told.start()
+            notice = threading.Timer(
+                3.0, print, [_COMPILING_NOTICE], {"file": sys.stderr, "flush": True}
+            )
+            notice.daemon = True
+            notice.start()
             function.disable_compile(False)
             before = config.OPT
-            config.OPT = type(before)(2)  # as fast as level 3, and compiled half a second sooner
+            config.OPT = type(before)(2)  # as fast as level 3, and half a second less to compile
             try:
                 call()
-            except Exception:  # whatever a damaged file on disk leads to
+            except Exception:  # a damaged file on disk may raise anything
                 forget()
                 call()
             finally:
                 config.OPT = before
-                told.cancel()
+                notice.cancel()
             function.disable_compile(True)
             _READY.add((function, dtype))
     return time.perf_counter() - started

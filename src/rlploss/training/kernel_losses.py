@@ -1,4 +1,6 @@
-"""The kernel's losses: value and gradient of every objective for the predictions of one step."""
+"""Compute the value and gradient of every objective for the predictions of one step, in the
+kernel.
+"""
 
 import math
 
@@ -8,14 +10,16 @@ from rlploss.training import kernel_types as kt
 from rlploss.training.compiling import call_loss, compiled, view
 from rlploss.training.tiles import PLAIN, dots, product
 
-CONDITION = (
-    1e4  # of a subset's columns up to which normal equations, refined once, are as good as a QR
-)
+# Up to this condition number of a subset's columns, normal equations, refined once, are as good as
+# a QR.
+CONDITION = 1e4
 
 
 @compiled
 def fill(a, value):
-    """Set every number of a [n]; a loop, because a slice on the left takes long to compile."""
+    """Set every number of a [n]; this is a loop, because assigning to a slice takes long to
+    compile.
+    """
     for i in range(a.size):
         a[i] = value
 
@@ -29,7 +33,7 @@ def copy(a, out):
 
 @compiled
 def log_sum_exp(row):
-    """Log Σ exp of the numbers in a row, safe from overflow."""
+    """Return log Σ exp of the numbers in a row, without overflow."""
     top = row[0]
     for j in range(1, row.size):
         top = max(top, row[j])
@@ -41,7 +45,7 @@ def log_sum_exp(row):
 
 @compiled
 def weigh(numbers, data, low):
-    """Multiply the rows of a matrix [B, C] by their weights, if they have some."""
+    """Multiply the rows of a matrix [B, C] by their weights, if they have any."""
     for i in range(numbers.shape[0] if data.weight.size else 0):
         w = data.weight[i if data.every_row else data.rows[low + i]]
         for j in range(numbers.shape[1]):
@@ -50,8 +54,8 @@ def weigh(numbers, data, low):
 
 @compiled
 def pointwise(loss, data, s, pred, target, back):
-    """The value of a loss of single rows, and its gradient: means over rows and outputs, cross
-    entropy over rows.
+    """Compute the value of a loss of single rows, and its gradient: means over rows and outputs, or
+    over rows for cross entropy.
     """
     B, C = pred.shape
     one, delta = pred.dtype.type(1), pred.dtype.type(loss.delta)
@@ -64,34 +68,34 @@ def pointwise(loss, data, s, pred, target, back):
         w = each
         if data.weight.size:
             w *= data.weight[data.rows[data.spans[s, 0] + i]]
-        here = pred.dtype.type(0)
+        row_loss = pred.dtype.type(0)
         p, t, g = pred[i], target[i], back[i]
         if loss.kind == kt.CROSS_ENTROPY:
             log_sum = log_sum_exp(p)
             for j in range(p.size):
                 log = p[j] - log_sum
-                here -= t[j] * log
+                row_loss -= t[j] * log
                 g[j] = w * (math.exp(log) - t[j])
         else:
             for j in range(p.size):
                 e = p[j] - t[j]
                 if loss.kind == kt.MSE:
-                    here += e * e
+                    row_loss += e * e
                     g[j] = (w + w) * e
                 elif loss.kind == kt.MAE:
-                    here += abs(e)
+                    row_loss += abs(e)
                     g[j] = w if e > 0 else -w if e < 0 else w * e
                 else:
                     clipped = min(max(e, -delta), delta)
-                    here += clipped * (e - clipped / 2)
+                    row_loss += clipped * (e - clipped / 2)
                     g[j] = w * clipped
-        value += w * here
+        value += w * row_loss
     return value
 
 
 @compiled
 def of_function(loss, data, s, pred, target, back, values):
-    """The value of a user's loss, and its gradient: means over rows and outputs."""
+    """Compute the value of a user's loss, and its gradient: means over rows and outputs."""
     B, C = pred.shape
     n, each = B * C, pred.dtype.type(1) / (B * C)
     g, v = view(back, 0, (n,)), view(values, 0, (n,))
@@ -107,8 +111,8 @@ def of_function(loss, data, s, pred, target, back, values):
 
 @compiled
 def projected(W, residual_weight, residual, back, seen, scale):
-    """scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and its gradient into
-    `back`.
+    """Return scale·(a·‖R‖² + b·‖W R‖²) for the residual R [M, C] of one subset, and write its
+    gradient into `back`.
     """
     M, C = residual.shape
     r, g, z = view(residual, 0, (M * C,)), view(back, 0, (M * C,)), view(seen, 0, (W.shape[0] * C,))
@@ -130,9 +134,8 @@ def projected(W, residual_weight, residual, back, seen, scale):
             g[j] *= two
         return scale * value
     a = residual.dtype.type(residual_weight)
-    for j in range(
-        g.size
-    ):  # aR − WᵀWR is a·(projection of R), so its square gives the value: no difference of squares
+    # aR − WᵀWR is a·(projection of R), whose square is the value, without a difference of squares.
+    for j in range(g.size):
         g[j] = a * r[j] - g[j]
         value += g[j] * g[j]
         g[j] *= two
@@ -144,9 +147,9 @@ def orthonormal(x, intercept, rows, rounds):
     """Fill rows [p, M] with an orthonormal basis of the columns of one subset x [M, d], and of ones
     with an intercept.
 
-    Cholesky QR in float64: it loses up to eight digits, which float32 does not see and a second
-    round makes up for. False where the columns are not certainly well conditioned; the rows then
-    mean nothing.
+    This is Cholesky QR in float64. It loses up to eight digits, which does not matter in float32,
+    and which a second round restores. Return False if the columns are not certainly well
+    conditioned; then the rows are invalid.
     """
     M, d = x.shape
     own = view(rows, 0, (d, M))
@@ -199,7 +202,7 @@ def orthonormal(x, intercept, rows, rounds):
 
 @compiled
 def of_subsets(loss, data, s, pred, target, back, work):
-    """The mean over the subsets of a step, and its gradient into back [B, C]."""
+    """Return the mean over the subsets of a step, and write its gradient into back [B, C]."""
     B, C = pred.shape
     M, q = loss.subset_size, loss.projector.shape[1]
     low, high = data.spans[s, 0], data.spans[s, 1]
@@ -223,7 +226,7 @@ def of_subsets(loss, data, s, pred, target, back, work):
                 back[i, j] *= pred.dtype.type(2.0 / C)
         value /= C
     else:
-        shared = data.every_row and M < B  # subsets share rows: what each gives is added
+        shared = data.every_row and M < B  # subsets share rows, so their gradients are added
         if shared:
             fill(view(back, 0, (B * C,)), pred.dtype.type(0))
         for u in range(k):

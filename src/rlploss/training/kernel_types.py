@@ -1,4 +1,6 @@
-"""What the kernel takes: numbers that stand for its choices, and the arrays it reads and writes."""
+"""Define the kernel's arguments: numbers that stand for choices, and the arrays that it reads and
+writes.
+"""
 
 from collections import namedtuple
 
@@ -22,8 +24,7 @@ Chain = namedtuple(
     ),
 )
 
-# The table, and which of its rows the steps read: step s those numbered rows[spans[s, 0]:spans[s,
-# 1]].
+# The table, and the rows that each step reads: step s reads rows[spans[s, 0]:spans[s, 1]].
 Rows = namedtuple(
     "Rows",
     (
@@ -38,8 +39,8 @@ Rows = namedtuple(
     ),
 )
 
-# What is made small. value = (a·‖R‖² + b·‖W R‖²)/C with W [K, q, M], or tr(RᵀQR)/C, or a formula by
-# `kind`.
+# What training minimises. value = (a·‖R‖² + b·‖W R‖²)/C with W [K, q, M], or tr(RᵀQR)/C, or a
+# formula by `kind`.
 Loss = namedtuple(
     "Loss",
     (

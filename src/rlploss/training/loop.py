@@ -1,4 +1,4 @@
-"""`Loop`: one job from its start, or its checkpoint, to its end: evaluations, stopping, divergence,
+"""Run one training job from its start or checkpoint to its end: evaluate, stop, save
 checkpoints.
 """
 
@@ -57,7 +57,7 @@ def as_schedule(name: str, value: object) -> object:
 
 @dataclass(frozen=True, repr=False)
 class Supervision(Value):
-    """How long a run is, and how it is watched."""
+    """The length of a run, and how it is evaluated, stopped and saved."""
 
     checks: ClassVar = {
         "budget": as_budget,
@@ -73,7 +73,7 @@ class Supervision(Value):
     callbacks: tuple[Callback, ...] = ()
     early_stopping: EarlyStopping | int | None = None
     on_divergence: str = "raise"
-    checkpoint: str | Path | None = None  # a file, or a folder with one for each replica of a fleet
+    checkpoint: str | Path | None = None  # a file; for a fleet a folder with a file per replica
     checkpoint_every: Budget | None = None
     engine: str = "auto"
 
@@ -85,13 +85,15 @@ class Supervision(Value):
             )
 
     def path(self, replica: int | None) -> Path | None:
-        """Where the checkpoint of a run is, if it has one."""
+        """Return the path of a run's checkpoint, or None."""
         if self.checkpoint is None:
             return None
         return Path(self.checkpoint) / ("" if replica is None else f"replica-{replica:04}.pt")
 
     def rate_factors(self, first: int, last: int, total: int) -> NDArray[np.float64] | None:
-        """What the learning rates of steps first..last of all are multiplied by; None: by 1."""
+        """Return the factors of the learning rates of steps first..last out of `total`; None means
+        1.
+        """
         if self.schedule is None:
             return None
         steps = np.arange(first, last)
@@ -107,15 +109,18 @@ class Supervision(Value):
         return factors
 
 
-_OWN = ("step", "seconds", "loss_count", "best")  # what a checkpoint keeps of a loop
-_TOLD = ("columns", "stopped", "best_step")  # and of its history
+# Attributes of a loop that a checkpoint stores.
+_OF_LOOP = ("step", "seconds", "loss_count", "best")
+# Attributes of its history that a checkpoint stores.
+_OF_HISTORY = ("columns", "stopped", "best_step")
 
 
 class Loop:
-    """The state of one run. `next()` gives a stretch of steps to take, `took` notes how it went.
+    """The state of one run. `next()` returns a stretch of steps to take, `record` takes in its
+    outcome.
 
-    What is left of it at the end is its `history`, and the optimiser's `state`, with which a `Job`
-    can go on.
+    At the end it has its `history`, and the optimiser's `state`, with which another `Job` can
+    continue.
     """
 
     def __init__(
@@ -129,7 +134,7 @@ class Loop:
         self._evaluate_every = (watch.evaluate_every or usual).steps(job.steps_per_epoch)
         self._save_every = (watch.checkpoint_every or watch.budget).steps(job.steps_per_epoch)
         path = watch.path(number)
-        # A checkpoint has the weights, the best ones, and an optimiser's moments in more digits.
+        # A checkpoint holds the weights, the best weights, and the optimiser's moments in float64.
         most = 2**28 + 16 * sum(weights.nbytes for weights in job.model.parameters())
         self._file = None if path is None else files.CheckpointFile(path, most)
         by_clock = path is not None and watch.checkpoint_every is None
@@ -161,8 +166,8 @@ class Loop:
         )
         self._modes = ExitStack()
         self._modes.enter_context(modes_kept(job.model))
-        # dropout, and a loss of one's own, draw from torch's default generators: they depend on the
-        # seed from here on
+        # Dropout and a user's loss draw from torch's default generators, which depend on the seed
+        # from here on.
         device = job.table.x.device
         cuda = [torch.cuda.default_generators[device.index]] if device.type == "cuda" else []
         self._generators = [torch.default_generator, *cuda]
@@ -170,7 +175,7 @@ class Loop:
             generator.manual_seed(stream(job.seed, "model").initial_seed())
 
     def _choose_engine(self) -> tuple[Engine, str]:
-        """The engine and why it is that one; the one of a checkpoint, or of earlier training, comes
+        """Choose the engine, and say why. The engine of a checkpoint, or of earlier training, comes
         first.
         """
         job, total, asked = self.job, self.total_steps, self.watch.engine
@@ -189,13 +194,13 @@ class Loop:
                 raise ValueError(
                     f'engine="kernel" is not possible here: {chain}; use engine="auto" or "torch"'
                 )
-            reason = chain  # and where torch cannot go on with a checkpoint, the checkpoint says so
+            reason = chain  # if torch cannot continue a checkpoint, loading it raises the error
         return ModuleEngine(job, total), reason
 
     # The stretches
 
     def begin(self) -> None:
-        """Start, or go on from the checkpoint."""
+        """Start the run, or continue from the checkpoint."""
         if self.job.state is not None:
             self.engine.load_state_dict(self.job.state)
         if self._file is not None:
@@ -207,13 +212,13 @@ class Loop:
                     self._restore(state)
         self.reporter.add(self.step, resumed=True)
         if not self.history.stopped:
-            if not self.job.model.training:  # else parts that are in evaluation mode stay there
+            if not self.job.model.training:  # otherwise parts in evaluation mode stay in it
                 self.job.model.train()
             if self.step == 0:
                 self._evaluate()
 
     def next(self) -> Callable[[], Outcome] | None:
-        """The next stretch of steps, as a function to call; None at the end of the run."""
+        """Return the next stretch of steps as a function to call, or None at the end of the run."""
         if self.history.stopped:
             return None
         due = (
@@ -224,8 +229,8 @@ class Loop:
         deadline = min(self.reporter.due, self._save_at)
         return partial(self.engine.run, block, spans, factors, deadline)
 
-    def took(self, outcome: Outcome) -> None:
-        """Note how a stretch went: evaluate, save and stop where it is time to."""
+    def record(self, outcome: Outcome) -> None:
+        """Record the outcome of a stretch; evaluate, save and stop if it is time to."""
         self.step += outcome.steps
         self.loss_count += outcome.steps
         self.seconds += outcome.seconds
@@ -245,15 +250,15 @@ class Loop:
         self.reporter.add(outcome.steps + left)
 
     def leave(self) -> None:
-        """Keep the optimiser's state and let go of the engine, whose factors may be large; put the
-        parts of the module into the modes they were in.
+        """Store the optimiser's state, release the engine, whose factors may be large, and restore
+        the modes of the module's parts.
         """
         self.state = self.engine.state_dict()
         del self.engine
         self._modes.close()
 
     def _evaluate(self) -> None:
-        """Measure, note, tell the callbacks, and see whether to stop."""
+        """Measure, record the entry, call the callbacks, and decide whether to stop."""
         job, history, stopper = self.job, self.history, self.stopper
         mean = self.engine.total / self.loss_count if self.loss_count else math.nan
         self.loss_count, self.engine.total = 0, 0.0
@@ -286,8 +291,8 @@ class Loop:
             history.stopped = "callback"
 
     def _diverged(self, value: float) -> None:
-        """Say where the loss was lost and what is most likely to blame. The data were finite at the
-        start.
+        """Report the step at which the loss stopped being finite, and the most likely cause; the
+        data are known to be finite.
         """
         job, objective, largest = self.job, self.job.objective, self.job.table.largest()
         if largest > 1e4:
@@ -312,7 +317,7 @@ class Loop:
     # Checkpoints
 
     def _spec(self) -> dict[str, Any]:
-        """What tells this run from another, as plain data."""
+        """Describe this run as plain data, so that a checkpoint can tell runs apart."""
         job, settings = self.job, self.history.settings
         return {
             **{name: plain(settings[name]) for name in settings if name != "engine_reason"},
@@ -327,8 +332,8 @@ class Loop:
     def _save(self, file: files.CheckpointFile) -> None:
         file.save(
             {
-                **{name: getattr(self, name) for name in _OWN},
-                **{name: getattr(self.history, name) for name in _TOLD},
+                **{name: getattr(self, name) for name in _OF_LOOP},
+                **{name: getattr(self.history, name) for name in _OF_HISTORY},
                 "loss_sum": self.engine.total,
                 "model": self.job.model.state_dict(),
                 "engine": self.engine.state_dict(),
@@ -338,7 +343,7 @@ class Loop:
         self._save_at = time.perf_counter() + self._save_seconds
 
     def _restore(self, state: dict[str, Any]) -> None:
-        for names, place in ((_OWN, self), (_TOLD, self.history)):
+        for names, place in ((_OF_LOOP, self), (_OF_HISTORY, self.history)):
             vars(place).update({name: state[name] for name in names})
         self.engine.total = state["loss_sum"]
         self.job.model.load_state_dict(state["model"])

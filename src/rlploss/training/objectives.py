@@ -1,4 +1,6 @@
-"""Objectives as values: what a network is trained to make small."""
+"""Define objectives as values: the losses that training minimises, and how they divide rows into
+steps.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +21,39 @@ from rlploss.loss.subsets import METHODS
 
 
 def count_or_all(name: str, value: object) -> int | str:
-    """Return `value` if it is a number of rows or subsets in a step, or "all"."""
+    """Check a number of rows or subsets in a step, or "all"."""
     return "all" if value == "all" else count(name, value)
 
 
 class Objective(Value, ABC):
-    """What a network is trained to make small; rows and steps of an epoch are those of a resolved
-    value.
-    """
+    """What training minimises. The rows and steps of an epoch are known once it is resolved."""
 
-    loss: ClassVar[str]  # the name of its formula
+    loss: ClassVar[str]  # the name of the formula
     mixup: float | None = None  # ψ of Beta(ψ, ψ); None: rows are not mixed
 
     @abstractmethod
     def resolve(self, n_rows: int, n_features: int) -> Objective:
-        """The same objective with every default filled in for N rows of d features."""
+        """Return the same objective with every default filled in for N rows of d features."""
 
     @abstractmethod
     def shape(self) -> tuple[int, int | None, int]:
-        """Rows in a unit (a row, or a subset), units in an epoch (None: one for each row), units in
-        a step.
+        """Return the rows in a unit (a row or a subset), the units in an epoch (None: one for each
+        row), and the units in a step.
         """
 
     @property
     def rows_per_step(self) -> int:
-        """Rows read in one step (the last step of an epoch may have fewer)."""
+        """The number of rows read in one step; the last step of an epoch may read fewer."""
         unit, _, in_step = self.shape()
         return unit * in_step
 
     def steps_per_epoch(self, n_rows: int) -> int:
-        """Optimiser steps in one epoch."""
+        """Return the number of optimiser steps in one epoch."""
         _, in_epoch, in_step = self.shape()
         return -(-(in_epoch or n_rows) // in_step)
 
     def samples(self, step: int, n_rows: int) -> int:
-        """Rows read in the first `step` steps."""
+        """Return the number of rows read in the first `step` steps."""
         unit, in_epoch, in_step = self.shape()
         epochs, rest = divmod(step, self.steps_per_epoch(n_rows))
         return unit * (epochs * (in_epoch or n_rows) + rest * in_step)
@@ -76,10 +76,10 @@ class RLP(Objective):
         n_subsets: K, subsets in a plan. Default 1000, capped at the number of different subsets.
         subsets_per_step: a number of subsets, or "all" (Algorithm 2). Default 1.
         probe: where the planes are compared: "subset", "draw", "expected" or "sum"; see `rlp_loss`.
-        intercept: whether planes have an offset. Default True, except for probe="sum", where only
-            the mean would count.
-        ridge: λ ≥ 0 of the planes' own penalty.
-        draw_from: rows that a drawn point comes from: "train" is all rows, "outside" those not in
+        intercept: whether planes have an offset. Default True, except for probe="sum", where the
+            loss would see the mean residual only.
+        ridge: λ ≥ 0, the penalty of the planes.
+        draw_from: the rows from which a point is drawn: "train" is all rows, "outside" those not in
             the subset.
         method: how subsets are drawn, "balanced" or "paper" (Algorithm 1 to the letter); see
             `balanced_subsets`.
@@ -118,7 +118,7 @@ class RLP(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        planes = self.planes  # whose making checks the form
+        planes = self.planes  # creating them checks the form
         put(self, "ridge", planes.ridge)
         put(self, "intercept", None if self.intercept is None else planes.intercept)
         if self.mixup is not None and self.draw_from == "outside":
@@ -136,10 +136,10 @@ class RLP(Objective):
 
     @property
     def planes(self) -> PlaneForm:
-        """Which planes are fitted, and where they are compared.
+        """The planes that are fitted, and the points where they are compared.
 
-        NOTE[DIFF]: in the paper's formulas planes have no offset; by default they have one, except
-        for probe="sum".
+        NOTE[DIFF]: in the paper's formulas planes have no offset. Here they have one by default,
+        except for probe="sum".
         """
         return PlaneForm(self.probe, self.intercept, self.ridge, self.draw_from)
 
@@ -151,8 +151,8 @@ class RLP(Objective):
         *,
         mixup: float | None = None,
     ) -> RLP:
-        """Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all subsets of
-        one plan.
+        """Return Algorithm 2 as printed, or with mixup Algorithm 3: one step per epoch on all
+        subsets of one plan.
         """
         return cls(
             subset_size,
@@ -173,7 +173,8 @@ class RLP(Objective):
         mixup: float | None = None,
         float32_cutoff: bool = False,
     ) -> RLP:
-        """The loop behind the published numbers: one step per subset, planes without an offset.
+        """Return the loop behind the published numbers: one step per subset, planes without an
+        offset.
 
         NOTE[DIFF]: the released batch generator loses a block when M divides N and may never
         return; subsets here are drawn by method="balanced", which keeps what that generator
@@ -191,8 +192,8 @@ class RLP(Objective):
     def resolve(self, n_rows: int, n_features: int) -> RLP:
         """Fill in M, K and the subsets per step.
 
-        M is the paper's 100, half of the rows where there are fewer, or p + 2 if that is more: up
-        to M = p the subset probe is MSE, and at M = p + 1 an independent probe has no finite mean.
+        M is the paper's 100, or half of the rows if that is less, but at least p + 2. Up to M = p
+        the subset probe equals MSE, and at M = p + 1 an independent probe has no finite mean.
         """
         size, planes = self.subset_size, self.planes
         if size is None:
@@ -201,8 +202,8 @@ class RLP(Objective):
             if size < smallest <= n_rows - int(planes.draw_from == "outside"):
                 size = smallest
         K = self.n_subsets or min(1000, n_different(n_rows, min(size, n_rows)))
-        plan_sizes(n_rows, size, K)  # refuses what cannot be drawn
-        outside(planes.draw_from, size, n_rows)  # as this does
+        plan_sizes(n_rows, size, K)  # refuses impossible sizes
+        outside(planes.draw_from, size, n_rows)  # refuses subsets without rows outside
         per_step = K if isinstance(self.subsets_per_step, str) else self.subsets_per_step or 1
         if per_step > K:
             raise ValueError(
@@ -217,23 +218,24 @@ class RLP(Objective):
         )
 
     def shape(self) -> tuple[int, int, int]:
-        """M, K and the subsets per step of a resolved value."""
+        """Return M, K and the subsets per step of a resolved value."""
         M, K, k = map(self._resolved, (self.subset_size, self.n_subsets, self.subsets_per_step))
         return M, K, k
 
 
 @dataclass(frozen=True, repr=False)
 class TwoSpeed(Objective):
-    """MSE at two speeds: in full for what is linear in the features, κ times for the rest.
+    """MSE at two speeds: in full for the part linear in the features, and κ times for the
+    rest.
 
     It is RLP averaged over all subsets, without a draw: see `two_speed_loss`. κ = 1 is MSE, κ = 0
-    is RLP of all rows as one subset. On batches the planes are those of each batch, which is as if
-    κ were κ + (1 − κ)·kappa(batch_size, n_rows, n_columns) on all rows.
+        is RLP of all rows as one subset. With batches the planes are fitted to each batch, which
+        acts like κ + (1 − κ)·kappa(batch_size, n_rows, n_columns) on all rows.
 
     Args:
         kappa: κ in [0, 1]; `kappa(M, N, p)` is that of RLP with subsets of M rows.
-        batch_size: rows in a step, drawn anew in every epoch, or "all".
-        n_batches: steps in an epoch. Default: as many as it takes to deal all rows out.
+        batch_size: rows in a step, drawn again in every epoch, or "all".
+        n_batches: steps in an epoch. Default: as many as contain all rows.
 
     >>> TwoSpeed(0.25).resolve(n_rows=100, n_features=5)  # what fit makes of it
     TwoSpeed(0.25, batch_size=100, n_batches=1)
@@ -253,7 +255,7 @@ class TwoSpeed(Objective):
 
     @property
     def batches(self) -> RLP:
-        """The batches as subsets, whose planes are fitted."""
+        """The batches as the subsets of an RLP objective."""
         return RLP(
             self._resolved(self.batch_size),
             self.n_batches,
@@ -274,23 +276,23 @@ class TwoSpeed(Objective):
 
 
 class OnBatches(Objective):
-    """On batches of rows, reshuffled every epoch: batch_size rows per step, or "all"; default
-    min(100, N).
+    """A loss on batches of rows, reshuffled every epoch: `batch_size` rows per step, or "all";
+    default min(100, N).
     """
 
     checks: ClassVar = {"batch_size": count_or_all, "mixup": positive}
     batch_size: int | str | None
 
     def values(self, pred: Tensor, target: Tensor) -> Tensor:
-        """The loss of every row [B], or of every output [B, C], for predictions and targets [B, C],
-        if it is a mean.
+        """Return the loss of every row [B], or of every output [B, C], for predictions and targets
+        [B, C]; only losses that are means have it.
         """
         raise NotImplementedError
 
     def value(
         self, pred: Tensor, target: Tensor, features: Tensor, weight: Tensor | None
     ) -> Tensor:
-        """The loss of a batch: the mean over rows and outputs, with row weights [B, 1]."""
+        """Return the loss of a batch: the mean over rows and outputs, with row weights [B, 1]."""
         values: object = self.values(pred, target)
         if not isinstance(values, Tensor) or values.shape not in (pred.shape[:1], pred.shape):
             raise ValueError(
@@ -310,7 +312,7 @@ class OnBatches(Objective):
 
 @dataclass(frozen=True, repr=False)
 class RowLoss(OnBatches):
-    """A mean over rows: `values` gives the loss of each; `mixup` is ψ of Beta(ψ, ψ)."""
+    """A mean over rows: `values` returns the loss of each row; `mixup` is ψ of Beta(ψ, ψ)."""
 
     batch_size: int | str | None = None
     _: KW_ONLY
@@ -378,7 +380,7 @@ class CrossEntropy(RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class BinaryCrossEntropy(RowLoss):
-    """Cross entropy of each output on its own, a probability (after a sigmoid), against 0 and 1."""
+    """Cross entropy of each output separately, a probability (after a sigmoid), against 0 and 1."""
 
     loss: ClassVar[str] = "binary_cross_entropy"
 
@@ -388,15 +390,15 @@ class BinaryCrossEntropy(RowLoss):
 
 @dataclass(frozen=True, repr=False)
 class _OwnLoss(OnBatches):
-    """A loss that is anyone's own function of `arguments`."""
+    """A loss that is a user's function of `arguments`."""
 
     arguments: ClassVar[tuple[str, ...]]
     function: Callable[..., Tensor]
     batch_size: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be called with the arguments; where nothing is known of them, the
-        first step tells.
+        """Refuse a function that does not accept the arguments; without a signature, the first step
+        decides.
         """
         super().__post_init__()
         function, name = self.function, type(self).__name__
@@ -421,26 +423,26 @@ class _OwnLoss(OnBatches):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process, which could not import a file that was loaded by its path."""
+        """Pickle as JSON if the function comes from a file loaded by its path, which another
+        process cannot import.
+        """
         if loaded_by_path(self.function):
             return from_json, (self.to_json(),)
         return type(self), (self.function, self.batch_size)
 
     @property
     def has_generator(self) -> bool:
-        """Whether the function draws from a generator of its own, which no checkpoint could
-        keep.
-        """
+        """Whether the function holds a generator of its own, which checkpoints cannot store."""
         held = getattr(self.function, "__dict__", {})
         return any(isinstance(value, torch.Generator) for value in held.values())
 
 
 @dataclass(frozen=True, repr=False)
 class Pointwise(_OwnLoss):
-    """Anyone's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
+    """A user's loss of single rows: a function (pred, target) [B, C] -> values [B] or [B, C].
 
-    Values are averaged over rows and outputs, with the row weights; class numbers come as one-hot
-    rows.
+    Values are averaged over rows and outputs, with the row weights. Class numbers are passed as
+    one-hot rows.
 
     >>> loss = Pointwise(lambda pred, target: torch.log(torch.cosh(pred - target)), batch_size=50)
     """
@@ -454,10 +456,11 @@ class Pointwise(_OwnLoss):
 
 @dataclass(frozen=True, repr=False)
 class BatchLoss(_OwnLoss):
-    """Anyone's loss of a batch: a function (pred, target, features) -> scalar, `RLPLoss()` itself
-    for instance.
+    """A user's loss of a batch: a function (pred, target, features) -> scalar, for example
+    `RLPLoss()`.
 
-    Features are flattened to [B, d]. It is no sum over rows, so sample weights are refused.
+    Features are flattened to [B, d]. Sample weights are refused, because the loss is not a sum over
+    rows.
 
     >>> offset = lambda pred, target, features: (pred - target).mean().square()
     >>> bias = BatchLoss(offset, batch_size=50)

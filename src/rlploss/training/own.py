@@ -1,11 +1,11 @@
-"""Compile losses of users: a torch function of single rows becomes machine code for its value and
-its gradient.
+"""Compile users' losses: turn a torch function of single rows into machine code for its value and
+gradient.
 
-The function is traced once, together with its gradient by the predictions as autograd takes it.
-Each operation of the trace becomes a line about single numbers, with torch's types and torch's
-kinks, and numba compiles the lines as a C function. The kernel calls it by its address, so the
-kernel on disk serves every loss. A loss that mixes rows, draws numbers, branches on values or uses
-an operation without a line here is left to torch.
+The function is traced once, together with its gradient by the predictions from autograd. Each
+operation of the trace becomes a line of code on single numbers, with torch's types and torch's
+behaviour at kinks. Numba compiles the lines as a C function, which the kernel calls by its address,
+so one compiled kernel serves every loss. Torch computes a loss that mixes rows, draws numbers,
+branches on values or uses an operation without a template here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
-MOST_OUTPUTS = 16  # of a loss that mixes the outputs of a row: each has lines of its own
-_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative, of a comparison with torch
+# The limit for a loss that mixes the outputs of a row, since each output has lines of its own.
+MOST_OUTPUTS = 16
+# Relative tolerance of a comparison with torch.
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 _CASTS = {torch.float64: "f8", torch.float32: "f4", torch.int64: "i8", torch.bool: "b1"}
 _SCOPE = {
     "np": np,
@@ -41,8 +43,10 @@ _SCOPE = {
     "b1": np.bool_,
 }
 
-# What an operation makes of the numbers {0}, {1} and {2}; `real` is the type of the result.
-_LARGER, _SMALLER = (f"{{0}} if ({{0}} {x} {{1}}) | ({{0}} != {{0}}) else {{1}}" for x in "><")
+# The code of each operation on the numbers {0}, {1} and {2}; `real` is the type of the result.
+_LARGER, _SMALLER = (
+    f"{{0}} if ({{0}} {x} {{1}}) | ({{0}} != {{0}}) else {{1}}" for x in "><"
+)  # NaN wins
 _ANGLES = ("sin", "cos", "tan", "sinh", "tanh")
 _TEMPLATES: dict[str, str] = {
     **{name: f"np.{name}({{0}})" for name in (*_ANGLES, "floor", "ceil", "trunc")},
@@ -78,14 +82,14 @@ _TEMPLATES: dict[str, str] = {
     "rsqrt": "{real}(1) / np.sqrt({0})",
     "sign": "{real}({0} > {real}(0)) - {real}({0} < {real}(0))",
 }
-# Powers by a number, as torch takes them: by roots and products where that is possible.
+# Powers with a constant exponent as torch computes them: by roots and products if possible.
 _POWERS: dict[str, str] = {
     "0.5": "np.sqrt({0})",
     "-0.5": _TEMPLATES["rsqrt"],
     **{str(kind(n)): f"{{0}} ** {n}" for n in range(-32, 33) for kind in (int, float)},
 }
-# Other operations, from the trace in work and their arguments. What moves numbers gives views, so
-# that an operation in place reaches all that share them.
+# Other operations, as functions of the current trace and their arguments. Operations that move
+# numbers return views, so that an operation in place changes all that share them.
 _ALONE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("full", "full_like"), lambda lines, _, value: np.full(lines.shape, value, object)
@@ -98,7 +102,7 @@ _ALONE: dict[str, Callable[..., Any]] = {
     "pow": lambda lines, a, b: lines.each(_POWERS.get(str(b), "{0} ** {1}"), a, b),
     **dict.fromkeys(("alias", "detach"), lambda _, a: a),
 }
-_MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
+_MIXING: dict[str, Callable[..., Any]] = {  # operations that mix the outputs of a row
     "sum": lambda lines, a, dims=(), keep=False: lines.folded("{0} + {1}", a, dims),
     "amax": lambda lines, a, dims=(), keep=False: lines.folded(_LARGER, a, dims),
     "amin": lambda lines, a, dims=(), keep=False: lines.folded(_SMALLER, a, dims),
@@ -114,7 +118,8 @@ _MIXING: dict[str, Callable[..., Any]] = {  # the outputs of a row
     "arange": lambda _, *ends: np.array(range(*ends), object),
 }
 _DECOMPOSED = ("_softmax", "_log_softmax", "clamp", "mean", "linalg_vector_norm", "relu", "sigmoid")
-_IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # the trace has the types
+# The trace already has this information.
+_IGNORED = {"dtype", "layout", "device", "pin_memory", "memory_format"}
 
 
 @torch.enable_grad()
@@ -129,7 +134,7 @@ def values_and_gradient(function: Function, pred: Tensor, target: Tensor) -> tup
 
 
 class _Lines(Interpreter):
-    """Run a trace on names of numbers instead of numbers, and write a line for every result."""
+    """Runs a trace on names instead of numbers, and writes a line of code for every result."""
 
     def __init__(self, function: Function, n_rows: int, n_outputs: int, dtype: torch.dtype) -> None:
         trace = make_fx(
@@ -156,7 +161,7 @@ class _Lines(Interpreter):
         width = n_outputs if mixing else 1  # outputs that need lines of their own
         if width > MOST_OUTPUTS:
             raise ValueError(f"it mixes {width} outputs, more than {MOST_OUTPUTS}")
-        self.single = {n_rows, n_outputs // width}  # sizes of dimensions that share their lines
+        self.single = {n_rows, n_outputs // width}  # dimensions of these sizes share their lines
         self.inputs = [f"{_CASTS[dtype]}_{x}{j}" for x in "pt" for j in range(width)]
         values, gradient = self.run(*np.array(self.inputs, object).reshape(2, 1, width))
         if values.size < width:  # a value of the whole row counts for each of its outputs
@@ -176,7 +181,9 @@ class _Lines(Interpreter):
         self.source = "\n        ".join([head, *body])
 
     def run_node(self, n: Any) -> Any:
-        """Write the lines of one operation; one in place changes the names that it is given."""
+        """Write the lines of one operation; an operation in place changes the names of its
+        argument.
+        """
         if n.op != "call_function":
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -203,7 +210,7 @@ class _Lines(Interpreter):
         """Write a line for each number of the result; operands are names or Python numbers."""
         values: Any = [a.meta["val"] if isinstance(a, Node) else a for a in self.node.args]
         dtype = self.node.meta["val"].dtype
-        # a comparison is in the type of its two sides
+        # A comparison uses the type of its two sides.
         kind = torch.result_type(values[0], values[-1]) if dtype == torch.bool else dtype
 
         def line(*names: Any) -> str:
@@ -217,7 +224,7 @@ class _Lines(Interpreter):
         return np.asarray(np.frompyfunc(line, len(operands), 1)(*operands), object)
 
     def folded(self, template: str, a: Any, dims: Any) -> Any:
-        """Write the lines of a reduction over some dimensions, all if none is named."""
+        """Write the lines of a reduction over some dimensions, or over all if none is named."""
         dims = dims or range(a.ndim)
         last = np.moveaxis(a, dims, range(-len(dims), 0))
         parts = last.reshape(-1, math.prod(last.shape[-len(dims) :])).T
@@ -225,7 +232,7 @@ class _Lines(Interpreter):
 
 
 def _op(node: Any) -> str:
-    """Return the name of an operation of torch, without the mark of those in place."""
+    """Return the name of a torch operation, without the underscore of operations in place."""
     return str(getattr(node.target, "overloadpacket", node.target).__name__).rstrip("_")
 
 
@@ -239,29 +246,30 @@ def _machine_code(source: str, dtype: torch.dtype) -> Any:
 
 
 class CompiledLoss:
-    """A loss in machine code, for so many outputs of a floating type."""
+    """A loss in machine code, for a number of outputs and a floating type."""
 
     def __init__(self, function: Function, n_outputs: int, dtype: torch.dtype) -> None:
         self.function, self.dtype = function, dtype
         self._lines, other = (_Lines(function, n, n_outputs, dtype) for n in (1009, 1013))
         if self._lines.source != other.source:
             raise ValueError("it uses the number of rows, or differs from call to call")
-        self._code = _machine_code(self._lines.source, dtype)  # kept: it holds the memory
+        # An attribute, because it owns the machine code.
+        self._code = _machine_code(self._lines.source, dtype)
         self.address: int = self._code.address
         self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_ssize_t)(self.address)
         self.seen = torch.full((2, 1, n_outputs), 0.5, dtype=dtype)  # rows of the last comparison
 
     def __call__(self, pred: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a value for each output [B, C], and the gradient of their sum; the value of a
-        whole row comes once for each of its outputs.
+        """Return a value for each output [B, C], and the gradient of their sum. The value of a
+        whole row is repeated for each of its outputs.
         """
         values, back = torch.empty_like(pred), torch.empty_like(pred)
         self._call(*(part.data_ptr() for part in (pred, target, values, back)), pred.numel())
         return values, back
 
     def difference(self, pred: Tensor, target: Tensor) -> str:
-        """Say where the compiled loss is not torch's for some rows [B, C], and by which operation;
-        nothing if it is.
+        """Say where the compiled loss differs from torch's on some rows [B, C], and by which
+        operation; return an empty text if it does not.
         """
         self.seen = torch.stack([pred[:256], target[:256]]).detach()
         values, gradient = values_and_gradient(self.function, pred, target)
@@ -269,7 +277,7 @@ class CompiledLoss:
         theirs = values.reshape(len(pred), -1).expand_as(pred), gradient * repeat
         rtol, most = _TOLERANCE[self.dtype], [x.nan_to_num(0, 0, 0).abs().max() for x in self.seen]
         for a, b in zip(self(pred, target), theirs, strict=True):
-            # what is rounded may be as large as the rows, as 1, or as the largest result
+            # Rounding may be relative to the rows, to 1, or to the largest result.
             size = 1 + float(sum(most) + b.nan_to_num(0, 0, 0).abs().max())
             near = torch.isclose(a, b, rtol, 1e-2 * rtol * size, equal_nan=True)
             for row, column in (~near).nonzero()[:1].tolist():
@@ -282,7 +290,7 @@ class CompiledLoss:
         return ""
 
     def _culprit(self, pred: Tensor, target: Tensor, column: int) -> str:
-        """Say which operation of the trace gives other numbers than its lines for a row [C]."""
+        """Name the operation of the trace whose numbers differ from its lines for a row [C]."""
         lines, torchs = self._lines, Interpreter(self._lines.module, garbage_collect_values=False)
         width = len(lines.inputs) // 2
         row = [x if width > 1 else x[column].expand_as(x) for x in (pred, target)]
@@ -307,14 +315,14 @@ _LOCK = threading.RLock()
 def _compiled(function: Function, n_outputs: int, dtype: torch.dtype) -> CompiledLoss | str:
     try:
         return CompiledLoss(function, n_outputs, dtype)
-    except Exception as error:  # whatever a function of anyone's own does when traced
+    except Exception as error:  # tracing a user's function may raise anything
         return str(error).partition("\n")[0]
 
 
 def compile_loss(function: Function, n_outputs: int, dtype: torch.dtype) -> CompiledLoss | str:
-    """Compile a loss, or say why it is left to torch.
+    """Compile a loss, or return the reason why torch has to compute it.
 
-    It is compiled once, and again when the function gives other numbers than before.
+    It is compiled once, and again if the function returns other numbers than before.
     """
     call = function.__call__  # type: ignore[operator]  # hashable, whatever the function is
     with _LOCK:

@@ -1,4 +1,4 @@
-"""Turn what the caller has into tensors a run can use, checked once before the first step."""
+"""Read and check the caller's data once, before the first step, and turn it into tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array = Tensor | ArrayLike
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class RowTable:
     """Inputs x [n, ...] as the network takes them, targets y [n, C] for its flattened output."""
 
     x: Tensor
     y: Tensor
-    classes: bool  # the targets are one-hot class numbers
-    weight: Tensor | None = None  # [n] with mean 1; None: all rows count the same
+    classes: bool  # whether the targets are one-hot class numbers
+    weight: Tensor | None = None  # [n] with mean 1; None: equal weights
 
     @property
     def n_rows(self) -> int:
@@ -40,33 +40,33 @@ class Table:
 
     @property
     def n_columns(self) -> int:
-        """Numbers per input, d."""
+        """The number of values per input, d."""
         return self.x[0].numel()
 
     @property
     def n_outputs(self) -> int:
-        """Numbers per target, C."""
+        """The number of values per target, C."""
         return self.y.shape[1]
 
     def largest(self) -> float:
-        """The largest number, without its sign."""
+        """Return the largest absolute value."""
         return max(abs(float(end)) for part in (self.x, self.y) for end in torch.aminmax(part))
 
 
 def flat(x: Tensor) -> Tensor:
-    """Inputs [n, ...] as a matrix [n, d]; single numbers are one column."""
+    """Return inputs [n, ...] as a matrix [n, d]; single numbers become one column."""
     return x.unsqueeze(-1).flatten(1)
 
 
 def digest(*values: object) -> str:
-    """A short digest of nested plain values, and of the bytes, shapes and types of tensors among
+    """Return a short digest of nested plain values and of the bytes, shapes and types of tensors in
     them.
     """
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for value in values:
         for part in _bytes_of(value):
-            found.update(part)
-    return found.hexdigest()
+            hasher.update(part)
+    return hasher.hexdigest()
 
 
 def _bytes_of(value: object) -> Iterator[bytes | memoryview]:
@@ -84,11 +84,11 @@ def _bytes_of(value: object) -> Iterator[bytes | memoryview]:
 
 def read_rows(
     model: nn.Module, X: Array, y: Array | None, *, loss: str, device: torch.device, name: str = ""
-) -> Table:
+) -> RowTable:
     """Read X and y for `model`; `y=None` makes the input its own target.
 
-    Whole numbers are class numbers and become one-hot rows; floating numbers are values to regress
-    on, or class probabilities for cross entropy. `name` prefixes the arguments in messages.
+    Whole numbers are class numbers and become one-hot rows. Floating numbers are regression
+    targets, or class probabilities for cross entropy. `name` prefixes the arguments in messages.
     """
     if isinstance(X, Dataset | DataLoader | Mapping):
         raise TypeError(
@@ -101,11 +101,11 @@ def read_rows(
             f"{name}X must have at least one row and one column, got shape {tuple(x.shape)}"
         )
     _checks.finite(**{f"{name}X": x})
-    return Table(x, *_target(name, x, y, output_width(model, x), loss))
+    return RowTable(x, *_target(name, x, y, output_width(model, x), loss))
 
 
 def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tuple[Tensor, bool]:
-    """Targets [n, C] for inputs x, and whether they are one-hot class numbers."""
+    """Return targets [n, C] for inputs x, and whether they are one-hot class numbers."""
     if y is None:
         target, classes = flat(x), False
     else:
@@ -134,10 +134,8 @@ def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tup
     return target, classes
 
 
-def weigh(rows: Table, sample_weight: Array | None) -> Table:
-    """The rows with their weights: only ratios count, and a row of weight 0 is a row that is not
-    there.
-    """
+def weigh(rows: RowTable, sample_weight: Array | None) -> RowTable:
+    """Return the rows with their weights; only ratios matter, and rows of weight 0 are left out."""
     if sample_weight is None:
         return rows
     given = _as_tensor("sample_weight", sample_weight).to(rows.x.device)
@@ -151,7 +149,7 @@ def weigh(rows: Table, sample_weight: Array | None) -> Table:
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:
-    """The floating type of the parameters: float32 or float64."""
+    """Return the floating type of the parameters: float32 or float64."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError(
@@ -167,8 +165,8 @@ def model_dtype(model: nn.Module) -> torch.dtype:
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Afterwards the module and its parts are in the modes, training or evaluation, that they were
-    in.
+    """Restore the modes (training or evaluation) of the module and its parts at the end of the
+    block.
     """
     modes = [(part, part.training) for part in model.modules()]
     try:
@@ -179,9 +177,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def output_width(model: nn.Module, x: Tensor) -> int:
-    """Numbers that the model gives per row, found with a forward pass on two rows in evaluation
-    mode.
-    """
+    """Return the number of outputs per row, from a forward pass on two rows in evaluation mode."""
     sample = x[:2]
     try:
         with torch.no_grad(), modes_kept(model):
@@ -212,10 +208,10 @@ def _as_tensor(name: str, value: object) -> Tensor:
             f" {type(value).__name__}"
         )
     if isinstance(value, np.memmap) and array.dtype in (np.float32, np.float64):
-        with warnings.catch_warnings():  # nothing here writes to it
+        with warnings.catch_warnings():  # this code never writes to it
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(array)
-    # a copy: torch warns about arrays that it may not write to, and the caller may change theirs
+    # A copy: torch warns about read-only arrays, and the caller may change the original.
     return torch.from_numpy(np.array(array, copy=True))
 
 

@@ -1,8 +1,9 @@
-"""Products of small matrices: sums stay in registers, and every line is a vector instruction.
+"""Multiply small matrices fast: sums stay in registers, and every operation is a vector
+instruction.
 
-BLAS packs its operands first and is made for large matrices. Here a product is one pass over small
-ones. A number of a result is summed in the order of its terms, so it does not depend on where in a
-matrix it stands.
+BLAS first packs its operands and is built for large matrices. Here a product is one pass over small
+ones. Each number of a result is summed in the order of its terms, so it does not depend on its
+place in the matrix.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from numba.np.arrayobj import make_array
 
 from rlploss.training.compiling import compiled
 
-# Bits of a vector register, of this processor or of the one that NUMBA_CPU_FEATURES asks for.
+# The bits of a vector register of this processor, or of the one that NUMBA_CPU_FEATURES names.
 _ASKED: str | None = numba.config.CPU_FEATURES  # type: ignore[attr-defined]  # made at run time
 _THERE = (
     [name for name, there in get_host_cpu_features().items() if there]
@@ -24,19 +25,17 @@ _THERE = (
     else _ASKED.split(",")
 )
 BITS = 512 if {"avx512f", "+avx512f"} & {*_THERE} else 256 if {"avx2", "+avx2"} & {*_THERE} else 128
-TALL = (
-    8 if BITS == 512 else 6
-)  # rows of a tile: two vectors of each, and the operands, fill the registers
-PLAIN, RELU, WHERE_POSITIVE = range(
-    3
-)  # what becomes of a sum: itself, 0 if negative, 0 where h is not positive
+# Rows of a tile: two vectors of each, and the operands, fill the registers.
+TALL = 8 if BITS == 512 else 6
+# What becomes of a sum: itself, 0 if negative, 0 where h is not positive.
+PLAIN, RELU, WHERE_POSITIVE = range(3)
 
 _intrinsic: Any = intrinsic
 _WHOLE, _SHORT = ir.IntType(64), ir.IntType(32)
 
 
 class _Emit:
-    """Writes vector instructions into a function that is being compiled."""
+    """Writes vector instructions into a function during its compilation."""
 
     def __init__(self, context: Any, builder: Any, kind: Any) -> None:
         builder.function.attributes.add("noinline")  # one copy, however often it is called
@@ -48,22 +47,22 @@ class _Emit:
         self.zero = ir.Constant(self.vector, [0.0] * self.lanes)
 
     def array(self, kind: Any, value: Any) -> tuple[Any, list[Any]]:
-        """Where an array begins, and its shape."""
-        made = make_array(kind)(self.context, self.builder, value)
-        return made.data, cgutils.unpack_tuple(self.builder, made.shape)
+        """Return the address of an array, and its shape."""
+        array = make_array(kind)(self.context, self.builder, value)
+        return array.data, cgutils.unpack_tuple(self.builder, array.shape)
 
     def sum(self, a: Any, b: Any | int) -> Any:
         return self.builder.add(a, ir.Constant(_WHOLE, b) if isinstance(b, int) else b)
 
     def rows(self, tall: int, last: Any) -> list[Any]:
-        """Numbers of `tall` rows; those beyond the last are the last once more."""
+        """Return the numbers of `tall` rows; rows beyond the last are replaced by the last."""
         numbers = [ir.Constant(_WHOLE, r) for r in range(tall)]
         return [
             self.builder.select(self.builder.icmp_signed("<", r, last), r, last) for r in numbers
         ]
 
     def spread(self, value: Any) -> Any:
-        """A vector of one number."""
+        """Return a vector filled with one number."""
         kind = ir.VectorType(value.type, self.lanes)
         filled = self.builder.insert_element(
             ir.Constant(kind, ir.Undefined), value, ir.Constant(_SHORT, 0)
@@ -72,7 +71,7 @@ class _Emit:
         return self.builder.shuffle_vector(filled, filled, first)
 
     def first(self, n: Any) -> Any:
-        """A mask of the first n lanes."""
+        """Return a mask of the first n lanes."""
         lanes = ir.Constant(ir.VectorType(_WHOLE, self.lanes), list(range(self.lanes)))
         return self.builder.icmp_signed("<", lanes, self.spread(n))
 
@@ -96,25 +95,25 @@ class _Emit:
             )
 
     def multiply_add(self, total: Any, a: Any, b: Any) -> None:
-        """Add a·b to a variable, in one instruction where there is one."""
+        """Add a·b to a variable, in one instruction if the processor has it."""
         product = self.builder.fmul(a, b, flags=("contract",))
         self.builder.store(
             self.builder.fadd(self.builder.load(total), product, flags=("contract",)), total
         )
 
     def total(self, vector: Any) -> Any:
-        """The sum of the lanes."""
+        """Return the sum of the lanes."""
         zero = ir.Constant(self.vector.element, -0.0)
         return self._call(
             "vector.reduce.fadd", self.vector.element, [zero, vector], fastmath=("reassoc",)
         )
 
     def variables(self, n: int) -> list[Any]:
-        """Vectors that end up in registers, zero at first."""
+        """Return variables for vectors, initially zero, which the compiler keeps in registers."""
         return [cgutils.alloca_once_value(self.builder, self.zero) for _ in range(n)]
 
     def where(self, sign: str, a: Any, b: int | Any) -> Any:
-        """A context in which instructions hold only if the comparison does."""
+        """Return a context whose instructions run only if the comparison holds."""
         b = ir.Constant(_WHOLE, b) if isinstance(b, int) else b
         return self.builder.if_then(self.builder.icmp_signed(sign, a, b))
 
@@ -129,8 +128,8 @@ class _Emit:
 
 
 def _make_tile(tall: int, wide: int, masked: bool) -> Any:
-    """Code for `tall` rows and `wide` vectors of a result; `masked`: it has fewer columns than
-    that.
+    """Generate code for `tall` rows and `wide` vectors of a result; `masked` if the result has
+    fewer columns.
     """
 
     @_intrinsic
@@ -145,7 +144,8 @@ def _make_tile(tall: int, wide: int, masked: bool) -> Any:
                 emit.first(emit.sum(n, -v * emit.lanes)) if masked else None for v in range(wide)
             ]
 
-            def places(pointer, r):  # of the tile's vectors in row r of a matrix with n columns
+            # Addresses of the tile's vectors in row r of a matrix with n columns.
+            def places(pointer, r):
                 base = emit.sum(builder.mul(r, n), column)
                 return [builder.gep(pointer, [emit.sum(base, v * emit.lanes)]) for v in range(wide)]
 
@@ -178,14 +178,14 @@ def _make_tile(tall: int, wide: int, masked: bool) -> Any:
                         )
             for r in range(tall):
                 with emit.where(">=", last, r):
-                    there = emit.sum(row, r)
+                    place_row = emit.sum(row, r)
                     with emit.where("==", after, WHERE_POSITIVE):
-                        for v, value in enumerate(load(sign, there)):
+                        for v, value in enumerate(load(sign, place_row)):
                             on = builder.fcmp_ordered(">", value, emit.zero)
                             builder.store(
                                 builder.select(on, builder.load(sums[r][v]), emit.zero), sums[r][v]
                             )
-                    list(map(emit.store, map(builder.load, sums[r]), places(to, there), mask))
+                    list(map(emit.store, map(builder.load, sums[r]), places(to, place_row), mask))
             return context.get_dummy_value()
 
         return (
@@ -202,11 +202,11 @@ _NARROW, _NARROWER = _make_tile(TALL, 2, True), _make_tile(TALL, 1, True)
 
 @compiled
 def product(a, row_step, term_step, b, out, start, after, h):
-    """Put start [n] + Σ_k a[m, k]·b[k, n] into out [m, n], and what `after` says; no start: zero. h
-    is [m, n].
+    """Put start [n] + Σ_k a[m, k]·b[k, n] into out [m, n], and apply `after`. An empty start is
+    zero; h is [m, n].
 
-    a[m, k] is number m·row_step + k·term_step of the array, which may so be read transposed. Steps
-    and `after` must be variables where it is called: numba would compile anew for every literal.
+    a[m, k] is number m·row_step + k·term_step of the array, so it can be read transposed. Callers
+    must pass steps and `after` as variables, because numba would compile again for every literal.
     """
     m, n = out.shape
     lanes = BITS // (8 * out.itemsize)
@@ -218,9 +218,8 @@ def product(a, row_step, term_step, b, out, start, after, h):
                 _NARROWER(a, row * row_step, row_step, term_step, b, out, row, 0, start, after, h)
         return
     for column in range(0, n, 2 * lanes):
-        at = min(
-            column, n - 2 * lanes
-        )  # the last columns are computed twice where they do not fill two vectors
+        # If the last columns do not fill two vectors, some are computed twice.
+        at = min(column, n - 2 * lanes)
         if m == 1:
             _ROW(a, 0, row_step, term_step, b, out, 0, at, start, after, h)
         for row in range(0, m if m > 1 else 0, TALL):
@@ -229,7 +228,7 @@ def product(a, row_step, term_step, b, out, start, after, h):
 
 @_intrinsic
 def _four_dots(typing, a, row, b, out):
-    """Numbers row to row + 4 of out [m] = a [m, k] times b [k]."""
+    """Compute numbers row to row + 4 of out [m] = a [m, k] times b [k]."""
 
     def build(context, builder, signature, arguments):
         emit, row = _Emit(context, builder, signature.args[0]), arguments[1]
@@ -267,7 +266,7 @@ def dots(a, b, out):
 
 @_intrinsic
 def power_of_two(typing, k):
-    """2ᵏ in float32, for a k in float32 that is whole: its bits, put where the exponent is."""
+    """Return 2ᵏ in float32 for a whole k in float32, by writing the exponent's bits."""
 
     def build(context, builder, signature, arguments):
         exponent = builder.add(builder.fptosi(arguments[0], _SHORT), ir.Constant(_SHORT, 127))
