@@ -129,7 +129,14 @@ class Reporter:
         now = time.perf_counter()
         remaining = 0.0 if last else self._line.remaining(self._done, now)
         self.due = now + 0.25
-        self._function(Progress(self._done, self._total, now - self._line.started, remaining))
+        self._function(
+            Progress(
+                step=self._done,
+                total_steps=self._total,
+                elapsed=now - self._line.started,
+                remaining=remaining,
+            )
+        )
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rlploss._extras import MissingExtra, need
@@ -78,13 +78,20 @@ def make_app() -> typer.Typer:
         cls=shell.Group, epilog=examples("data"), help=data.HELP, no_args_is_help=True
     )
     app.add_typer(group, name="data")
-    for command in (
-        *(reproduce.reproduce, reproduce.report, compare.compare),
-        *(predict.predict, compare.inspect, survey.survey),
-    ):
-        app.command(cls=shell.Command, epilog=examples(command.__name__))(command)
-    for name, subcommand in (("list", data.list_), ("get", data.get), ("verify", data.verify)):
-        group.command(name, cls=shell.Command, epilog=examples(f"data {name}"))(subcommand)
+    commands: dict[str, Callable[..., None]] = {
+        "reproduce": reproduce.reproduce,
+        "report": reproduce.report,
+        "compare": compare.compare,
+        "predict": predict.predict,
+        "inspect": compare.inspect,
+        "survey": survey.survey,
+        "data list": data.list_,
+        "data get": data.get,
+        "data verify": data.verify,
+    }
+    for name, command in commands.items():
+        parent, last = (group if name.startswith("data ") else app), name.split()[-1]
+        parent.command(last, cls=shell.Command, epilog=examples(name))(command)
     option = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True)
 
     @app.callback(invoke_without_command=True)

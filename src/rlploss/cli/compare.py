@@ -142,9 +142,9 @@ def compare(
     design = _read(
         table,
         target,
-        task,
-        drop,
-        encoding,
+        task=task,
+        drop=drop,
+        encoding=encoding,
         time=time,
         group=group,
         decimal=decimal,
@@ -166,12 +166,12 @@ def compare(
         "max-rows": max_rows,
         "seed": seed,
     }
-    replaced = _check_place(place, design, table.name, asked)
+    replaced = _check_place(place, design, source=table.name, asked=asked)
 
     def tell() -> None:
         if replaced:
             say(progress, replaced)
-        _tell_table(progress, table, design, [c for c in design.columns if c.remark])
+        _tell_table(progress, table, design, columns=[c for c in design.columns if c.remark])
 
     answer = comparison.compare(
         design,
@@ -239,15 +239,15 @@ def inspect(
     design = _read(
         table,
         target,
-        task,
-        drop,
-        encoding,
+        task=task,
+        drop=drop,
+        encoding=encoding,
         time=time,
         group=group,
         decimal=decimal,
         thousands=thousands,
     )
-    _tell_table(console, table, design, design.columns)
+    _tell_table(console, table, design, columns=design.columns)
     if design.target.classes:
         counted = ", ".join(
             f"{label} ({int((design.target.y == i).sum()):,})"

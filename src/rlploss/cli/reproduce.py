@@ -57,7 +57,7 @@ def reproduce(
     from rlploss.paper.request import Request
 
     console, team = Console(), parse_workers(workers)
-    request = Request(scale, budget, seeds, _names(datasets), _names(arms))
+    request = Request(scale, budget, seeds=seeds, datasets=_names(datasets), arms=_names(arms))
     if list_:
         work.list_names(request, team, console)
     else:

@@ -266,13 +266,13 @@ def _mnist(data: Content) -> Arrays:
     labels = np.concatenate(
         [readers.read_idx(data[f"{part}-labels-idx1-ubyte"]) for part in ("train", "t10k")]
     )
-    return _image_set(images.reshape(len(images), -1), labels, ["pixel"], 28)
+    return _image_set(images.reshape(len(images), -1), labels, planes=["pixel"], side=28)
 
 
 def _cifar10(data: Content) -> Arrays:
     batches = [readers.read_cifar_batch(batch) for batch in data.values()]
     images, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    return _image_set(images, labels, ["red", "green", "blue"], 32)
+    return _image_set(images, labels, planes=["red", "green", "blue"], side=32)
 
 
 def _cifar10_released(data: Content) -> Arrays:

@@ -212,7 +212,9 @@ def obtain(
 def _files_of(source: Source, place: Path, progress: TextIO) -> Named:
     """Yield the name and the verified bytes of each file of a source."""
     known = {file.name: file.sha256 for file in source.files}
-    download = transfers.fetch(source.address, source.name, source.sha256, place, progress)
+    download = transfers.fetch(
+        source.address, source.name, sha256=source.sha256, place=place, progress=progress
+    )
     for name, data in source.unpack(download):
         if wrong := mismatch(data, known[name]):
             raise SourceError(f"{name}: {wrong}")

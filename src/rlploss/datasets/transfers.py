@@ -60,7 +60,7 @@ def fetch(address: str, name: str, sha256: str, place: Path, progress: TextIO) -
 
     def bring(url: str, output: str, _: object) -> None:
         if address.partition(":")[0] in CLIENTS:
-            _bring_package(address, name, Path(output), progress)
+            _bring_package(address, name, output=Path(output), progress=progress)
         else:
             _bring_file(url, output, progress)
 

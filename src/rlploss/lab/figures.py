@@ -244,7 +244,9 @@ def svg(figure: Figure) -> str:
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             row, column = divmod(index, columns)
-            axes = _draw(drawn, panel, column * width, sum(heights[row:]) + foot - panel.size[1])
+            axes = _draw(
+                drawn, panel, left=column * width, bottom=sum(heights[row:]) + foot - panel.size[1]
+            )
             handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
         if shown := [label for label, _, _ in figure.legend() if label in handles]:
             lines = [handles[label] for label in shown]

@@ -100,7 +100,7 @@ def plan(
     }
     if not in_turn:
         todo.sort(key=lambda cell: -seconds[cell.hash])
-    return Plan(tuple(todo), len(cells) - len(todo), seconds, workers.count)
+    return Plan(tuple(todo), stored=len(cells) - len(todo), seconds=seconds, workers=workers.count)
 
 
 class _TimeUp(BaseException):
@@ -126,7 +126,9 @@ def execute(
     rings = workers.kind == "inline" and math.isfinite(deadline) and hasattr(signal, "setitimer")
     alarm = _alarm(deadline) if rings else nullcontext()
     board = _Board(todo, console)
-    outcomes = _trained(todo.todo, train, workers, board, team, deadline)
+    outcomes = _trained(
+        todo.todo, train, workers=workers, board=board, team=team, deadline=deadline
+    )
     with suppress(_TimeUp), board, alarm, closing(outcomes):
         for cell, outcome in outcomes:
             if isinstance(outcome, str):
@@ -172,7 +174,7 @@ def _trained(
         waiting, size = (together, workers.count) if together else (alone, 1)
         given, team = team if together else None, None
         with nullcontext(given) if given else workers.start(min(size, len(waiting))) as crew:
-            lost = yield from _until_broken(crew, train, waiting, board, deadline)
+            lost = yield from _until_broken(crew, train, waiting, board=board, deadline=deadline)
             if lost:
                 crew.shutdown()  # the caller's team too, since it is broken
         how = crew.death()

@@ -118,9 +118,9 @@ def summary(values: Array) -> Summary:
     if n == 0:
         raise ValueError("a summary needs at least one seed, got none; train one")
     if n == 1:
-        return Summary(float(values[0]), math.nan, math.nan, math.nan, 1)
+        return Summary(mean=float(values[0]), sd=math.nan, low=math.nan, high=math.nan, n=1)
     mean, low, high = (float(end) for end in band(values))
-    return Summary(mean, float(values.std(ddof=1)), low, high, n)
+    return Summary(mean=mean, sd=float(values.std(ddof=1)), low=low, high=high, n=n)
 
 
 def band(matrix: Array) -> tuple[Array, Array, Array]:

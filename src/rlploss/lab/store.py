@@ -209,7 +209,9 @@ class Store(AbstractContextManager["Store"]):
                 f" seed, got {len(result.networks)} for {cell}"
             )
         origin = {
-            **{name: getattr(result, name) for name in ("engine", "threads", "notes")},
+            "engine": result.engine,
+            "threads": result.threads,
+            "notes": result.notes,
             "objectives": result.objectives,
             "code_version": self.code_version,
             "task": str(cell.task),
@@ -354,7 +356,9 @@ def networks_json(result: CellResult) -> str:
     return canonical_json(
         [
             {
-                **{name: getattr(n, name) for name in ("variant", "seed", "seconds")},
+                "variant": n.variant,
+                "seed": n.seed,
+                "seconds": n.seconds,
                 "curve": {name: [*map(plain, values)] for name, values in n.curve.items()},
                 "values": {name: plain(value) for name, value in n.values.items()},
                 "arrays": {
@@ -374,12 +378,12 @@ def _network(row: dict[str, Any]) -> TrainedNetwork:
         return math.nan if value is None else float(value)
 
     return TrainedNetwork(
-        row["seed"],
-        row["variant"],
-        {name: [*map(number, points)] for name, points in row["curve"].items()},
-        number(row["seconds"]),
-        {name: number(value) for name, value in row["values"].items()},
-        {
+        seed=row["seed"],
+        variant=row["variant"],
+        curve={name: [*map(number, points)] for name, points in row["curve"].items()},
+        seconds=number(row["seconds"]),
+        values={name: number(value) for name, value in row["values"].items()},
+        artifacts={
             name: np.frombuffer(base64.b64decode(data), "<f4").reshape(shape)
             for name, (shape, data) in row["arrays"].items()
         },

@@ -224,8 +224,13 @@ class Cell(Generic[A, T]):
 
     def spec(self) -> dict[str, Any]:
         """Return everything that decides the result, as plain data."""
-        parts = {name: getattr(self, name).to_json() for name in ("arm", "task", "budget")}
-        return {**parts, "evaluate_every": self.evaluate_every, "seeds": list(self.seeds)}
+        return {
+            "arm": self.arm.to_json(),
+            "task": self.task.to_json(),
+            "budget": self.budget.to_json(),
+            "evaluate_every": self.evaluate_every,
+            "seeds": list(self.seeds),
+        }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> AnyCell:

@@ -107,7 +107,7 @@ def train(cell: Cell, tell: Tell) -> CellResult:
     if cell.task.keep == "boundary" and histories[0].model is not None:
         pictures["boundary"] = _boundary(histories[0].model)
     networks = [
-        TrainedNetwork(seed, variant, history.columns, float(history.last("seconds")))
+        TrainedNetwork(seed, variant, curve=history.columns, seconds=float(history.last("seconds")))
         for (variant, seed), history in zip(cell.keys, histories, strict=True)
     ]
     networks[0] = replace(networks[0], artifacts=pictures)

@@ -100,7 +100,7 @@ class ProjectionBank(nn.Module):
         check_finite: bool = True,
     ) -> None:
         super().__init__()
-        form = PlaneForm(probe, intercept, ridge, draw_from)
+        form = PlaneForm(probe, intercept, ridge=ridge, draw_from=draw_from)
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         features = _checks.feature_matrix(features).detach()
         N, d = features.shape
@@ -387,7 +387,7 @@ class ProjectionBank(nn.Module):
         elif form.draw_from == "outside":
             points = planes.points_outside(self.features, subsets, self.weight)
         roots = None if self.weight is None else self.weight[subsets].sqrt()
-        rows = planes.probe_rows(self.features[subsets], form, points, roots)
+        rows = planes.probe_rows(self.features[subsets], form, points, roots=roots)
         # This drops directions that no subset has.
         return planes.largest_rows(rows, self._n_kept).to(self.dtype)
 
@@ -415,7 +415,9 @@ class ProjectionBank(nn.Module):
         if points is None:
             pool = self.features if self._pool is None else self._pool
             points = pool[
-                draw_rows(self.subsets, pool.shape[0], self.plane_form.draw_from, self.generator)
+                draw_rows(
+                    self.subsets, pool.shape[0], self.plane_form.draw_from, generator=self.generator
+                )
             ]
         elif points.shape != (wanted := (self.n_subsets, self.features.shape[1])):
             raise ValueError(

@@ -83,7 +83,7 @@ def factor(x: Tensor, *, intercept: bool = False, ridge: float = 0.0) -> Factors
     scaled, norm = _unit_columns(centred)
     # With an intercept the direction of ones is split off exactly; what remains has M − 1 rows.
     y = _drop_ones(scaled) if intercept else scaled
-    problem = _Problem(x, y, norm, centre, ridge, tolerance)
+    problem = _Problem(x=x, y=y, norm=norm, centre=centre, ridge=ridge, tolerance=tolerance)
     # A tracer needs one path for every rank. With a ridge, the QR path needs at least as many rows
     # as columns.
     if tracing or (y.shape[1] < d and (ridge > 0 or y.shape[1] == 0)):
@@ -118,7 +118,9 @@ def _easy(x: Tensor, intercept: bool, tolerance: float) -> Factors | None:
     centre = x.new_zeros(K, d) if intercept else None
     rank = torch.full((K,), p, device=x.device)
     # The coefficient of ones goes last.
-    return Factors(q, lambda: _inverse(r).roll(-int(intercept), dims=1), centre, rank)
+    return Factors(
+        q, solve=lambda: _inverse(r).roll(-int(intercept), dims=1), centre=centre, rank=rank
+    )
 
 
 def _proves_full_rank(
@@ -214,7 +216,12 @@ class _Problem:
     def pick(self, which: Tensor) -> _Problem:
         centre = None if self.centre is None else self.centre[which]
         return _Problem(
-            self.x[which], self.y[which], self.norm[which], centre, self.ridge, self.tolerance
+            x=self.x[which],
+            y=self.y[which],
+            norm=self.norm[which],
+            centre=centre,
+            ridge=self.ridge,
+            tolerance=self.tolerance,
         )
 
 
@@ -232,7 +239,12 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
         x = torch.nn.functional.pad(problem.x, (0, extra), value=1.0)
         every = torch.ones_like(eye[:, 0], dtype=torch.bool)
         return (
-            Factors(eye, lambda: _minimum_norm(x, every, problem.centre), problem.centre, rank),
+            Factors(
+                eye,
+                solve=lambda: _minimum_norm(x, every, problem.centre),
+                centre=problem.centre,
+                rank=rank,
+            ),
             certain,
         )
     norm = problem.norm
@@ -251,7 +263,7 @@ def _by_qr(problem: _Problem) -> tuple[Factors, Tensor]:
     def solve() -> Tensor:
         return _with_mean(_inverse(r) / norm.unsqueeze(-1), problem)
 
-    return Factors(_with_ones(q, problem), solve, problem.centre, rank), certain
+    return Factors(_with_ones(q, problem), solve=solve, centre=problem.centre, rank=rank), certain
 
 
 def _by_svd(problem: _Problem) -> Factors:
@@ -269,7 +281,12 @@ def _by_svd(problem: _Problem) -> Factors:
         ub, sb, vb = _svd(b)
         shrunk = (sb.square() + ridge).sqrt().unsqueeze(1)
         basis = _with_ones((u @ ub) * (sb.unsqueeze(1) / shrunk), problem)
-        return Factors(basis, lambda: _with_mean(vb.mT / shrunk, problem), problem.centre, rank)
+        return Factors(
+            basis,
+            solve=lambda: _with_mean(vb.mT / shrunk, problem),
+            centre=problem.centre,
+            rank=rank,
+        )
 
     def solve() -> Tensor:
         centre, rows, real = problem.centre, b, keep
@@ -287,7 +304,7 @@ def _by_svd(problem: _Problem) -> Factors:
         direct = _with_mean(vh.mT / s.unsqueeze(1) / norm.unsqueeze(-1), problem)
         return torch.where(keep.all(1)[:, None, None], direct, least)
 
-    return Factors(_with_ones(u, problem), solve, problem.centre, rank)
+    return Factors(_with_ones(u, problem), solve=solve, centre=problem.centre, rank=rank)
 
 
 def _minimum_norm(b: Tensor, real: Tensor, centre: Tensor | None) -> Tensor:

@@ -85,7 +85,7 @@ def rlp_loss(
         features,
         subsets=subsets,
         weight=weight,
-        form=PlaneForm(probe, intercept, ridge, draw_from),
+        form=PlaneForm(probe, intercept, ridge=ridge, draw_from=draw_from),
         probe_points=probe_points,
         generator=generator,
         features_grad=features_grad,
@@ -112,7 +112,7 @@ def loss_value(
 ) -> Tensor:
     """Return the loss for checked settings; `warn` reports degenerate cases."""
     if subsets is None and weight is None and probe_points is None and not features_grad:
-        value = quick_value(pred, target, features, form, check_finite)
+        value = quick_value(pred, target, features, form=form, check_finite=check_finite)
         if value is not None:
             return reduce(value, reduction)
     _checks.pair(pred, target)
@@ -122,13 +122,15 @@ def loss_value(
     if given is not None:
         form = replace(form, draw_from="train")
     if subsets is None:
-        _checks.probe_points(given, form.probe, x.shape[1], None)
+        _checks.probe_points(given, probe=form.probe, n_features=x.shape[1], n_subsets=None)
         _checks.outside(form.draw_from, x.shape[0], x.shape[0])
     else:
         _checks.subset_plan(
             subsets, x.shape[0], form.draw_from, values=check_finite and has_numbers
         )
-        _checks.probe_points(given, form.probe, x.shape[1], subsets.shape[0])
+        _checks.probe_points(
+            given, probe=form.probe, n_features=x.shape[1], n_subsets=subsets.shape[0]
+        )
     if weight is not None:
         weight = mean_one(weight, x.shape[0], values=has_numbers)
         target = counted(target, weight)
@@ -228,7 +230,7 @@ def _values(
     rows = None  # row numbers of drawn points
     if form.probe == "draw" and given is None and subsets is not None:
         _checks.replayable(generator)
-        rows = draw_rows(subsets, N, form.draw_from, generator, weight)
+        rows = draw_rows(subsets, N, form.draw_from, generator=generator, weight=weight)
     planes, roots = form, None
     if weight is not None:
         planes, roots = replace(form, intercept=False), of_subsets(weight.sqrt())
@@ -243,13 +245,13 @@ def _values(
             points = points_outside(x, subsets, weight)
     stack, inputs = of_subsets(residual), of_subsets(x)
     if features_grad:
-        return _values_through_features(stack, inputs, planes, points, roots)
+        return _values_through_features(stack, inputs, form=planes, points=points, roots=roots)
     may_be_mse = M <= p and form.ridge == 0 and not form.has_points and not is_tracing(x)
     if may_be_mse and bool((ranks(inputs, intercept=planes.intercept) == M).all()):
         form.warn_of_full_rank(M, p, warn)
         if form.probe == "subset":
             return projected_value(stack, None, 1 / M) / stack.shape[2]
-    rows = probe_rows(inputs, planes, points, roots).to(stack.dtype)
+    rows = probe_rows(inputs, planes, points=points, roots=roots).to(stack.dtype)
     return projected_value(stack, rows) / stack.shape[2]
 
 

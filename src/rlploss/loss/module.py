@@ -73,7 +73,7 @@ class RLPLoss(nn.Module):
             raise ValueError(
                 f"n_subsets={n_subsets} needs a subset_size; without one the batch is one subset"
             )
-        self.plane_form = PlaneForm(probe, intercept, ridge, draw_from)
+        self.plane_form = PlaneForm(probe, intercept, ridge=ridge, draw_from=draw_from)
         self.reduction = _checks.one_of("reduction", reduction, _checks.REDUCTIONS)
         self.features_grad, self.generator, self.check_finite = (
             features_grad,

@@ -176,7 +176,7 @@ def probe_rows(
     for part in parts:
         factors = factor(x[part], intercept=form.intercept, ridge=form.ridge)
         own = None if roots is None else roots[part]
-        rows.append(rows_of(factors, form, None if at is None else at[part], own))
+        rows.append(rows_of(factors, form, at=None if at is None else at[part], roots=own))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 

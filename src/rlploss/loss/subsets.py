@@ -249,7 +249,7 @@ def _level(plan: Rows, n: int, generator: torch.Generator | None) -> None:
         flat[at[done]] = taker[done]
         digest[subset[done]] = fresh[done]
         if not done.any():
-            _exchange(plan, giver[0], taker[0], generator)
+            _exchange(plan, giver=giver[0], taker=taker[0], generator=generator)
             done[0], digest = True, _digest(plan)
         giver, taker = giver[~done], taker[~done]
 

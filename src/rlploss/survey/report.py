@@ -41,14 +41,22 @@ def build(results: Survey, out: Path) -> Report:
     ours, theirs = (results.labels[arm] for arm in results.pairs[0])
     ratios = tuple(_ratios_drawing(results, draw) for draw in results.draws)
     picture = Figure(
-        "ratios", "", SAID["ratios"].format(ours=ours, theirs=theirs), ratios, columns=2
+        "ratios",
+        "",
+        caption=SAID["ratios"].format(ours=ours, theirs=theirs),
+        panels=ratios,
+        columns=2,
     )
     ranked = [
         _ranks_drawing(results, *key, results.ranks(tasks))
         for key, tasks in results.groups.items()
         if len(tasks) > 1
     ]
-    ranks = (Figure("ranks", "", SAID["ranks"], tuple(ranked), columns=2),) if ranked else ()
+    ranks = (
+        (Figure("ranks", "", caption=SAID["ranks"], panels=tuple(ranked), columns=2),)
+        if ranked
+        else ()
+    )
     sections = (
         Section(
             "tables",
@@ -269,7 +277,11 @@ def ratios_drawing(title: str, rows: Sequence[tuple[str, float, float, float, st
     said = "; ".join(f"{name} {number(effect)} ({word})" for name, effect, *_, word in rows)
     data = tuple((name, float(at), effect) for at, (name, effect, *_) in enumerate(rows))
     return Drawing(
-        title, paint, f"Ratio of squared errors: {said}.", (4.8, 0.9 + 0.17 * len(rows)), data
+        title,
+        paint,
+        alt=f"Ratio of squared errors: {said}.",
+        size=(4.8, 0.9 + 0.17 * len(rows)),
+        data=data,
     )
 
 
@@ -308,7 +320,9 @@ def _ranks_drawing(results: Survey, half: str, draw: Draw, ranks: Ranks) -> Draw
     means = [*zip(names, ranks.means, strict=True)]
     alt = f"Average ranks: {', '.join(f'{name} {mean:.2f}' for name, mean in means)}; {tests}."
     data = tuple((name, float(at), mean) for at, (name, mean) in enumerate(means, 1))
-    return Drawing(f"{half}, {_where(draw)}", paint, alt, (4.8, 1.1 + 0.2 * len(names)), data)
+    return Drawing(
+        f"{half}, {_where(draw)}", paint, alt=alt, size=(4.8, 1.1 + 0.2 * len(names)), data=data
+    )
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:

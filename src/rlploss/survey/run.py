@@ -146,7 +146,7 @@ class SurveyRequest:
 
 def label_of(name: str, kind: str) -> str:
     """Return the label of an arm."""
-    return estimator_arm(SurveyArm("", name), kind, 100, STEPS).label
+    return estimator_arm(SurveyArm("", name), kind=kind, n_train=100, steps=STEPS).label
 
 
 def estimator_arm(arm: SurveyArm, kind: str, n_train: int, steps: int) -> EstimatorArm:
@@ -182,7 +182,7 @@ class SurveyTrainer:
             self.tables[cell.task.table], n_train=cell.task.rows, outside=cell.task.outside
         )
         n_train = len(rows.split(cell.seeds[0])[0])
-        arm = estimator_arm(cell.arm, cell.task.kind, n_train, cell.budget.n)
+        arm = estimator_arm(cell.arm, kind=cell.task.kind, n_train=n_train, steps=cell.budget.n)
         table = train.Table(cell.task.name, cell.task.digest)
         result = rows(Cell(arm, table, cell.budget, cell.seeds), tell)
         size = float(len(rows.X))  # of the whole table, for the tests over its splits

@@ -97,7 +97,9 @@ class ModuleEngine(Engine):
             inputs, target = feed.inputs(block, low, high)
             self.optimizer.zero_grad()
             pred = job.model(inputs).reshape(len(inputs), -1)
-            value = step_value(feed, block, (low, high), flat(inputs), pred, target)
+            value = step_value(
+                feed, block, (low, high), features=flat(inputs), pred=pred, target=target
+            )
             torch.autograd.backward(value)
             number = value.item()
             if not math.isfinite(number):

@@ -199,7 +199,9 @@ class Feed:
         rows = MixedRows(index, *mixed) if mixed else PlainRows(index)
         lengths = np.tile(np.diff(ends), epochs) * self.unit
         spans = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1)
-        return Block(epoch * per_epoch + low, spans, rows, self._planes(rows, epoch, units))
+        return Block(
+            epoch * per_epoch + low, spans=spans, rows=rows, planes=self._planes(rows, epoch, units)
+        )
 
     def _draw(self, epoch: int, units: Tensor) -> list[Tensor]:
         """Draw the row numbers of some units of an epoch; with mixup also those of their partners,
@@ -316,7 +318,9 @@ class SubsetFeed(Feed):
         self._bank = bank if self._whole and self._same_subsets else None
         if r.probe == "draw":
             generator = stream(self.job.seed, "draw", epoch)
-            index = draw_rows(self._plan(epoch)[0], table.n_rows, r.draw_from, generator)[units]
+            index = draw_rows(self._plan(epoch)[0], table.n_rows, r.draw_from, generator=generator)[
+                units
+            ]
             bank.redraw(self._columns[index.to(self._columns.device)])
         if r.probe == "sum" and table.weight is not None:
             sums = weighted_sums(bank.features[bank.subsets], table.weight[plan], ridge=r.ridge)

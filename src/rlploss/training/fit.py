@@ -273,7 +273,7 @@ def train(
         )
         try:
             for number, (job, watch) in enumerate(runs):
-                loops.append(Loop(job, watch, reporter, number if fleet else None))
+                loops.append(Loop(job, watch, reporter=reporter, number=number if fleet else None))
                 begun.add(loops[-1])
                 advance(loops[-1], None)
                 while len(running) > (threads if number + 1 < len(runs) else 0):

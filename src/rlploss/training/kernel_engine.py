@@ -230,7 +230,12 @@ class KernelEngine(Engine):
         span, outputs, (features, pred, target) = self._outputs(rows, update)
         with torch.enable_grad():
             value = step_value(
-                self.feed, block, span, features.clone(), pred.requires_grad_(), target
+                self.feed,
+                block,
+                span,
+                features=features.clone(),
+                pred=pred.requires_grad_(),
+                target=target,
             )
         weights = () if self._followed else self._module
         back, *others = torch.autograd.grad(value, (pred, *weights), allow_unused=bool(weights))

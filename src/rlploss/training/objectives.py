@@ -141,7 +141,7 @@ class RLP(Objective):
         NOTE[DIFF]: in the paper's formulas planes have no offset. Here they have one by default,
         except for probe="sum".
         """
-        return PlaneForm(self.probe, self.intercept, self.ridge, self.draw_from)
+        return PlaneForm(self.probe, self.intercept, ridge=self.ridge, draw_from=self.draw_from)
 
     @classmethod
     def paper(

@@ -250,7 +250,9 @@ class CompiledLoss:
 
     def __init__(self, function: Function, n_outputs: int, dtype: torch.dtype) -> None:
         self.function, self.dtype = function, dtype
-        self._lines, other = (_Lines(function, n, n_outputs, dtype) for n in (1009, 1013))
+        self._lines, other = (
+            _Lines(function, n_rows=n, n_outputs=n_outputs, dtype=dtype) for n in (1009, 1013)
+        )
         if self._lines.source != other.source:
             raise ValueError("it uses the number of rows, or differs from call to call")
         # An attribute, because it owns the machine code.

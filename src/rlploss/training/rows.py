@@ -101,7 +101,7 @@ def read_rows(
             f"{name}X must have at least one row and one column, got shape {tuple(x.shape)}"
         )
     _checks.finite(**{f"{name}X": x})
-    return RowTable(x, *_target(name, x, y, output_width(model, x), loss))
+    return RowTable(x, *_target(name, x, y, width=output_width(model, x), loss=loss))
 
 
 def _target(name: str, x: Tensor, y: Array | None, width: int, loss: str) -> tuple[Tensor, bool]:
