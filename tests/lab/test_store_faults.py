@@ -361,7 +361,7 @@ def test_a_crafted_store_is_refused_before_it_is_asked_anything(forker, copy, ta
     before = bytes_of(copy)
     for words in (["report", str(copy)], ["report", str(copy), "--csv"], study(copy)):
         done = forker.cli(words)
-        one_sentence(done, "has other tables than rlploss makes; .*the file is left as it is")
+        one_sentence(done, "has tables that rlploss does not create; .*the file is left as it is")
         assert done.seconds < 10
     assert bytes_of(copy) == before
 

@@ -112,7 +112,7 @@ def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monk
     assert "made by other code" in capsys.readouterr().out
     assert tables(tmp_path) == before
     text = run(["table1"], NARROW, tmp_path)
-    assert "8 stored cells come from other code and are left aside" in text
+    assert "8 stored cells come from other code and are not used" in text
     assert "8 cells: 8 to train" in text
 
 

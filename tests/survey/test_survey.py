@@ -459,7 +459,7 @@ def test_a_store_cannot_name_code_that_is_run(tmp_path, capsys):
                 )
                 store.write(cell, CellResult(networks, "none", 2, 0.1))
     assert cli.run(["report", str(tmp_path / "s"), "--declare-equal"]) == 2
-    assert "has no rows of other code that this one could use" in capsys.readouterr().err
+    assert "has no rows of other code that this code could use" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 

@@ -255,7 +255,7 @@ TRAIN = """
     from rlploss.training import kernel
     print(history.settings["engine"], sum(kernel.run.stats.cache_hits.values()), repr(history.last("loss")))
 """
-TOLD = "rlploss: compiling the training kernel, some five seconds, once on this machine"
+TOLD = "rlploss: compiling the training kernel takes about five seconds, once on this machine"
 
 
 def test_what_older_sources_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,5 +104,5 @@ def report(
         if foreign:
             say(
                 console,
-                "The runs were made by other code than this; the report shows them as they are.",
+                "The runs come from another version of the code; the report shows them unchanged.",
             )

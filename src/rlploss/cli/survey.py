@@ -133,7 +133,7 @@ def render(store: Store, out: Path, console: Console) -> None:
     with store.understood("what a table or figure needs"):
         results = Survey(stored_request(store), store.read)
         if not results.cells:
-            say(console, "No table is whole yet: there is nothing to show.")
+            say(console, "No table is complete yet, so there is nothing to show.")
             return
         content = build(results, out)
         page, *others = report.write(content, out)

@@ -195,7 +195,7 @@ def obtain(
                         verified[file] = data
                 except SourceError as error:
                     problems[source.address] = str(error)
-                    print(f"{name}: {error}; going on to the next source", file=progress)
+                    print(f"{name}: {error}; trying the next source", file=progress)
     missing = [file for file in files if file.name not in verified]
     if not missing:
         return verified

@@ -155,7 +155,7 @@ class Processes(Team, ProcessPoolExecutor):
             self._last_running = time.monotonic()
         return (time.monotonic() - self._last_running >= STOPPED_FOR) * (
             f"worker processes have been stopped for a minute: {numbers}; kill -CONT {numbers} lets"
-            " them go on, kill -KILL has their cells tried again"
+            " them continue, kill -KILL makes rlploss try their cells again"
         )
 
     def death(self) -> str:

@@ -276,7 +276,7 @@ class _Board(ProgressLine):
         """Print news of the workers, each message once."""
         if news != self._news:
             self._news = news
-            self.say(news or "the workers go on")
+            self.say(news or "the workers continue")
 
     def _move(self) -> None:
         while not self._ended.wait(TICK):
@@ -309,7 +309,7 @@ def run_study(
     todo = plan(cells, store, cost=cost, workers=workers, in_turn=in_turn)
     say(console, f"{what}. {todo.sentence()}")
     if count := store.foreign_cells():
-        say(console, f"{count} stored cells come from other code and are left aside.")
+        say(console, f"{count} stored cells come from other code and are not used.")
     try:
         done = execute(todo, store, train=train, workers=workers, console=console)
     except KeyboardInterrupt:
@@ -320,7 +320,7 @@ def run_study(
     if done.trained:
         say(console, f"Trained {done.trained} cells in {duration(done.seconds)}.")
     for why in [*done.failed.values()][:1]:
-        say(console, f"{len(done.failed)} cells failed, the same command tries them again: {why}")
+        say(console, f"{len(done.failed)} cells failed; the same command tries them again: {why}")
 
 
 @dataclass(frozen=True)
@@ -345,8 +345,8 @@ def declare_equal(store: Store, study: Study, console: Console) -> None:
     }
     if not stored:
         raise LabError(
-            f"{store.directory} has no rows of other code that this one could use; the command that"
-            " made it trains what is missing"
+            f"{store.directory} has no rows of other code that this code could use; give the"
+            " command that made it, which trains what is missing"
         )
     chosen = random.SystemRandom().sample([*stored], min(CHECKED, len(stored)))
     # Another number of threads rounds differently.
@@ -363,10 +363,10 @@ def declare_equal(store: Store, study: Study, console: Console) -> None:
             now = again.read(cell)
             if wrong := again.failure(cell) if now is None else difference(stored[cell], now):
                 raise LabError(
-                    f"{cell} is not what it was ({wrong}); the rows of the other code stay apart"
+                    f"{cell} gives other numbers than before ({wrong}); the older rows are not used"
                 )
     store.declare_equal(older)
-    say(console, "Every bit is the same: this code uses the rows of that one, timed ones excepted.")
+    say(console, "Every bit is the same: this code now uses the older rows, except timed ones.")
 
 
 def difference(before: StoredCell, now: StoredCell) -> str:

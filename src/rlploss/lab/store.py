@@ -134,7 +134,7 @@ class Store(AbstractContextManager["Store"]):
                 f"has schema version {schema}, {age} one than this rlploss reads ({SCHEMA})"
             )
         elif any(sql not in TABLES for (sql,) in self._rows(STATEMENTS_OF)):
-            raise self._refused("has other tables than rlploss makes")
+            raise self._refused("has tables that rlploss does not create")
         elif self._rows("PRAGMA quick_check(1)") != [("ok",)]:
             raise self._refused("is damaged or truncated (malformed)")
         self._rows("PRAGMA synchronous = FULL")

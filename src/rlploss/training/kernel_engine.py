@@ -38,7 +38,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]
 _MISSING = bool(missing("numba"))
 _COMPILING_NOTICE = (
-    "rlploss: compiling the training kernel, some five seconds, once on this machine"
+    "rlploss: compiling the training kernel takes about five seconds, once on this machine"
 )
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # pairs of a kernel function and a floating type for which it is compiled
