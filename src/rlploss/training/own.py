@@ -43,10 +43,9 @@ _SCOPE = {
     "b1": np.bool_,
 }
 
-# The code of each operation on the numbers {0}, {1} and {2}; `real` is the type of the result.
-_LARGER, _SMALLER = (
-    f"{{0}} if ({{0}} {x} {{1}}) | ({{0}} != {{0}}) else {{1}}" for x in "><"
-)  # NaN wins
+# The code of each operation on the numbers {0}, {1} and {2}; `real` is the type of the result. In
+# the larger and the smaller of two numbers NaN wins.
+_LARGER, _SMALLER = (f"{{0}} if ({{0}} {x} {{1}}) | ({{0}} != {{0}}) else {{1}}" for x in "><")
 _ANGLES = ("sin", "cos", "tan", "sinh", "tanh")
 _TEMPLATES: dict[str, str] = {
     **{name: f"np.{name}({{0}})" for name in (*_ANGLES, "floor", "ceil", "trunc")},
