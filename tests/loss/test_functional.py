@@ -188,7 +188,7 @@ def test_warnings_of_their_own_classes():
     assert_close(loss, r.sum().square(), dtype=torch.float32)
     with pytest.warns(
         MeanOnlyWarning,
-        match="with 10 rows per subset and .* sees only the mean residual of each subset",
+        match="With 10 rows per subset and .* sees only the mean residual of each subset",
     ):
         loss = rlp_loss(r, z, vector(N, 12), probe="sum")
     assert_close(loss, r.sum().square(), dtype=torch.float32)
@@ -332,5 +332,7 @@ def test_what_is_not_finite_blames_the_rate_for_predictions_only():
 
 
 def test_warnings_count_the_columns_in_words():
-    with pytest.warns(MSEEquivalentWarning, match=r"and 5 columns \(4 features \+ intercept\) of"):
+    with pytest.warns(
+        MSEEquivalentWarning, match=r"and 5 columns \(4 features \+ intercept\) RLP equals MSE"
+    ):
         rlp_loss(vector(5), torch.zeros(5), vector(5, 4))

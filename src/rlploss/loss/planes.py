@@ -99,7 +99,7 @@ class PlaneForm:
         """Warn of the degenerate cases with rank(x) = M, where the planes pass through every
         point.
         """
-        case = f"with {M} rows per subset and {self.columns(p)}"
+        case = f"With {M} rows per subset and {self.columns(p)}"
         if self.probe == "subset":
             warn(
                 MSEEquivalentWarning,
