@@ -109,7 +109,7 @@ def test_report_shows_the_runs_of_other_code_as_they_are(tmp_path, stubbed, monk
     for place in ("lab.store", "paper.reproduce"):
         monkeypatch.setattr(f"rlploss.{place}.code_version", lambda *files: "other")
     assert cli.run(["report", str(tmp_path)]) == 0
-    assert "made by other code" in capsys.readouterr().out
+    assert "another version of the code" in capsys.readouterr().out
     assert tables(tmp_path) == before
     text = run(["table1"], NARROW, tmp_path)
     assert "8 stored cells come from other code and are not used" in text

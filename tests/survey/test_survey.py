@@ -425,7 +425,7 @@ def test_the_command_resumes_and_reports(stub, tmp_path, capsys, monkeypatch):
         "rlploss.survey.results.code_version", lambda *files: "newer"
     )  # rows of older code are shown
     assert cli.run(["report", str(out)]) == 0
-    assert "made by other code" in capsys.readouterr().out
+    assert "another version of the code" in capsys.readouterr().out
     assert (out / "report.html").exists()
     assert len(stub) == n + 22
 
