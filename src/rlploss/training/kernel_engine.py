@@ -1,6 +1,4 @@
-"""Train chains of dense layers on the CPU, many steps in one compiled call without Python's
-lock.
-"""
+"""Train chains of dense layers on the CPU, many steps in one compiled call without a lock."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 # Hooks that apply to all modules.
 _EVERYWHERE = [getattr(nn.modules.module, f"_global{name}") for name in _HOOKS]
 _MISSING = bool(missing("numba"))
-_COMPILING_NOTICE = (
-    "rlploss: compiling the training kernel takes about five seconds, once on this machine"
-)
+_NOTICE = "rlploss: compiling the training kernel takes about five seconds, once on this machine"
 _LOCK = threading.Lock()
 _READY: set[Any] = set()  # pairs of a kernel function and a floating type for which it is compiled
 
@@ -90,9 +86,7 @@ def read_chain(model: nn.Module) -> Chain | str:
 
 
 def kernel_chain(job: Job, *, any_size: bool) -> Chain | str:
-    """Return the chain that the kernel should train, or the reason why it cannot or (unless
-    `any_size`) should not.
-    """
+    """Return the chain that the kernel should train, or the reason why it should not."""
     x, chain = job.table.x, read_chain(job.model)
     flattens = any(isinstance(part, nn.Flatten) for part in job.model.modules())
     n_parameters = sum(p.numel() for p in job.model.parameters())
@@ -118,9 +112,7 @@ def _first(reasons: dict[str, bool]) -> str | None:
 
 
 class KernelEngine(Engine):
-    """Trains one vector of all weights, which is copied from the module before a stretch of steps
-    and back after it.
-    """
+    """Trains a vector of all weights, copied from the module before a stretch and back after it."""
 
     name = "kernel"
 
@@ -224,9 +216,7 @@ class KernelEngine(Engine):
         )
 
     def _step_outside(self, block: Block, rows: Any, update: Any) -> Any:
-        """Take a step with a user's loss: torch computes ∂loss/∂pred, the kernel everything
-        else.
-        """
+        """Take a step with a user's loss: torch computes ∂loss/∂pred, the kernel the rest."""
         span, outputs, (features, pred, target) = self._outputs(rows, update)
         with torch.enable_grad():
             value = step_value(
@@ -275,9 +265,7 @@ class KernelEngine(Engine):
         return own, "; its loss is compiled"
 
     def _steps_until_check(self, spans: Spans) -> int:
-        """Compare the compiled loss with torch's if that is due; return the steps until the next
-        comparison.
-        """
+        """Compare the compiled loss with torch's if due; return the steps to the next one."""
         if self.trusted <= 0:
             rows = self._rows._replace(spans=spans)
             _, _, (_, pred, target) = self._outputs(rows, self._update)
@@ -392,9 +380,7 @@ def _ready(function: Any, dtype: Any, call: Callable[[], object]) -> float:
     started = time.perf_counter()
     with _LOCK:
         if (function, dtype) not in _READY:
-            notice = threading.Timer(
-                3.0, print, [_COMPILING_NOTICE], {"file": sys.stderr, "flush": True}
-            )
+            notice = threading.Timer(3.0, print, [_NOTICE], {"file": sys.stderr, "flush": True})
             notice.daemon = True
             notice.start()
             function.disable_compile(False)
