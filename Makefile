@@ -32,7 +32,7 @@ $(DOCS_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-# Within five minutes on two cores. Tests that wait for processes may fail on a busy machine: what fails is run once more, alone, and
+# Some seven minutes on two cores. Tests that wait for processes may fail on a busy machine: what fails is run once more, alone, and
 # must pass then.
 test: $(STAMP)
 	$(PYTEST) -n 2 -m "not slow" $(PYTEST_ARGS) || $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS)

@@ -874,3 +874,11 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
 def test_dates_far_away_are_dates(tmp_path):
     dates = pd.Series(["2263-01-01", "2270-05-06", "1600-02-03"] * 10)
     assert as_dates(dates).values.dt.year.tolist()[:3] == [2263, 2270, 1600]
+
+
+def test_a_table_of_very_many_columns_is_refused_at_once(tmp_path):
+    """Each column is looked at for some milliseconds."""
+    lines = [",".join(f"c{i}" for i in range(10_001)), *[",".join(["1"] * 10_001)] * 3]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(TableError, match="has 10,001 columns, more than 10,000; leave out what"):
+        read_table(tmp_path / "t.csv")

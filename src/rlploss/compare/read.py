@@ -55,13 +55,13 @@ def read_table(path: str | Path, *, encoding: str = "utf-8") -> pd.DataFrame:
     path = Path(path)
     packed = path.suffix.lower() == ".gz"
     suffix = Path(path.stem if packed else path).suffix.lower()
-    if path.exists() and not path.is_file():
+    if not path.is_file():
         raise TableError(
             f"{path} is {'a directory' if path.is_dir() else 'a pipe or a device'}, not a table;"
             f" give a file: {KINDS}"
+            if path.exists()
+            else f"there is no file {path}; check the path"
         )
-    if not path.exists():
-        raise TableError(f"there is no file {path}; check the path")
     if suffix not in TEXT and suffix not in _TYPED:
         raise TableError(
             f"a table must end in one of {', '.join((*TEXT, *_TYPED))}, or in .gz after that, got"
@@ -104,6 +104,10 @@ def check_frame(frame: pd.DataFrame, name: str | Path) -> pd.DataFrame:
     if frame.shape[1] == 0 or frame.shape[0] == 0:
         raise TableError(
             f"{name} is empty: it has {frame.shape[1]} columns and {frame.shape[0]} rows; add rows"
+        )
+    if frame.shape[1] > 10_000:
+        raise TableError(
+            f"{name} has {frame.shape[1]:,} columns, more than 10,000; leave out what is not needed"
         )
     frame.columns = [str(column) for column in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
