@@ -93,8 +93,8 @@ def screen(grid: Grid, asked: tuple[str, ...], seconds: float) -> str:
     n = len(grid.cells[asked[0], "released", "rlp"].seeds)
     sentences = [
         (
-            f"{agreement.count('same')} of {len(agreement)} means are the published ones, "
-            f"{agreement.count('different')} not (Welch's test)."
+            f"{agreement.count('same')} of {len(agreement)} means match the published ones, "
+            f"{agreement.count('different')} do not (Welch's test)."
         ),
         f"Equal epochs: RLP's error is lower on {_listed(epochs, 'better')}.",
         "But an epoch has 1,000 optimiser steps for RLP and 30 to 104 for MSE.",

@@ -283,6 +283,12 @@ def test_ratios_over_tables_are_geometric_means_with_t_intervals():
     assert wins == sum(log < 0 for log in logs)
 
 
+def test_a_readers_loss_is_compared_with_the_plain_one():
+    loss = loss_json("cubic", cubic, survey.ARMS["regression"])
+    request = SurveyRequest(("a",), (40,), 2, losses=(("cubic", loss),))
+    assert Survey(request, lambda cell: None).pairs[-1] == ("cubic", "mse")
+
+
 def test_pairs_are_of_arms_that_are_trained():
     for kind, pairs in survey_tables.FACTS["pairs"].items():
         assert {arm for pair in pairs for arm in pair} <= set(survey.ARMS[kind])

@@ -52,10 +52,11 @@ class Survey:
     def __init__(
         self, request: SurveyRequest, read: Callable[[SurveyCell], StoredCell | None]
     ) -> None:
-        wanted = request.arms
-        tasks = request.tasks
+        wanted, tasks = request.arms, request.tasks
         self.request = request
-        self.pairs = [(ours, theirs) for ours, theirs in FACTS["pairs"][request.kind]]
+        known = [(ours, theirs) for ours, theirs in FACTS["pairs"][request.kind]]
+        # A reader's loss is compared with what RLP is compared with, without weight decay.
+        self.pairs = known + [(name, known[0][1]) for name, _ in request.losses]
         self.labels = {arm.arm: arm.name for arm in request.arms}
         self.arms = tuple(self.labels)
         self.n_tasks = len(tasks)
