@@ -527,3 +527,14 @@ def test_an_interval_that_leaves_the_picture_ends_in_an_arrow():
     assert [row for marker, row in drawn if marker == ">"] == [1, 2]
     assert [row for marker, row in drawn if marker == "D"] == [0]
     assert [row for marker, row in drawn if marker == "o"] == [1, 2, 3]
+
+
+def test_networks_that_stopped_at_different_steps_are_read(tmp_path):
+    cell = one_cell("a", "mse")
+    networks = tuple(
+        TrainedNetwork(seed, 0, {"step": [0.0] * n, "validation": [1.0] * n}, 1.0, {"rmse": 1.0})
+        for n, seed in enumerate(cell.seeds, 3)
+    )
+    with Store(tmp_path, code_version="e") as store:
+        store.write(cell, CellResult(networks, "kernel", 1, 1.0))
+        assert len(store.read(cell).networks) == len(cell.seeds)

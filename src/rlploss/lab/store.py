@@ -237,7 +237,12 @@ class Store(AbstractContextManager["Store"]):
         with self.understood(f"cell {cell.hash[:16]}"):
             networks = tuple(_network(data) for data in json.loads(rows[0][0]))
             origin = json.loads(rows[0][1])
-            lengths = {len(v) for network in networks for v in network.curve.values()}
+            # Without metrics that every curve must have, networks may stop at different steps.
+            lengths = {
+                len(values)
+                for network in (networks if cell.task.metrics else ())
+                for values in network.curve.values()
+            }
             if (
                 [(n.variant, n.seed) for n in networks] != sorted(cell.keys)
                 or not {"engine", "threads", "versions", "machine"} <= set(origin)
